@@ -1,0 +1,148 @@
+"""A draft: tokens that may come next, as a tree.
+
+A tree is two arrays: ``tokens[n]`` and ``parents[n]``. A parent stands before its children, and parent -1
+means "follows the text before the tree". Depths, leaves and the attention mask are derived. A sequence is a
+tree in which every node is the parent of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EMPTY", "Tree"]
+
+
+@dataclass(frozen=True, slots=False, eq=True)
+class Tree:
+    """A tree of draft tokens.
+
+    Attributes:
+        tokens: token id of each node, ``[n]``.
+        parents: index of each node's parent, ``[n]``; -1 where it follows the text before the tree.
+        values: the drafter's estimate that the target will accept the node, ``[n]``, in 0..1; empty if it
+            has none. A node is never worth more than its parent.
+
+    Raises:
+        ValueError: lengths differ, or a parent does not stand before its child.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    values: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents) or len(self.values) not in (0, len(self.tokens)):
+            raise ValueError(
+                f"a tree of {len(self.tokens)} tokens, {len(self.parents)} parents and {len(self.values)} values"
+            )
+        for node, parent in enumerate(self.parents):
+            if not -1 <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}; a parent stands before its child")
+
+    @classmethod
+    def sequence(cls, tokens: Iterable[int], values: Iterable[float] = ()) -> Tree:
+        """The tree in which each token follows the one before."""
+        tokens = tuple(tokens)
+        return cls(tokens, tuple(range(-1, len(tokens) - 1)), tuple(values))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def is_sequence(self) -> bool:
+        """Whether every node is the parent of the next."""
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """How many nodes stand above each node, ``[n]``; 0 for those that follow the text."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def _children(self) -> dict[tuple[int, int], int]:
+        children: dict[tuple[int, int], int] = {}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            children.setdefault((parent, token), node)
+        return children
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
+        return self._children.get((parent, token))
+
+    def path_to(self, node: int) -> list[int]:
+        """The nodes from the top down to ``node``; empty for -1."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def descend(self, tokens: Iterable[int]) -> list[int]:
+        """The nodes met when walking down from the top along ``tokens``, as far as the tree holds them."""
+        path: list[int] = []
+        node = -1
+        for token in tokens:
+            child = self.child(node, token)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return path
+
+    def under(self, tokens: Sequence[int]) -> Tree:
+        """This tree, hung below the sequence ``tokens``. Values of the new nodes are 1."""
+        if not tokens:
+            return self
+        n = len(tokens)
+        return Tree(
+            (*tokens, *self.tokens),
+            (*range(-1, n - 1), *(parent + n for parent in self.parents)),
+            (*([1.0] * n), *self.values) if len(self.values) == len(self.tokens) else (),
+        )
+
+    def best(self, limit: int) -> Tree:
+        """The ``limit`` most valuable nodes; a tree again, its likeliest path first.
+
+        A node is worth no more than its parent, so the best nodes always form a tree. The order is depth
+        first, best child first: the likeliest path comes to lie where plain decoding would have put it.
+        """
+        n = len(self.tokens)
+        values = self.values or (1.0,) * n
+        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[:limit])
+        below: dict[int, list[int]] = {}
+        for node in sorted(chosen, key=lambda node: (-values[node], node)):
+            below.setdefault(self.parents[node], []).append(node)
+        tokens: list[int] = []
+        parents: list[int] = []
+        kept: list[float] = []
+        stack = [(node, -1) for node in reversed(below.get(-1, []))]
+        while stack:
+            node, parent = stack.pop()
+            place = len(tokens)
+            tokens.append(self.tokens[node])
+            parents.append(parent)
+            kept.append(values[node])
+            stack.extend((child, place) for child in reversed(below.get(node, [])))
+        return Tree(tuple(tokens), tuple(parents), tuple(kept) if self.values else ())
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Which nodes each node sees, ``[n, n]``: itself and those above it."""
+        n = len(self.tokens)
+        mask = np.zeros((n, n), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                mask[node] = mask[parent]
+            mask[node, node] = True
+        return mask
+
+
+EMPTY = Tree((), ())
+"""The draft of one who has nothing to say."""
