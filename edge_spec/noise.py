@@ -77,7 +77,7 @@ def uniform(key: int, token: int) -> float:
 
 def gumbel(key: int, token: int) -> float:
     """Standard Gumbel noise."""
-    return -log(-log(uniform(key, token)))
+    return -log(-log(((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * _STEP))
 
 
 def uniform_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -90,9 +90,18 @@ def uniform_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.flo
         z ^= z >> shift
         z *= multiplier
     z ^= z >> _U_31
-    return ((z >> _U_12).astype(np.float64) + 0.5) * _STEP
+    z >>= _U_12
+    u = z.astype(np.float64)
+    u += 0.5
+    u *= _STEP
+    return u
 
 
 def gumbel_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """``gumbel`` of many tokens at once, ``[n]``; the same but for the last place of NumPy's logarithm."""
-    return -np.log(-np.log(uniform_array(key, tokens)))
+    g = uniform_array(key, tokens)
+    # In place: fresh memory for a large vocabulary costs more than the arithmetic.
+    for _ in range(2):
+        np.log(g, out=g)
+        np.negative(g, out=g)
+    return g

@@ -1,2 +1,27 @@
+"""Model files: what they hold, whether two of them fit together, and where to find them.
+
+Nothing here loads weights. Importing is cheap: heavy libraries are imported by the functions that need them.
+"""
+
 if __name__ != "edge_spec.models":
     raise ImportError("import edge_spec.models, not models")
+
+from edge_spec.models.catalogue import Family, resolve, resolve_family
+from edge_spec.models.gguf_header import GGUFArray, GGUFHeader, TensorInfo, read_header
+from edge_spec.models.model_file import ModelFile, inspect
+from edge_spec.models.pairs import check_pair
+from edge_spec.models.vocabulary import Vocabulary
+
+__all__ = [
+    "Family",
+    "GGUFArray",
+    "GGUFHeader",
+    "ModelFile",
+    "TensorInfo",
+    "Vocabulary",
+    "check_pair",
+    "inspect",
+    "read_header",
+    "resolve",
+    "resolve_family",
+]

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
 from edge_spec.errors import SettingsError
 
 __all__ = ["SamplerSettings"]
+
+_LARGEST = 1e9
+"""No penalty or bias is larger: beyond it float32 would drown the logit, or overflow."""
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +38,14 @@ class SamplerSettings:
     7. ``min_p``: keep tokens at least that likely relative to the best (off at 0).
     8. ``temperature``: divides the logits; 0 takes the best token, the lowest id among equals.
 
-    At least one token always survives. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts retries
-    of the same prompt.
+    At least one token always survives. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts
+    retries of the same prompt.
+
+    Three differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order
+    depends on its sort; masses are float64; ``penalty_window=-1`` is the whole text.
 
     Raises:
-        SettingsError: a value out of its range.
+        SettingsError: a value out of its range, or of the wrong type.
     """
 
     temperature: float = 0.8
@@ -58,19 +69,26 @@ class SamplerSettings:
 
         for name in ("temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty",
                      "frequency_penalty", "presence_penalty"):  # fmt: skip
-            require(name, math.isfinite(getattr(self, name)), "finite")
+            value = getattr(self, name)
+            require(name, _is(value, Real) and math.isfinite(value), "a finite number")
+        for name in ("top_k", "penalty_window", "seed", "attempt"):
+            require(name, _is(getattr(self, name), Integral), "a whole number")
         require("temperature", self.temperature >= 0, "0 or more")
         require("top_k", self.top_k >= 0, "0 (off) or more")
         require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
         require("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
         require("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1")
-        require("repeat_penalty", self.repeat_penalty > 0, "above 0")
+        require("repeat_penalty", 1 / _LARGEST <= self.repeat_penalty <= _LARGEST, "from 1e-09 to 1e+09")
+        require("frequency_penalty", abs(self.frequency_penalty) <= _LARGEST, "from -1e+09 to 1e+09")
+        require("presence_penalty", abs(self.presence_penalty) <= _LARGEST, "from -1e+09 to 1e+09")
         require("penalty_window", self.penalty_window >= -1, "-1 (everything), 0 (off) or more")
         require("seed", 0 <= self.seed < 1 << 64, "from 0 to 2**64 - 1")
         require("attempt", 0 <= self.attempt < 1 << 64, "from 0 to 2**64 - 1")
+        wanted = "a map from token ids to numbers from -1e+09 to 1e+09 or -inf"
+        require("logit_bias", isinstance(self.logit_bias, Mapping), wanted)
         for token, bias in self.logit_bias.items():
-            require("logit_bias", token >= 0 and not math.isnan(bias) and bias != math.inf,
-                    "a map from token ids to finite numbers or -inf")  # fmt: skip
+            require("logit_bias", _is(token, Integral) and 0 <= token < 1 << 31, wanted)
+            require("logit_bias", _is(bias, Real) and (bias == -math.inf or abs(bias) <= _LARGEST), wanted)
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
 
     @classmethod

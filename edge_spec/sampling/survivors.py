@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edge_spec.sampling.settings import SamplerSettings
 
-__all__ = ["Few", "Ids", "Many", "Row", "head", "survivors"]
+__all__ = ["Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors"]
 
 Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -26,11 +26,29 @@ Many = tuple[Ids, npt.NDArray[np.float64]]
 _STRIPES = 64
 """A row is folded this often to bound its k-th best value from below; see ``head``."""
 
-_NEAR = 7.0
-"""The first look goes this many nats below the best logit: what lies deeper weighs less than 0.001 of it."""
+_REACH = 7.0
+"""The first look goes at most this many nats below the best: deeper tokens weigh less than 0.001 of it."""
+
+_MARGIN = 1.0
+"""Where min-p bounds what can survive, the first look goes this much further, to weigh the rest for top-p."""
 
 _FEW = 96
 """Up to this many candidates, plain Python is faster than calls into NumPy."""
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def peak(row: Row) -> tuple[Row, int]:
+    """The row with numbers only, and the id of its best logit, the lowest among equals.
+
+    NaN becomes -inf and infinity the largest float32; the row is copied only if that changes anything.
+    """
+    best = int(row.argmax())
+    # arg max takes a NaN for the best there is.
+    if not math.isfinite(row[best]):
+        row = np.nan_to_num(row, nan=-np.inf, posinf=-_LOWEST, neginf=-np.inf)
+        best = int(row.argmax())
+    return row, best
 
 
 def head(row: Row, k: int) -> tuple[Ids, Row]:
@@ -40,10 +58,11 @@ def head(row: Row, k: int) -> tuple[Ids, Row]:
     maxima, so it is a threshold, and few other values pass it.
     """
     n = row.shape[0]
-    n_columns = n // _STRIPES
     if k >= n:
-        ids = np.arange(n)
-    elif k > n_columns // 2:
+        order = (-row).argsort(kind="stable")
+        return order, row[order]
+    n_columns = n // _STRIPES
+    if k > n_columns // 2:
         ids = (row >= np.partition(row, n - k)[n - k]).nonzero()[0]
     else:
         best = row[: n_columns * _STRIPES].reshape(_STRIPES, n_columns).max(axis=0)
@@ -53,62 +72,74 @@ def head(row: Row, k: int) -> tuple[Ids, Row]:
     return ids[order], logits[order]
 
 
-def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
-    """The ids that can be drawn and their logits before temperature, best first; never empty.
+def ranked(row: Row, ids: Ids, k: int) -> tuple[Ids, Row]:
+    """The ``k`` best of some ascending ids and their logits, in the order of ``head``."""
+    logits = row[ids]
+    if ids.size == 1:
+        return ids, logits
+    order, logits = head(logits, k)
+    return ids[order], logits
 
-    A pair of lists where they are few, of arrays where they may be many.
+
+def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
+    """The ids that can be drawn and their logits before temperature; never empty.
+
+    A pair of lists, best first, where they are few; of arrays, in any order, where they may be many.
 
     Transforms 3 to 7 of ``SamplerSettings``, in that order. NaN is never drawn; a row without any number has
-    its lowest id drawn. Weights are relative to the best token's and summed in float64, in descending order.
+    its lowest id drawn. Weights are relative to the best token's and summed in float64.
     """
-    top = float(row.max())
-    if not math.isfinite(top):
-        row = np.nan_to_num(row, nan=-np.inf, posinf=np.finfo(np.float32).max, neginf=-np.inf)
-        top = float(row.max())
-        if top == -math.inf:
-            return [0], [0.0]
-    floor = -math.inf
-    if settings.top_n_sigma > 0:
-        floor = top - settings.top_n_sigma * float(row[row > -np.inf].std(dtype=np.float64))
+    row, best = peak(row)
+    top = float(row[best])
+    if top == -math.inf:
+        return [0], [0.0]
     n = row.shape[0]
     k = settings.top_k if 0 < settings.top_k < n else n
-    near = max(floor, top - _NEAR)
-    ids = (row >= near).nonzero()[0]
-    if ids.size <= _FEW and settings.typical_p == 1:
-        # Sorting (depth, id) puts the lowest id first among equals.
-        pairs = sorted(zip([top - x for x in row[ids].tolist()], ids.tolist(), strict=True))[:k]
-        unseen = 0.0 if near == floor else (k - len(pairs)) * math.exp(-_NEAR)
-        count = _count([depth for depth, _ in pairs], unseen, settings)
+    floor = _LOWEST
+    if settings.top_n_sigma > 0:
+        sigma = float(row[row > -np.inf].std(dtype=np.float64))
+        # Compared in float32 below and in float64 further down: the same number in both.
+        floor = float(np.float32(max(floor, top - settings.top_n_sigma * sigma)))
+    deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
+    if settings.typical_p < 1:
+        return _survivors_of_head(row, k, floor, deepest, settings)
+    reach = min(_REACH, deepest + _MARGIN)
+    lowest = max(floor, top - reach)
+    near = (row >= lowest).nonzero()[0]
+    if min(near.size, k) <= _FEW:
+        seen, logits = ranked(row, near, k)
+        ids, x = seen.tolist(), logits.tolist()
+        n_unseen = 0 if lowest == floor else k - len(ids)
+        count = _count([top - logit for logit in x], n_unseen, reach, deepest, settings.top_p)
         if count is not None:
-            return [token for _, token in pairs[:count]], [top - depth for depth, _ in pairs[:count]]
-    return _survivors_of_all(row, k, floor, settings)
+            return ids[:count], x[:count]
+    if k < n:
+        return _survivors_of_head(row, k, floor, deepest, settings)
+    return _survivors_of_all(row, top, floor, deepest, settings.top_p)
 
 
-def _count(depths: list[float], unseen: float, settings: SamplerSettings) -> int | None:
+def _count(depths: list[float], n_unseen: int, reach: float, deepest: float, top_p: float) -> int | None:
     """How many of the best tokens survive top-p and min-p; None if tokens not seen may decide it.
 
-    ``depths`` are the distances below the best logit, ascending; all other tokens lie deeper than ``_NEAR`` and
-    weigh at most ``unseen`` together.
+    ``depths`` are the distances below the best logit, ascending, and min-p keeps those up to ``deepest``. At
+    most ``n_unseen`` other tokens count, all of them deeper than ``reach``.
     """
     n_seen = len(depths)
-    n_min_p = n_seen + 1 if unseen else n_seen
-    if settings.min_p > 0:
-        deepest = -math.log(settings.min_p)
-        if deepest <= _NEAR or not unseen:
-            n_min_p = bisect_right(depths, deepest)
-    if settings.top_p == 1:
+    n_min_p = n_seen + 1 if n_unseen and deepest > reach else bisect_right(depths, deepest)
+    if top_p == 1:
         return n_min_p if n_min_p <= n_seen else None
     masses = list(accumulate([math.exp(-depth) for depth in depths]))
-    least = min(n_min_p, bisect_left(masses, settings.top_p * masses[-1]) + 1)
-    most = min(n_min_p, bisect_left(masses, settings.top_p * (masses[-1] + unseen)) + 1)
+    mass = masses[-1]
+    least = min(n_min_p, bisect_left(masses, top_p * mass) + 1)
+    most = min(n_min_p, bisect_left(masses, top_p * (mass + n_unseen * math.exp(-reach))) + 1)
     return most if least == most <= n_seen else None
 
 
-def _survivors_of_all(row: Row, k: int, floor: float, settings: SamplerSettings) -> Many:
-    """The same without a first look: everything is weighed."""
+def _survivors_of_head(row: Row, k: int, floor: float, deepest: float, settings: SamplerSettings) -> Many:
+    """The same where the ``k`` best have to be put in order."""
     ids, logits = head(row, k)
     x = logits.astype(np.float64)
-    keep = (x >= floor) & (x > -math.inf)
+    keep = x >= floor
     ids, x = ids[keep], x[keep]
     if settings.typical_p < 1:
         kept = _typical(x, settings.typical_p)
@@ -117,9 +148,28 @@ def _survivors_of_all(row: Row, k: int, floor: float, settings: SamplerSettings)
     if settings.top_p < 1:
         mass = np.exp(x - x[0]).cumsum()
         count = min(count, int(mass.searchsorted(settings.top_p * mass[-1])) + 1)
-    if settings.min_p > 0:
-        count = min(count, int((x[0] - x).searchsorted(-math.log(settings.min_p), side="right")))
+    if deepest < math.inf:
+        count = min(count, int((x[0] - x).searchsorted(deepest, side="right")))
     return ids[:count], x[:count]
+
+
+def _survivors_of_all(row: Row, top: float, floor: float, deepest: float, top_p: float) -> Many:
+    """The same where every token counts; only what may survive top-p is put in order."""
+    ids = (row >= floor).nonzero()[0]
+    x = row[ids].astype(np.float64)
+    depths = top - x
+    if top_p < 1:
+        mass = float(np.exp(-depths).sum())
+        # Even if all lay there, the tokens deeper than this would weigh no more than 1 - top_p.
+        deepest = min(deepest, math.log(x.size / ((1 - top_p) * mass)))
+    if deepest < math.inf:
+        keep = depths <= deepest
+        ids, x, depths = ids[keep], x[keep], depths[keep]
+    if top_p == 1:
+        return ids, x
+    order = depths.argsort(kind="stable")
+    count = int(np.exp(-depths[order]).cumsum().searchsorted(top_p * mass)) + 1
+    return ids[order[:count]], x[order[:count]]
 
 
 def _typical(x: npt.NDArray[np.float64], typical_p: float) -> npt.NDArray[np.int64]:

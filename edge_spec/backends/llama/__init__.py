@@ -1,0 +1,56 @@
+"""GGUF models on llama.cpp.
+
+The library's low-level functions are named only in this package, and its failures become ours here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge_spec.backends.base import NumericsProfile, Traits
+from edge_spec.backends.llama.context import LlamaModel
+from edge_spec.backends.llama.library import library
+from edge_spec.backends.llama.probe import ProbeResult, probe, probe_cached
+from edge_spec.backends.llama.settings import LlamaSettings
+from edge_spec.backends.llama.weights import LlamaWeights
+
+__all__ = ["LlamaModel", "LlamaSettings", "LlamaWeights", "ProbeResult", "open_llama", "probe"]
+
+_PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
+
+
+def open_llama(
+    weights: LlamaWeights, settings: LlamaSettings, *, file: str, cache_dir: Path | None
+) -> tuple[LlamaModel, ProbeResult]:
+    """A context over ``weights``, probed.
+
+    Args:
+        file: fingerprint of the model file, for the numerics profile and the probe's memory.
+        cache_dir: where probe results are kept; None for nowhere.
+    """
+    model = LlamaModel(weights, settings, profile=_profile(settings, file, ()), traits=_PLAIN)
+    try:
+        result = probe_cached(model, file=file, cache_dir=cache_dir)
+    except BaseException:
+        model.close()
+        raise
+    model.traits = result.traits
+    model.profile = _profile(settings, file, result.traits.widths)
+    return model, result
+
+
+def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
+    """All that rounds on llama.cpp. Threads do not: each row of a product is summed by one of them."""
+    return NumericsProfile(
+        engine="llama",
+        facts=(
+            ("file", file),
+            ("library", library().version),
+            ("weights", "repacked" if settings.repack else "mapped"),
+            ("kv", f"{settings.kv_k}/{settings.kv_v}"),
+            ("attention", "flash" if settings.flash_attention else "plain"),
+            ("n_ctx", str(settings.n_ctx)),
+            ("prefill", str(settings.prefill_chunk)),
+            ("widths", f"{widths[0]}+" if widths else "any"),
+        ),
+    )

@@ -1,0 +1,181 @@
+"""What a loaded model can do here, found by trying, and remembered.
+
+Read from no table: whether rows come out alike in every width depends on the kernels that this library, this
+processor, these weights and this cache end up with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from edge_spec.backends.base import Logits, Traits
+from edge_spec.backends.llama.context import LlamaModel
+from edge_spec.errors import BackendError
+from edge_spec.tree import Tree
+
+__all__ = ["ProbeResult", "probe", "probe_cached"]
+
+_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+
+_DEPTHS = (24, 248, 520)
+"""Used cells before the rows that are compared: the fresh cache, one that passes 256 cells on the way, and one
+beyond 512, where llama.cpp's fused attention changes its path for a lone row."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """Traits, and seconds of one decode by number of rows as measured in passing."""
+
+    traits: Traits
+    seconds: Mapping[int, float]
+
+
+def probe(model: LlamaModel) -> ProbeResult:
+    """Find out what ``model`` can do; its cache is empty before and after.
+
+    Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
+    the same text in several widths and compare bit by bit. Trees: decode two continuations in one call and
+    compare with each of them alone.
+    """
+    max_rows = model.settings.max_rows
+    widths = tuple(n for n in _WIDTHS if n <= max_rows)
+    model.traits = Traits(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
+    # Any text will do, and the same one every time; low ids can be control tokens.
+    text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
+    if not _can_rollback(model, text):
+        model.rollback(0)
+        return ProbeResult(
+            traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={}
+        )
+    seconds: dict[int, float] = {}
+    alike = set(widths)
+    trees = model.settings.trees
+    for depth in _DEPTHS:
+        if depth and depth + max_rows > model.n_ctx:
+            break
+        model.rollback(min(depth, model.n_past))
+        model.prefill(text[model.n_past : depth])
+        rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
+        alike &= _largest_class(rows)
+        trees = trees and _takes_trees(model, text[depth : depth + 4])
+    for n in widths:
+        # Once more, warm: the first decode of a width pays for page faults.
+        _rows(model, text[model.n_past : model.n_past + n], seconds)
+    model.rollback(0)
+    # To compute three rows wherever one is wanted would cost more than identity is worth; say so instead.
+    identical = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
+    exact = identical if model.settings.exact else ()
+    return ProbeResult(
+        traits=Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=max_rows), seconds=seconds
+    )
+
+
+def _can_rollback(model: LlamaModel, text: Sequence[int]) -> bool:
+    try:
+        model.prefill(text[:2])
+        model.rollback(1)
+    except BackendError:
+        return False
+    return True
+
+
+def _rows(model: LlamaModel, tokens: Sequence[int], seconds: dict[int, float]) -> Logits:
+    start = perf_counter()
+    rows = model.decode(Tree.sequence(tokens)).copy()
+    seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
+    model.rollback(model.n_past)
+    return rows
+
+
+def _largest_class(rows: Mapping[int, Logits]) -> set[int]:
+    """The largest set of widths whose rows agree bit for bit wherever two of them have a row."""
+    classes: list[set[int]] = []
+    for n in rows:
+        for members in classes:
+            if all(np.array_equal(rows[n][: min(n, m)], rows[m][: min(n, m)]) for m in members):
+                members.add(n)
+                break
+        else:
+            classes.append({n})
+    return max(classes, key=lambda members: (len(members), -min(members)))
+
+
+def _takes_trees(model: LlamaModel, tokens: Sequence[int]) -> bool:
+    """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
+    root, first, side, deep = tokens
+    try:
+        together = model.decode(Tree((root, first, side, deep), (-1, 0, 0, 2))).copy()
+    except BackendError:
+        return False
+    model.rollback(model.n_past)
+    alone = model.decode(Tree.sequence((root, side, deep, first))).copy()
+    model.rollback(model.n_past)
+    if model.settings.exact:
+        return np.array_equal(together[[0, 2, 3]], alone[:3])
+    return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
+
+
+def probe_cached(model: LlamaModel, *, file: str, cache_dir: Path | None) -> ProbeResult:
+    """``probe``, or what it found the last time for the same file, settings, library and processor.
+
+    Args:
+        file: fingerprint of the model file.
+        cache_dir: where results are kept; None for nowhere.
+    """
+    if cache_dir is None:
+        return probe(model)
+    # n_ctx only decides how deep the probe can go.
+    settings = asdict(model.settings) | {"n_ctx": None, "threads": model.settings.threads}
+    depths = [depth for depth in _DEPTHS if depth + model.settings.max_rows <= model.n_ctx]
+    facts = [_VERSION, file, settings, depths, model.profile.facts, _processor()]
+    name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
+    path = cache_dir / "probes" / f"{name}.json"
+    known = _read(path)
+    if known is None:
+        known = probe(model)
+        _write(path, known)
+    return known
+
+
+def _read(path: Path) -> ProbeResult | None:
+    """A remembered result; None if there is none or it is not whole."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        traits = found["traits"] | {"widths": tuple(map(int, found["traits"]["widths"]))}
+        seconds = {int(n): float(s) for n, s in found["seconds"].items()}
+        return ProbeResult(traits=Traits(**traits), seconds=seconds)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(path: Path, result: ProbeResult) -> None:
+    """Remember a result whole or not at all; a cache that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump({"traits": asdict(result.traits), "seconds": dict(result.seconds)}, file)
+        os.replace(file.name, path)
+    except OSError:
+        pass
+
+
+def _processor() -> str:
+    import platform
+
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
+            return blake2b("".join(sorted(lines)).encode(), digest_size=8).hexdigest()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"

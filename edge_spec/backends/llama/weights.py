@@ -1,0 +1,116 @@
+"""A GGUF loaded by llama.cpp: weights and vocabulary, shared by any number of contexts."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_spec.backends.llama.library import library
+from edge_spec.errors import Closed, UnsupportedModel
+
+__all__ = ["LlamaWeights"]
+
+
+class LlamaWeights:
+    """The weights of a GGUF, and its tokeniser.
+
+    Raises:
+        UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
+    """
+
+    def __init__(self, path: Path, *, repack: bool = True) -> None:
+        lib = library()
+        self._c = lib.c
+        self.path = path
+        params = self._c.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.use_extra_bufts = repack
+        lib.complaint()
+        self._handle: Any = self._c.llama_model_load_from_file(str(path).encode(), params)
+        if not self._handle:
+            raise UnsupportedModel(
+                f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
+                hint="check that the file is whole and its architecture is supported",
+            )
+        self._vocab = self._c.llama_model_get_vocab(self._handle)
+        self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
+        self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
+        self._pieces: dict[int, bytes] = {}
+        if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
+            self.close()
+            raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose one that is")
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer."""
+        if self._handle is None:
+            raise Closed(f"the model {self.path.name}")
+        return self._handle
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context the model was trained for."""
+        return int(self._c.llama_model_n_ctx_train(self.handle))
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        """Token ids of a text; names of special tokens in it become these tokens.
+
+        Args:
+            add_special: put the tokens around it that the model wants around every text.
+        """
+        _ = self.handle
+        raw = text.encode("utf-8")
+        room = len(raw) + 16
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            n = self._c.llama_tokenize(self._vocab, raw, len(raw), ids, room, add_special, True)
+            if n >= 0:
+                return list(ids[:n])
+            room = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; nothing for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, special=False)
+        return piece
+
+    def name(self, token: int) -> str:
+        """The text of a token, that of control tokens included; empty for -1, which stands for none."""
+        return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        _ = self.handle
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = self._c.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            room = -n
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of a sequence of tokens, without control tokens."""
+        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return bool(self._c.llama_vocab_is_eog(self._vocab, token))
+
+    @property
+    def bos(self) -> int:
+        """The token that begins a text, -1 if there is none."""
+        return int(self._c.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a text, -1 if there is none."""
+        return int(self._c.llama_vocab_eos(self._vocab))
+
+    def close(self) -> None:
+        """Free the weights; contexts made of them must be closed before. Safe to call twice."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self._c.llama_model_free(handle)

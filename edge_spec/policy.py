@@ -1,0 +1,124 @@
+"""Whether and how far to draft, asked before every round.
+
+Whatever a policy answers changes when tokens arrive and never which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from edge_spec.speculator import Round
+
+__all__ = ["AdaptivePolicy", "FixedPolicy", "Policy"]
+
+
+class Policy(Protocol):
+    """Chooses the draft limit of each round and learns from what came of it."""
+
+    def limit(self) -> int:
+        """The most tokens to draft now; 0 for plain decoding."""
+
+    def learn(self, done: Round) -> None:
+        """A round is over."""
+
+
+class FixedPolicy:
+    """Always drafts up to the same limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def limit(self) -> int:
+        return self._limit
+
+    def learn(self, done: Round) -> None:
+        """A fixed policy learns nothing."""
+
+
+class AdaptivePolicy:
+    """Drafts as far as that pays on this device, now; not at all where nothing pays.
+
+    Tokens per second after drafting k tokens are ``E(k) / (k * draft + v(k + 1))``: E from running estimates of
+    the chance that a draft is accepted given that the ones before it were, v from measured times of the model's
+    decodes. The curve v is scanned rather than modelled, since kernels take rows in groups and it has kinks.
+    Plain decoding keeps the upper hand until drafting promises ``margin`` more; while it does, every
+    ``probe_every`` rounds one round drafts anyway, to notice when the text becomes predictable. Probes that find
+    nothing double the wait.
+
+    Args:
+        most: the most tokens ever drafted in a round.
+        seconds: first estimates of seconds per decode, by number of rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 7,
+        seconds: Mapping[int, float] | None = None,
+        margin: float = 0.03,
+        probe_every: int = 8,
+        longest_wait: int = 128,
+    ) -> None:
+        self._most = most
+        self._seconds = dict(seconds or {})
+        self._margin = margin
+        self._probe_every = probe_every
+        self._longest_wait = longest_wait
+        self._accepts = [0.7] * most
+        self._draft_s: float | None = None
+        self._wait = probe_every
+        self._plain_rounds = 0
+
+    def limit(self) -> int:
+        if 1 not in self._seconds:
+            return 0
+        best = self._best()
+        if best:
+            self._wait = self._probe_every
+            self._plain_rounds = 0
+            return best
+        self._plain_rounds += 1
+        if self._plain_rounds >= self._wait:
+            self._plain_rounds = 0
+            self._wait = min(2 * self._wait, self._longest_wait)
+            return min(2, self._most)
+        return 0
+
+    def _best(self) -> int:
+        if self._draft_s is None:
+            return min(2, self._most)
+        plain = 1 / self._verify_s(1)
+        best, best_rate = 0, plain * (1 + self._margin)
+        expected, reach = 1.0, 1.0
+        for k in range(1, self._most + 1):
+            reach *= self._accepts[k - 1]
+            expected += reach
+            rate = expected / (k * self._draft_s + self._verify_s(k + 1))
+            if rate > best_rate:
+                best, best_rate = k, rate
+        return best
+
+    def _verify_s(self, n_rows: int) -> float:
+        """Seconds of a decode; between measured widths, those of the next wider one."""
+        wider = [n for n in self._seconds if n >= n_rows]
+        if wider:
+            return self._seconds[min(wider)]
+        widest = max(self._seconds)
+        return self._seconds[widest] * n_rows / widest
+
+    def learn(self, done: Round) -> None:
+        n_drafted = len(done.drafted)
+        old = self._seconds.get(done.n_rows)
+        # The first decodes of a width pay for page faults and warm-up: believe faster times sooner.
+        weight = 0.5 if old is None or done.verify_s < old else 0.1
+        self._seconds[done.n_rows] = done.verify_s if old is None else old + weight * (done.verify_s - old)
+        if not n_drafted:
+            return
+        draft_s = done.draft_s / n_drafted
+        old = self._draft_s
+        weight = 0.5 if old is not None and draft_s < old else 0.1
+        self._draft_s = draft_s if old is None else old + weight * (draft_s - old)
+        n_accepted = len(done.tokens) - 1
+        for place in range(min(n_accepted + 1, n_drafted, self._most)):
+            self._accepts[place] += 0.05 * ((place < n_accepted) - self._accepts[place])

@@ -1,0 +1,165 @@
+"""The loop's heart: a model and its drafter, following one text together.
+
+There is one verification rule, for sequences, trees, tables, models and hierarchies: walk down from the end of
+the text; at each node let the model pick; descend if a child holds that token, else stop. What is picked is
+what the model would have picked alone, so a drafter can only change when a token arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from edge_spec.backends.base import LanguageModel, Logits
+from edge_spec.drafters.base import Drafter
+from edge_spec.sampling import Sampler
+from edge_spec.tree import EMPTY, Tree
+
+__all__ = ["Round", "Speculator", "catch_up", "common_prefix", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one step did.
+
+    Attributes:
+        tokens: the tokens written; the last one is the bonus (or corrected) token, the others were drafted.
+        drafted: number of drafted nodes at each depth.
+        n_rows: rows that the model computed for it, without padding.
+        draft_s, verify_s, sample_s: seconds spent drafting, in the model, and walking and keeping books.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: tuple[int, ...]
+    n_rows: int
+    draft_s: float
+    verify_s: float
+    sample_s: float
+
+
+def walk(
+    tree: Tree, root: int, rows: Logits, sampler: Sampler, text: list[int], ends: Callable[[int], bool]
+) -> list[int]:
+    """Let the model pick its way down a tree; ``text`` grows by what it picks.
+
+    Args:
+        tree: its nodes down to ``root`` are the end of the text, those below it drafts.
+        rows: one row of logits per node, ``[n, n_vocab]``.
+        ends: told every token as it is picked; says whether the text ends with it.
+
+    Returns:
+        The nodes that are part of the text now, from the top.
+    """
+    path = list(range(root + 1))
+    node: int | None = root
+    while node is not None:
+        token = sampler.pick(rows[node], text)
+        text.append(token)
+        if ends(token):
+            break
+        node = tree.child(node, token)
+        if node is not None:
+            path.append(node)
+    return path
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts have in common from the start."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(place for place in range(n) if a[place] != b[place])
+
+
+def catch_up(model: LanguageModel, text: Sequence[int], room: int) -> Sequence[int]:
+    """The end of ``text`` that the next decode has to begin with, never empty.
+
+    Of what the model has not committed yet, all but the last token is prefilled unless it takes at most
+    ``room`` rows of the next decode.
+    """
+    behind = text[model.n_past :]
+    if len(behind) > max(room, 1):
+        model.prefill(behind[:-1])
+        behind = behind[-1:]
+    return behind
+
+
+class Speculator:
+    """A model and its drafter, following one text together.
+
+    ``text`` is the prompt and all accepted tokens. The model has committed all of it but the last token, or
+    fewer (see ``LanguageModel.keep``); the next decode begins with whatever is missing.
+    """
+
+    def __init__(self, model: LanguageModel, drafter: Drafter) -> None:
+        self.model = model
+        self.drafter = drafter
+        self.text: list[int] = []
+        self._sampler: Sampler | None = None
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool) -> None:
+        """Start on a new text. With ``reuse`` the model keeps what its cache shares with it.
+
+        A reused cache was computed in other widths than a fresh one, so whoever promises the same text for the
+        same prompt does not reuse.
+        """
+        shared = common_prefix(self.text[: self.model.n_past], prompt[:-1]) if reuse else 0
+        if shared < self.model.n_past and not self.model.traits.can_rollback:
+            shared = 0
+        self.model.rollback(shared)
+        self.text = list(prompt)
+        self._sampler = sampler
+        self.drafter.begin(prompt, sampler)
+        self.model.prefill(self.text[shared:-1])
+
+    def step(self, limit: int, ends: Callable[[int], bool]) -> Round:
+        """Draft at most ``limit`` tokens, decode, walk, keep, learn."""
+        assert self._sampler is not None, "begin() comes first"
+        started = perf_counter()
+        behind = catch_up(self.model, self.text, self.model.traits.max_rows // 2)
+        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
+        draft = self.drafter.draft(limit) if limit > 0 else EMPTY
+        tree = draft.under(behind)
+        drafted = perf_counter()
+        rows = self.model.decode(tree)
+        decoded = perf_counter()
+        length = len(self.text)
+        try:
+            path = walk(tree, len(behind) - 1, rows, self._sampler, self.text, ends)
+        except BaseException:
+            del self.text[length:]
+            self.model.rollback(self.model.n_past)
+            raise
+        self.model.keep(path)
+        tokens = self.text[length:]
+        self.drafter.accept(tokens)
+        return Round(
+            tokens=tuple(tokens),
+            drafted=_by_depth(draft),
+            n_rows=len(tree),
+            draft_s=drafted - started,
+            verify_s=decoded - drafted,
+            sample_s=perf_counter() - decoded,
+        )
+
+    def replace(self, length: int, tokens: Sequence[int]) -> None:
+        """Make the text its first ``length`` tokens and then ``tokens``."""
+        self.model.rollback(min(self.model.n_past, length))
+        self.drafter.rollback(length)
+        self.drafter.accept(tokens)
+        self.text[length:] = tokens
+
+    def close(self) -> None:
+        """Free the model and the drafter."""
+        self.drafter.close()
+        self.model.close()
+
+
+def _by_depth(draft: Tree) -> tuple[int, ...]:
+    if draft.is_sequence:
+        return (1,) * len(draft)
+    counts = [0] * (max(draft.depths) + 1)
+    for depth in draft.depths:
+        counts[depth] += 1
+    return tuple(counts)

@@ -1,0 +1,55 @@
+"""From tokens to text as it streams: UTF-8 never torn, stop strings never shown."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+__all__ = ["TextStream"]
+
+
+class TextStream:
+    """Turns the bytes of tokens into text, holding back what may still become something else.
+
+    Held back are bytes that are not a whole character yet, and text that may be the beginning of a stop string.
+    Bytes that can be no character become U+FFFD.
+
+    Args:
+        stop: strings that end the text; what precedes the first one to be completed is kept, it and all after
+            it are not.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: bytes) -> str:
+        """Add a token's bytes; returns the text that is certain now. ``stopped`` tells if a stop string came."""
+        return self._release(self._decoder.decode(piece))
+
+    def finish(self) -> str:
+        """No more tokens come; returns all that was held back."""
+        text = self._release(self._decoder.decode(b"", final=True)) + self._held
+        self._held = ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        self._held += text
+        ends = [(self._held.find(stop), stop) for stop in self._stop if stop in self._held]
+        if ends:
+            self.stopped = True
+            text, self._held = self._held[: min(ends)[0]], ""
+            return text
+        n = max((_overlap(self._held, stop) for stop in self._stop), default=0)
+        text = self._held[: len(self._held) - n]
+        self._held = self._held[len(self._held) - n :]
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of ``text`` that begins ``stop``."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,163 @@
+"""What this computer lets this process have: memory and cores.
+
+The machine's memory is an upper bound. A container (control groups, versions 1 and 2) or a limit on address
+space may allow less; whatever binds first counts. Swap does not count: weights in swap are slower than none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Device", "Limit", "Readings", "probe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The computer as this process may use it.
+
+    Attributes:
+        total_bytes: the most memory that it could ever have.
+        available_bytes: what it could take now.
+        n_physical_cores: cores, not counting hyperthreads twice.
+        n_logical_cores: cores that the process may run on.
+    """
+
+    total_bytes: int
+    available_bytes: int
+    n_physical_cores: int
+    n_logical_cores: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A bound on memory: the bound itself, and how much of it is left."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def _ram() -> Limit:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Limit(total_bytes=memory.total, available_bytes=memory.available)
+
+
+def _address_space() -> Limit | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    import psutil
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return Limit(total_bytes=limit, available_bytes=limit - psutil.Process().memory_info().vms)
+
+
+def _cores() -> tuple[int, int]:
+    import psutil
+
+    logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or logical
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        logical = min(logical, len(os.sched_getaffinity(0)))
+    return min(physical, logical), logical
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """How the computer is asked. Tests hand in their own.
+
+    Attributes:
+        ram: the machine's memory.
+        address_space: the limit on this process's address space; None if there is none.
+        cores: (physical, logical).
+        text: the content of a small system file; None if it cannot be read.
+    """
+
+    ram: Callable[[], Limit] = _ram
+    address_space: Callable[[], Limit | None] = _address_space
+    cores: Callable[[], tuple[int, int]] = _cores
+    text: Callable[[str], str | None] = _text
+
+
+def probe(readings: Readings | None = None) -> Device:
+    """Ask the computer what this process may use, now."""
+    readings = readings or Readings()
+    bounds = [readings.ram(), *_control_groups(readings.text)]
+    address_space = readings.address_space()
+    if address_space is not None:
+        bounds.append(address_space)
+    physical, logical = readings.cores()
+    total = min(bound.total_bytes for bound in bounds)
+    available = min(bound.available_bytes for bound in bounds)
+    return Device(
+        total_bytes=total,
+        available_bytes=max(0, min(total, available)),
+        n_physical_cores=physical,
+        n_logical_cores=logical,
+    )
+
+
+class _Files(NamedTuple):
+    """Where one version of control groups keeps its numbers."""
+
+    root: str
+    bounds: tuple[str, ...]
+    usage: str
+    reclaimable: str  # key in memory.stat
+
+
+def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
+    """The limits of the groups this process is in, and of all groups around them."""
+    for line in (text("/proc/self/cgroup") or "").splitlines():
+        _, controllers, group = (*line.split(":", 2), "", "", "")[:3]
+        if controllers == "":
+            files = _Files("/sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            files = _Files(
+                "/sys/fs/cgroup/memory",
+                ("memory.limit_in_bytes",),
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
+        else:
+            continue
+        # Inside a container the path may be the host's and not exist here; its limits are then at the root.
+        parts = [part for part in group.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            limit = _group_limit(text, "/".join((files.root, *parts[:depth])), files)
+            if limit is not None:
+                yield limit
+
+
+def _group_limit(text: Callable[[str], str | None], folder: str, files: _Files) -> Limit | None:
+    numbers = [_number(text(f"{folder}/{name}")) for name in files.bounds]
+    bound = min((number for number in numbers if number is not None), default=None)
+    if bound is None:  # "max", or no such group
+        return None
+    used = _number(text(f"{folder}/{files.usage}")) or 0
+    # Usage counts cached files, mapped weights of an earlier run among them; the kernel gives those up first.
+    for line in (text(f"{folder}/memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == files.reclaimable:
+            used -= min(used, _number(value) or 0)
+    return Limit(total_bytes=bound, available_bytes=bound - used)
+
+
+def _number(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None

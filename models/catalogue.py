@@ -1,0 +1,121 @@
+"""Where models are found: by path, or by the name of a family that comes with the package.
+
+A family is a folder with a manifest, ``family.json``, which says which file plays which role::
+
+    {"target": "target-q4_0.gguf", "middle": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
+
+Other files, or another family, need no change of code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_spec.errors import ModelNotFound, NotAModel
+
+__all__ = ["DEFAULT_FAMILY", "Family", "family_names", "resolve", "resolve_family"]
+
+DEFAULT_FAMILY = "demo"
+
+_MANIFEST = "family.json"
+_ROLES = ("target", "middle", "draft")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models that work together.
+
+    Attributes:
+        name: of the family; empty for a single file.
+        target: the model whose text is wanted.
+        middle: drafts for the target and is drafted for; None if there is none.
+        draft: the smallest; None if there is none.
+    """
+
+    name: str = ""
+    target: Path
+    middle: Path | None = None
+    draft: Path | None = None
+
+
+def resolve(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Path:
+    """The model file that a name (its target) or a path means; see ``resolve_family``."""
+    return resolve_family(name_or_path).target
+
+
+def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Family:
+    """The models that a name or a path means.
+
+    A name wins over a file of the same name: write ``./demo`` for the file. A path is a model file, which
+    makes a family of only a target, or a folder with a manifest.
+
+    Raises:
+        ModelNotFound: it is neither; or a manifest names a file that is not there.
+        NotAModel: the manifest of a folder cannot be used.
+    """
+    package = _package_folder()
+    if isinstance(name_or_path, str) and name_or_path in _names(package):
+        return _read_family(package / name_or_path, name_or_path)
+    path = Path(name_or_path)
+    try:
+        if (path / _MANIFEST).is_file():
+            return _read_family(path, path.resolve().name)
+        found = path.is_file()
+    except (OSError, ValueError):  # no right to look, too long, or a zero byte
+        found = False
+    if found:
+        return Family(target=path)
+    known = ", ".join(_names(package)) or "none"
+    raise ModelNotFound(
+        f"there is no model {os.fspath(name_or_path)!r}",
+        hint=f"known names: {known}; a path to a .gguf file works too",
+    )
+
+
+def family_names() -> tuple[str, ...]:
+    """The names of the families that come with the package."""
+    return _names(_package_folder())
+
+
+def _package_folder() -> Path:
+    from importlib.resources import files
+
+    # llama.cpp opens files by path, so a package inside an archive cannot serve models.
+    folder = files("edge_spec.models")
+    if not isinstance(folder, Path):
+        raise ModelNotFound("edge-spec is installed inside an archive", hint="install it unpacked, with pip")
+    return folder
+
+
+def _names(package: Path) -> tuple[str, ...]:
+    return tuple(sorted(manifest.parent.name for manifest in package.glob(f"*/{_MANIFEST}")))
+
+
+def _read_family(folder: Path, name: str) -> Family:
+    manifest = folder / _MANIFEST
+    try:
+        roles = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NotAModel(
+            f"{manifest} is no readable JSON", hint='it should look like {"target": "a.gguf"}'
+        ) from error
+    if not isinstance(roles, dict) or "target" not in roles or not set(roles) <= set(_ROLES):
+        raise NotAModel(
+            f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed"
+        )
+    paths: dict[str, Path] = {}
+    for role, file_name in roles.items():
+        # Only names: a manifest from elsewhere must not reach outside its folder.
+        if not isinstance(file_name, str) or Path(file_name).name != file_name or "\0" in file_name:
+            raise NotAModel(
+                f"{manifest} gives no plain file name for the role {role}", hint="put files beside it"
+            )
+        paths[role] = folder / file_name
+        if not paths[role].is_file():
+            raise ModelNotFound(
+                f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again"
+            )
+    return Family(name=name, target=paths["target"], middle=paths.get("middle"), draft=paths.get("draft"))
