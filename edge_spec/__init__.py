@@ -1,0 +1,64 @@
+"""Runs 4-bit language models on small computers, with drafts that never change a token.
+
+    import edge_spec
+
+    with edge_spec.load() as model:
+        for piece in model.generate("Tell me a story.", seed=1):
+            print(piece, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edge_spec.errors import EdgeSpecError
+
+if TYPE_CHECKING:
+    from edge_spec.backends.table import TableModel, random_table
+    from edge_spec.generation import Generation
+    from edge_spec.loading import load
+    from edge_spec.sampling import SamplerSettings
+    from edge_spec.speculation import Mode
+    from edge_spec.statistics import Statistics
+    from edge_spec.text_model import TextModel
+    from edge_spec.tree import Tree
+
+__all__ = [
+    "EdgeSpecError",
+    "Generation",
+    "Mode",
+    "SamplerSettings",
+    "Statistics",
+    "TableModel",
+    "TextModel",
+    "Tree",
+    "load",
+    "random_table",
+]
+
+_HOMES = {
+    "Generation": "edge_spec.generation",
+    "Mode": "edge_spec.speculation",
+    "SamplerSettings": "edge_spec.sampling",
+    "Statistics": "edge_spec.statistics",
+    "TableModel": "edge_spec.backends.table",
+    "TextModel": "edge_spec.text_model",
+    "Tree": "edge_spec.tree",
+    "load": "edge_spec.loading",
+    "random_table": "edge_spec.backends.table",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when they are first used: whoever imports the package has not asked for NumPy yet."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edge_spec' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

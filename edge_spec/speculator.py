@@ -66,10 +66,12 @@ def walk(
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two texts have in common from the start."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(place for place in range(n) if a[place] != b[place])
+    n = 0
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            break
+        n += 1
+    return n
 
 
 def catch_up(model: LanguageModel, text: Sequence[int], room: int) -> Sequence[int]:
@@ -78,6 +80,9 @@ def catch_up(model: LanguageModel, text: Sequence[int], room: int) -> Sequence[i
     Of what the model has not committed yet, all but the last token is prefilled unless it takes at most
     ``room`` rows of the next decode.
     """
+    if model.n_past >= len(text):
+        # Rolled back, or drafted what came: the row after the last token has to be computed all the same.
+        model.rollback(len(text) - 1)
     behind = text[model.n_past :]
     if len(behind) > max(room, 1):
         model.prefill(behind[:-1])

@@ -93,17 +93,26 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     hint = "give the path of a .gguf file that you may read"
     try:
         # Looked at before it is opened: opening a pipe would wait for a writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a folder" if path.is_dir() else "no regular file"
-            raise ModelNotFound(f"{path} is {kind}", hint=hint)
+        mode = _mode(path)
+        if not stat.S_ISREG(mode):
+            raise ModelNotFound(
+                f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}", hint=hint
+            )
         with path.open("rb") as file:
             return _parse(Cursor(file, path, os.fstat(file.fileno()).st_size))
     except FileNotFoundError as error:
         raise ModelNotFound(f"there is no file {path}", hint=hint) from error
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read ({error.strerror or error})", hint=hint) from error
-    except ValueError as error:  # a zero byte or a lone surrogate in the path
-        raise ModelNotFound(f"{str(path)!r} is no possible file name", hint=hint) from error
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except ValueError as error:  # a zero byte or a lone surrogate
+        raise ModelNotFound(
+            f"{str(path)!r} is no possible file name", hint="give the path of a .gguf file"
+        ) from error
 
 
 def _parse(cursor: Cursor) -> GGUFHeader:

@@ -24,7 +24,7 @@ class ModelFile:
         path: the file.
         fingerprint: identity of its content, see ``inspect``; 32 hexadecimal digits.
         architecture: such as ``llama`` or ``qwen2``.
-        name: what the file calls itself, else the file name without its ending.
+        name: what the file calls itself (printable characters only), else the file name without its ending.
         n_layers: transformer blocks.
         n_embd: width.
         n_head: query heads of the layer that has most.
@@ -92,7 +92,7 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
         path=header.path,
         fingerprint=_fingerprint(header),
         architecture=facts.architecture,
-        name=name if isinstance(name, str) and name else header.path.stem,
+        name=(_printable(name) if isinstance(name, str) else "") or header.path.stem,
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
@@ -133,7 +133,12 @@ class _Facts:
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header
         architecture = header.metadata.get("general.architecture")
-        if not isinstance(architecture, str) or not architecture:
+        # It will be shown: nothing that could steer a terminal.
+        if (
+            not isinstance(architecture, str)
+            or not 0 < len(architecture) <= 64
+            or not architecture.isprintable()
+        ):
             raise self._unsupported("does not say what architecture it has")
         self.architecture = architecture
 
@@ -188,6 +193,11 @@ def _n_vocab(header: GGUFHeader, vocabulary: Vocabulary, facts: _Facts) -> int:
             hint="convert the model again with a current llama.cpp",
         )
     return vocabulary.n_tokens or rows
+
+
+def _printable(name: str) -> str:
+    """The name as it may be shown, without what could steer a terminal."""
+    return "".join(letter for letter in name[:128] if letter.isprintable()).strip()
 
 
 def _bytes_per_type(tensors: tuple[TensorInfo, ...]) -> dict[str, int]:

@@ -24,7 +24,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
     if of_target.tokens_hash == of_drafter.tokens_hash and target.n_vocab == drafter.n_vocab:
         return
     if of_target.kind != of_drafter.kind:
-        what = f"their tokenizers are {of_drafter.kind or 'unknown'} and {of_target.kind or 'unknown'}"
+        what = f"their tokenizers are {of_drafter.kind[:32]!r} and {of_target.kind[:32]!r}"
     else:
         what = _difference(target, drafter)
     raise VocabularyMismatch(

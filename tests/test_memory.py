@@ -135,10 +135,10 @@ def test_context_is_rounded_up_as_llama_cpp_does() -> None:
 
 
 def test_block_sizes_are_those_of_ggml() -> None:
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.constants import GGML_QUANT_SIZES
 
-    for kind, sizes in KV_TYPES.items():
-        assert GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]] == sizes
+    of_ggml = {kind.name.lower(): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+    assert of_ggml | KV_TYPES == of_ggml
 
 
 def test_keys_and_values_of_uneven_layers_add_up() -> None:
@@ -157,9 +157,9 @@ def test_kv_cache_grows_with_context_and_layers(n_ctx: int, n_layers: int, heads
 
 
 def test_impossible_caches_are_refused() -> None:
-    for wrong in (lambda: kv(0, 1, 1, 64), lambda: kv(1, 1, 1, 64, "q3_k"), lambda: kv(1, 1, 3, 40, "q8_0")):
+    for n_ctx, heads, head_dim, kind in ((0, 1, 64, "f16"), (1, 1, 64, "q3_k"), (1, 3, 40, "q8_0")):
         with pytest.raises(SettingsError):
-            wrong()
+            kv(n_ctx, 1, heads, head_dim, kind)
     with pytest.raises(ValueError, match="layers"):
         kv_cache_bytes(n_ctx=1, n_layers=2, n_head_kv=[1], head_dim_k=64, head_dim_v=64)
 

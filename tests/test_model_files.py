@@ -29,7 +29,7 @@ DEMO_FILES = [path for path in (DEMO.target, DEMO.middle, DEMO.draft) if path is
 def write_model(path: Path, change: Callable[[GGUFWriter], None] | None = None, **facts: Any) -> Path:
     """A model of two layers, large enough to have every part that a real one has."""
     writer = GGUFWriter(path, facts.get("arch", "llama"))
-    writer.add_name("tiny")
+    writer.add_name(facts.get("name", "tiny"))
     writer.add_block_count(facts.get("n_layers", 2))
     writer.add_embedding_length(64)
     writer.add_context_length(128)
@@ -288,6 +288,13 @@ def test_what_is_no_whole_model_is_unsupported(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=word):
         inspect(write_model(tmp_path / "part.gguf", change))
+
+
+def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    model = inspect(write_model(tmp_path / "named.gguf", name="\x1b[2Jfine\n"))
+    assert model.name == "[2Jfine"
+    with pytest.raises(UnsupportedModel, match="architecture"):
+        inspect(write_model(tmp_path / "steering.gguf", arch="\x1b[2J"))
 
 
 def test_layers_are_not_believed_without_tensors(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_mismatch_names_both_sizes(target: ModelFile, tmp_path: Path) -> None:
 
 
 def test_a_mismatch_names_the_tokenizers(target: ModelFile, tmp_path: Path) -> None:
-    with pytest.raises(VocabularyMismatch, match="llama and gpt2"):
+    with pytest.raises(VocabularyMismatch, match="'llama' and 'gpt2'"):
         check_pair(target, model(tmp_path / "llama.gguf", WORDS, kind="llama"))
 
 

@@ -139,5 +139,8 @@ class LanguageModel(Protocol):
     def cancel(self) -> None:
         """Make a decode that runs in another thread, or else the next one, raise ``Cancelled``."""
 
+    def resume(self) -> None:
+        """Forget a ``cancel`` that nothing has answered yet."""
+
     def close(self) -> None:
         """Free everything. Safe to call twice."""

@@ -165,6 +165,9 @@ class TableModel:
     def cancel(self) -> None:
         self._cancelled = True
 
+    def resume(self) -> None:
+        self._cancelled = False
+
     def close(self) -> None:
         self._closed = True
 

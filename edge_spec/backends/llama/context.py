@@ -247,6 +247,9 @@ class LlamaModel:
     def cancel(self) -> None:
         self._abort.raise_()
 
+    def resume(self) -> None:
+        self._abort.lower()
+
     def close(self) -> None:
         handle, self._handle = self._handle, None
         self._views.clear()

@@ -1,0 +1,167 @@
+"""One reply as it is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsError
+from edge_spec.policy import Policy
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculator import Speculator
+from edge_spec.statistics import Statistics
+from edge_spec.textstream import TextStream
+
+__all__ = ["Generation", "Vocabulary"]
+
+
+class Vocabulary(Protocol):
+    """What a reply needs to know of tokens."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for."""
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+
+
+class Generation(Iterator[str]):
+    """Writes a reply piece by piece, as far as it is asked to: iterate over it, or call ``read``.
+
+    Attributes:
+        prompt: token ids of the prompt.
+        token_ids: token ids written so far, the end token included.
+        finish_reason: ``None`` while it goes on, then ``eos`` (the model ended it), ``stop`` (a stop string),
+            ``length`` (``max_tokens``), ``context`` (no room) or ``cancelled``.
+        statistics: what speculation did.
+
+    Raises:
+        PromptTooLong, PromptError, SettingsError: before anything is written.
+    """
+
+    def __init__(
+        self,
+        speculator: Speculator,
+        policy: Policy,
+        vocabulary: Vocabulary,
+        prompt: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        on_finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        n_ctx = speculator.model.n_ctx
+        if not prompt:
+            raise PromptError("the prompt is empty", hint="give some text to continue")
+        if len(prompt) >= n_ctx:
+            raise PromptTooLong(n_prompt=len(prompt), n_ctx=n_ctx)
+        if max_tokens is not None and max_tokens < 1:
+            raise SettingsError(f"max_tokens is {max_tokens} and must be 1 or more")
+        if any(not text for text in stop):
+            raise SettingsError("a stop string is empty")
+        self.prompt = tuple(prompt)
+        self.settings = settings
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.statistics = Statistics(prompt_tokens=len(prompt))
+        self._speculator = speculator
+        self._policy = policy
+        self._vocabulary = vocabulary
+        self._room = n_ctx - len(prompt)
+        self._most = min(max_tokens or self._room, self._room)
+        self._stream = TextStream(stop)
+        self._ready: list[str] = []
+        self._written: list[str] = []
+        self._on_finish = on_finish
+        self._started = False
+        self._cancelled = threading.Event()
+
+    @property
+    def text(self) -> str:
+        """What has been handed out so far."""
+        return "".join(self._written)
+
+    def read(self) -> str:
+        """Write to the end; returns the whole text."""
+        for _ in self:
+            pass
+        return self.text
+
+    def cancel(self) -> None:
+        """Stop soon, from any thread. What was written stays."""
+        self._cancelled.set()
+        if self._started and self.finish_reason is None:
+            self._speculator.model.cancel()
+
+    def close(self) -> None:
+        """Stop now; for whoever does not want the rest. Not from another thread: that is ``cancel``."""
+        self._end("cancelled")
+
+    def __next__(self) -> str:
+        try:
+            while self.finish_reason is None and not self._ready:
+                if self._cancelled.is_set():
+                    raise Cancelled
+                if self._started:
+                    self._round()
+                else:
+                    self._begin()
+        except Cancelled:
+            self._end("cancelled")
+        except BaseException:
+            self._end("cancelled")
+            raise
+        if not self._ready:
+            raise StopIteration
+        piece = "".join(self._ready)
+        self._ready.clear()
+        self._written.append(piece)
+        return piece
+
+    def _begin(self) -> None:
+        """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
+        start = perf_counter()
+        self._speculator.model.resume()
+        self._started = True
+        if self._cancelled.is_set():
+            raise Cancelled
+        self._speculator.begin(self.prompt, Sampler(self.settings, self.prompt), reuse=False)
+        self.statistics.prefill_s = perf_counter() - start
+
+    def _round(self) -> None:
+        """One step of the loop: ask the policy, speculate, learn."""
+        start = perf_counter()
+        limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)
+        done = self._speculator.step(limit, self._write)
+        self._policy.learn(done)
+        self.statistics.add(done)
+        if self.finish_reason is not None:
+            self._end(self.finish_reason)
+        spent = done.draft_s + done.verify_s + done.sample_s
+        self.statistics.rest_s += perf_counter() - start - spent
+
+    def _write(self, token: int) -> bool:
+        """Take a token that the target has picked; says whether the reply ends with it."""
+        self.token_ids.append(token)
+        if self._vocabulary.ends(token):
+            self.finish_reason = "eos"
+            return True
+        text = self._stream.push(self._vocabulary.piece(token))
+        if text:
+            self._ready.append(text)
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self._most:
+            self.finish_reason = "length" if len(self.token_ids) < self._room else "context"
+        return self.finish_reason is not None
+
+    def _end(self, reason: str) -> None:
+        self.finish_reason = self.finish_reason or reason
+        on_finish, self._on_finish = self._on_finish, lambda: None
+        held = self._stream.finish()
+        if held:
+            self._ready.append(held)
+        on_finish()

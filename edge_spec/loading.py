@@ -1,0 +1,142 @@
+"""From a name or a path to a model that writes text."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edge_spec.backends.llama import LlamaSettings
+from edge_spec.backends.llama.library import library
+from edge_spec.drafters.plain import NoDrafter
+from edge_spec.errors import SettingsError
+from edge_spec.family import OpenFamily
+from edge_spec.memory import probe as probe_device
+from edge_spec.models import check_pair, inspect, resolve, resolve_family
+from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
+from edge_spec.speculation import MODES, Mode, mode_of
+from edge_spec.speculator import Speculator
+from edge_spec.text_model import TextModel
+
+__all__ = ["load"]
+
+_DEFAULT_N_CTX = 4096
+
+StrPath = str | os.PathLike[str]
+
+
+def load(
+    model: StrPath = "demo",
+    *,
+    draft: StrPath | None = None,
+    middle: StrPath | None = None,
+    speculation: str | Mode = "auto",
+    draft_limit: int | None = None,
+    policy: Policy | None = None,
+    n_ctx: int | None = None,
+    cache_dir: Path | None | str = "default",
+    verbose: bool = False,
+    **llama: Any,
+) -> TextModel:
+    """Load a model and the smaller ones that speed it up.
+
+    Args:
+        model: path of a GGUF, or the name of a family that comes with the package (``demo``).
+        draft: path of the drafter's GGUF; a family brings its own.
+        middle: path of the intermediate model's GGUF; a family brings its own.
+        speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
+        draft_limit: tokens drafted per round; the mode's own default if None.
+        policy: chooses the limit of each round instead.
+        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096.
+        cache_dir: where what was found out about this device is kept; the user's cache directory by default,
+            None for nowhere.
+        verbose: let llama.cpp's log through to standard error.
+        **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
+
+    Raises:
+        ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
+        OutOfMemory: it would not fit. SettingsError: a setting is out of range or contradicts another.
+    """
+    family = resolve_family(model)
+    draft_path = resolve(draft) if draft is not None else family.draft
+    middle_path = resolve(middle) if middle is not None else family.middle
+    given = frozenset(role for role, path in (("draft", draft_path), ("middle", middle_path)) if path)
+    mode = mode_of(speculation, given=given) if isinstance(speculation, str) else speculation
+    if draft_limit is not None and draft_limit < 1 and mode.name != "off":
+        raise SettingsError(f"a draft of {draft_limit} tokens", hint="ask for 1 or more, or use --speculation off")
+    target_file = inspect(family.target)
+    draft_file = inspect(draft_path) if draft_path and "draft" in mode.needs else None
+    middle_file = inspect(middle_path) if middle_path and "middle" in mode.needs else None
+    for file in (draft_file, middle_file):
+        if file is not None:
+            check_pair(target_file, file)
+    notes: list[str] = []
+    if n_ctx is None:
+        n_ctx = min(target_file.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+    elif 0 < target_file.n_ctx_train < n_ctx:
+        notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {n_ctx}")
+    library().verbose = verbose
+    opened = OpenFamily(
+        target_file, draft_file, middle_file, _settings(n_ctx, llama), device=probe_device(),
+        cache_dir=_cache_dir(cache_dir),
+    )  # fmt: skip
+    try:
+        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _assemble(
+    opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str]
+) -> TextModel:
+    target, probed = opened.target(trees=mode.target_trees)
+    try:
+        if not target.traits.can_rollback and mode.name != "off":
+            notes.append("speculation is off: this model's cache cannot be rolled back")
+            mode = MODES["off"]
+        elif mode.target_trees and not target.traits.takes_trees:
+            notes.append(f"speculation {mode.name!r} is off: this model does not compute trees like sequences")
+            mode = MODES["off"]
+        elif target.traits.identity == "rounding" and mode.name != "off":
+            notes.append("this model's rows round differently from width to width: drafts may change near ties")
+        speculator = Speculator(target, NoDrafter() if mode.name == "off" else mode.build(opened))
+    except BaseException:
+        target.close()
+        raise
+    most = limit or mode.limit
+
+    def new_policy() -> Policy:
+        return AdaptivePolicy(most=most, seconds=probed.seconds) if mode.adapts else FixedPolicy(most)
+
+    first = policy or (new_policy() if mode.adapts else None)
+    return TextModel(
+        speculator,
+        # What an adaptive policy has learned about this device holds for the next reply as well.
+        (lambda: first) if first else new_policy,
+        opened.weights("target"),
+        mode=mode.name,
+        chat_template=template,
+        notes=notes,
+        on_close=opened.close,
+    )
+
+
+def _settings(n_ctx: int, llama: dict[str, Any]) -> LlamaSettings:
+    try:
+        return replace(LlamaSettings(n_ctx=n_ctx), **llama)
+    except TypeError:
+        known = sorted(LlamaSettings.__dataclass_fields__)
+        unknown = sorted(set(llama) - set(known))
+        raise SettingsError(
+            f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}"
+        ) from None
+
+
+def _cache_dir(cache_dir: Path | None | str) -> Path | None:
+    if cache_dir == "default":
+        from platformdirs import user_cache_path
+
+        return user_cache_path("edge-spec")
+    return Path(cache_dir) if cache_dir is not None else None

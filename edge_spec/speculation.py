@@ -1,0 +1,94 @@
+"""The ways to speculate, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_spec.backends.base import LanguageModel
+from edge_spec.drafters.base import Drafter
+from edge_spec.drafters.hierarchy import HierarchyDrafter
+from edge_spec.drafters.model import ModelDrafter
+from edge_spec.drafters.ngram import NgramDrafter
+from edge_spec.drafters.plain import NoDrafter
+from edge_spec.errors import SettingsError
+
+__all__ = ["MODES", "DraftModels", "Mode", "mode_of"]
+
+
+class DraftModels(Protocol):
+    """The smaller models that were given along with the target, opened on demand."""
+
+    def draft(self, *, trees: bool) -> LanguageModel:
+        """The drafter's model."""
+
+    def middle(self, *, trees: bool) -> LanguageModel:
+        """The intermediate model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A way to speculate.
+
+    Attributes:
+        name: what the user calls it.
+        build: makes the drafter.
+        limit: tokens drafted per round, unless asked otherwise; 0 for none.
+        needs: which of ``draft`` and ``middle`` must be given.
+        target_trees: whether the target must take trees.
+        adapts: whether the limit follows what is measured.
+    """
+
+    name: str
+    build: Callable[[DraftModels], Drafter]
+    limit: int
+    needs: tuple[str, ...] = ()
+    target_trees: bool = False
+    adapts: bool = False
+
+
+def _sequence(models: DraftModels) -> Drafter:
+    return ModelDrafter(models.draft(trees=False), least_value=0.1)
+
+
+def _tree(models: DraftModels) -> Drafter:
+    return ModelDrafter(models.draft(trees=True), width=3, depth=4, least_value=0.03)
+
+
+def _hierarchy(models: DraftModels) -> Drafter:
+    leaf = ModelDrafter(models.draft(trees=True), width=2, depth=2, least_value=0.1)
+    return HierarchyDrafter(leaf, models.middle(trees=True))
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(name="off", build=lambda models: NoDrafter(), limit=0),
+        Mode(name="sequence", build=_sequence, limit=3, needs=("draft",)),
+        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True),
+        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "middle")),
+        Mode(name="ngram", build=lambda models: NgramDrafter(), limit=3),
+    )
+}
+"""Every mode that has a name. ``auto`` is no mode of its own: it chooses one of them and lets it adapt."""
+
+
+def mode_of(name: str, *, given: frozenset[str]) -> Mode:
+    """The mode of that name; ``auto`` takes the best that the ``given`` models (draft, middle) allow.
+
+    Raises:
+        SettingsError: no such mode, or a model is missing that it needs.
+    """
+    if name == "auto":
+        chosen = MODES["sequence" if "draft" in given else "ngram"]
+        return Mode(name=chosen.name, build=chosen.build, limit=7, needs=chosen.needs, adapts=True)
+    if name not in MODES:
+        raise SettingsError(f"there is no speculation {name!r}", hint=f"choose auto, {', '.join(MODES)}")
+    mode = MODES[name]
+    missing = [f"--{need}" for need in mode.needs if need not in given]
+    if missing:
+        raise SettingsError(
+            f"speculation {name!r} needs {' and '.join(missing)}", hint="give the missing model, or choose 'auto'"
+        )
+    return mode
