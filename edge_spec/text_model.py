@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -134,6 +135,7 @@ class TextModel:
         raw: bool = False,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
         seed: int | None = None,
         **sampling: Any,
     ) -> Generation:
@@ -145,6 +147,7 @@ class TextModel:
             raw: continue the text as it is, without the chat template.
             max_tokens: the most tokens to write; as many as fit the context if None.
             stop: texts that end the reply.
+            ignore_eos: never let the model end the reply itself.
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
             **sampling: fields of ``SamplerSettings``.
 
@@ -160,6 +163,9 @@ class TextModel:
         bad = next((token for token in tokens if not 0 <= token < self.n_vocab), None)
         if bad is not None:
             raise PromptError(f"token {bad} is not in the vocabulary of {self.n_vocab}")
+        if ignore_eos:
+            ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
         settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
         outside = next((token for token in settings.logit_bias if token >= self.n_vocab), None)
         if outside is not None:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from edge_spec.errors import SettingsError
+from edge_spec.noise import stream_of
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.survivors import Row, head, survivors
 
-ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """Every filter off."""
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -63,7 +64,8 @@ def naive(row: Row, s: SamplerSettings, slack: float = 0.0) -> list[int]:
                 ids = ids[:count]
                 break
     if s.min_p > 0:
-        ids = [token for token in ids if logits[ids[0]] - logits[token] <= -math.log(s.min_p) + slack]
+        deepest = max(0.0, slack - math.log(s.min_p))
+        ids = [token for token in ids if logits[ids[0]] - logits[token] <= deepest]
     return ids
 
 
@@ -75,12 +77,12 @@ def log_law(ids: list[int], logits: dict[int, float]) -> dict[int, float]:
 
 def random_row(rng: np.random.Generator, n: int) -> Row:
     """A row of one of many kinds."""
-    row = (rng.normal(size=n) * rng.choice([0.01, 1.0, 2.5, 8.0])).astype(np.float32)
+    row: Row = (rng.normal(size=n) * rng.choice([0.01, 1.0, 2.5, 8.0])).astype(np.float32)
     kind = rng.integers(10)
     if kind == 0:
         row[:] = rng.normal()
     elif kind == 1:
-        row = (row * 2).round() / 2 + np.float32(0)  # many ties
+        row = ((row * 2).round() / 2).astype(np.float32)  # many ties
     elif kind == 2:
         row[rng.integers(n, size=3)] += 15  # a few stand out
     elif kind == 3:
@@ -106,7 +108,8 @@ FILTERS: dict[str, list[Any]] = {
 
 
 def random_settings(rng: np.random.Generator, share: float = 0.5) -> SamplerSettings:
-    chosen = {name: list_[rng.integers(len(list_))] for name, list_ in FILTERS.items() if rng.random() < share}
+    names = [name for name in FILTERS if rng.random() < share]
+    chosen = {name: FILTERS[name][rng.integers(len(FILTERS[name]))] for name in names}
     return SamplerSettings(**(ALL | chosen))
 
 
@@ -120,7 +123,8 @@ def check_survivors(row: Row, s: SamplerSettings) -> bool:
     if row[got[0]] > -np.inf:
         assert [float(v) for v in x] == [min(float(row[token]), LARGEST) for token in got]
     if isinstance(ids, list):
-        assert got == sorted(got, key=lambda token: (-min(float(row[token]), LARGEST), token)) or got == [0]
+        order = sorted(range(len(got)), key=lambda place: (-x[place], got[place]))
+        assert order == list(range(len(got)))
     narrow, wide = naive(row, s, -1e-12), naive(row, s, 1e-12)
     if narrow == wide:
         assert sorted(got) == sorted(wide), s
@@ -129,16 +133,16 @@ def check_survivors(row: Row, s: SamplerSettings) -> bool:
     return narrow == wide
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 300))
 def test_survivors_equal_the_naive_reference(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     check_survivors(random_row(rng, n), random_settings(rng))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
-    row=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 4.0, 9.0, -1.0, -9.0, -math.inf, math.nan]), min_size=1),
+    row=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 4.0, 9.0, -9.0, -math.inf, math.nan]), min_size=1),
     seed=st.integers(0, 2**32),
 )
 def test_survivors_equal_the_naive_reference_among_ties(row: list[float], seed: int) -> None:
@@ -147,7 +151,7 @@ def test_survivors_equal_the_naive_reference_among_ties(row: list[float], seed: 
 
 def test_survivors_equal_the_naive_reference_on_thousands_of_rows() -> None:
     rng = np.random.default_rng(1)
-    sizes = [int(rng.integers(1, 80)) if i % 10 else int(rng.integers(1, 5000)) for i in range(3000)]
+    sizes = [int(rng.integers(1, 80)) if i % 10 else int(rng.integers(1, 5000)) for i in range(2000)]
     clear = [check_survivors(random_row(rng, n), random_settings(rng)) for n in sizes]
     assert np.mean(clear) > 0.95
 
@@ -225,7 +229,7 @@ def llama_law(row: Row, s: SamplerSettings, text: Sequence[int]) -> dict[int, fl
 def test_the_law_equals_llama_cpps() -> None:
     rng = np.random.default_rng(4)
     n_compared = 0
-    for _ in range(400):
+    for _ in range(300):
         n = int(rng.integers(2, 1500))
         row = (rng.normal(size=n) * rng.choice([0.5, 2.5, 8.0])).astype(np.float32)
         text = rng.integers(n, size=rng.integers(0, 100)).tolist()
@@ -249,7 +253,7 @@ def test_the_law_equals_llama_cpps() -> None:
         assert ours.keys() == theirs.keys(), s
         for token, p in ours.items():
             assert theirs[token] == pytest.approx(p, rel=1e-4, abs=1e-30), s
-    assert n_compared > 250
+    assert n_compared > 150
 
 
 def test_the_greedy_token_equals_llama_cpps() -> None:
@@ -257,7 +261,8 @@ def test_the_greedy_token_equals_llama_cpps() -> None:
     for _ in range(50):
         row = rng.normal(size=200).astype(np.float32)
         text = rng.integers(200, size=80).tolist()
-        s = SamplerSettings(temperature=0, repeat_penalty=1.5, frequency_penalty=0.3, logit_bias={7: -math.inf})
+        bias = {7: -math.inf}
+        s = SamplerSettings(temperature=0, repeat_penalty=1.5, frequency_penalty=0.3, logit_bias=bias)
         assert llama_law(row, s, text) == {Sampler(s, []).pick(row, text): 1.0}
 
 
@@ -273,7 +278,7 @@ LAWS: dict[str, tuple[Row, dict[str, Any]]] = {
     "cold": (SMALL, ALL | {"temperature": 0.5}),
     "hot": (SMALL, ALL | {"temperature": 3.0}),
     "filtered": (SMALL, {"top_k": 4, "top_p": 0.9, "min_p": 0.1}),
-    "penalised": (SMALL, ALL | {"repeat_penalty": 1.5, "presence_penalty": 0.2, "logit_bias": {1: 1.0, 2: -2.0}}),
+    "penalised": (SMALL, ALL | {"repeat_penalty": 1.5, "presence_penalty": 0.2, "logit_bias": {1: 1, 2: -2}}),
     "noise from NumPy": (MIDDLE, ALL | {"temperature": 0.7}),
     "many survivors": (WIDE, ALL | {"temperature": 1.0}),
 }
@@ -292,11 +297,23 @@ def chi_square(counts: Counter[Any], expected: dict[Any, float]) -> float:
     return float(stats.chisquare(observed, np.array(wanted) * n / sum(wanted)).pvalue)
 
 
+def samplers(chosen: dict[str, Any], n_seeds: int = 20_000) -> Iterator[Sampler]:
+    """One for each seed."""
+    sampler = Sampler(SamplerSettings(**chosen), [9])
+    for seed in range(n_seeds):
+        sampler.stream = stream_of(seed, 0, [9])
+        yield sampler
+
+
+def test_a_sampler_draws_by_the_stream_of_seed_attempt_and_prompt() -> None:
+    assert Sampler(SamplerSettings(seed=5, attempt=2), [9, 8]).stream == stream_of(5, 2, [9, 8])
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_a_pick_is_drawn_from_the_law(name: str) -> None:
     row, chosen = LAWS[name]
     text = [2, 2, 4]
-    picks = Counter(Sampler(SamplerSettings(**chosen, seed=seed), [9]).pick(row, text) for seed in range(20_000))
+    picks = Counter(sampler.pick(row, text) for sampler in samplers(chosen))
     assert chi_square(picks, law(row, SamplerSettings(**chosen), text)) > 1e-4
 
 
@@ -311,7 +328,8 @@ def test_picks_at_different_positions_are_independent() -> None:
         text.append(0)
     p = law(row, s)
     for lag in (1, 2, 7):
-        pairs = Counter(zip(picks[::lag], picks[lag::lag], strict=False) if lag > 1 else zip(picks[::2], picks[1::2], strict=True))
+        # Pairs that share no pick.
+        pairs = Counter((picks[i], picks[i + lag]) for i in range(len(picks) - lag) if i // lag % 2 == 0)
         assert chi_square(pairs, {(a, b): p[a] * p[b] for a in p for b in p}) > 1e-4
 
 
@@ -355,9 +373,7 @@ def test_temperatures_near_zero_take_the_best_token(temperature: float) -> None:
 
 
 def test_a_boundless_temperature_draws_evenly() -> None:
-    picks = Counter(
-        Sampler(SamplerSettings(**ALL, temperature=1e300, seed=seed), []).pick(SMALL, []) for seed in range(6000)
-    )
+    picks = Counter(sampler.pick(SMALL, [9]) for sampler in samplers(ALL | {"temperature": 1e300}, 5000))
     assert chi_square(picks, dict.fromkeys([0, 1, 2, 3, 4, 6], 1 / 6)) > 1e-4
 
 
@@ -369,7 +385,7 @@ def test_a_forbidden_token_is_never_drawn() -> None:
 
 def test_the_window_of_penalties_moves_with_the_text() -> None:
     row = np.array([3.0, 2.0, 1.0], dtype=np.float32)
-    for window, text, best in ((1, [0, 2], 0), (2, [0, 2], 1), (-1, [0, 2, 2], 1), (0, [0], 0), (64, [], 0)):
+    for window, text, best in ((1, [0, 2], 0), (2, [0, 2], 1), (-1, [0, 2, 2], 1), (0, [0], 0), (9, [], 0)):
         s = SamplerSettings(temperature=0, presence_penalty=1.5, penalty_window=window)
         assert Sampler(s, []).pick(row, text) == best
 
@@ -413,8 +429,8 @@ def test_guesses_are_drawn_without_replacement(name: str) -> None:
     row, chosen = LAWS[name]
     text = [2, 2, 4]
     pairs: Counter[tuple[int, int]] = Counter()
-    for seed in range(20_000):
-        (a, _), (b, _) = Sampler(SamplerSettings(**chosen, seed=seed), [9]).guess(row, text, 2)
+    for sampler in samplers(chosen, 10_000):
+        (a, _), (b, _) = sampler.guess(row, text, 2)
         pairs[a, b] += 1
     assert chi_square(pairs, dict(ordered_pairs(law(row, SamplerSettings(**chosen), text)))) > 1e-4
 
@@ -424,7 +440,8 @@ def test_chances_are_those_of_a_target_with_gumbel_errors() -> None:
     row = np.array([1.0, 3.0, 2.5], dtype=np.float32)
     guesses = Sampler(SamplerSettings(temperature=0), []).guess(row, [], 3)
     p = law(row, SamplerSettings(**ALL, temperature=1.0))
-    assert guesses == [(token, pytest.approx(p[token])) for token in (1, 2, 0)]
+    assert [token for token, _ in guesses] == [1, 2, 0]
+    assert [chance for _, chance in guesses] == pytest.approx([p[1], p[2], p[0]])
 
 
 def test_a_greedy_guess_leaves_out_what_is_hopeless() -> None:
@@ -479,7 +496,7 @@ def test_a_value_out_of_its_range_is_refused_with_name_and_range(name: str, valu
 
 
 def test_unknown_settings_are_refused_by_name() -> None:
-    with pytest.raises(SettingsError, match="unknown setting top_q; known are .*top_p"):
+    with pytest.raises(SettingsError, match=r"unknown setting top_q; known are .*top_p"):
         SamplerSettings.of({"top_q": 1, "top_p": 0.5})
     assert SamplerSettings.of({"top_p": 0.5}) == SamplerSettings(top_p=0.5)
 
@@ -497,7 +514,8 @@ def test_settings_are_frozen() -> None:
 
 
 def test_bounds_themselves_are_allowed() -> None:
-    SamplerSettings(temperature=0, top_k=0, top_p=1, min_p=1, typical_p=1, penalty_window=-1, seed=(1 << 64) - 1)
+    SamplerSettings(temperature=0, top_k=0, top_p=1, min_p=1, typical_p=1, penalty_window=-1)
+    SamplerSettings(seed=(1 << 64) - 1, attempt=(1 << 64) - 1, repeat_penalty=1e-9)
     SamplerSettings(top_p=1e-300, min_p=0, top_n_sigma=-7, logit_bias={0: -math.inf, 5: 1e9})
 
 

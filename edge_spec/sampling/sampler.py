@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 
 import numpy as np
 
@@ -65,8 +65,11 @@ class Sampler:
         row = self._adjusted(row, text)
         if self.settings.temperature == 0:
             row, first = peak(row)
-            close, logits = ranked(row, (row >= float(row[first]) - _WORTH).nonzero()[0], _BEST)
-            ids, depths = close.tolist(), [float(logits[0]) - logit for logit in logits.tolist()]
+            top = float(row[first])
+            if top == -inf:
+                return [(first, 1.0)]
+            close, logits = ranked(row, (row >= top - _WORTH).nonzero()[0], _BEST)
+            ids, depths = close.tolist(), [top - logit for logit in logits.tolist()]
         else:
             ids, scores = self._noisy(row, text)
             top = max(scores)
@@ -84,11 +87,13 @@ class Sampler:
             return [int(ids[0])], [0.0]
         temperature = self.settings.temperature
         key = position_key(self.stream, len(text) - self.n_prompt)
-        if isinstance(ids, list) and len(ids) <= _FEW:
-            # Differences, since the smallest temperatures would make an infinity of every logit.
-            top = x[0]
-            noise = [gumbel(key, token) for token in ids]
-            return ids, [(logit - top) / temperature + g for logit, g in zip(x, noise, strict=True)]
+        # Differences, since the smallest temperatures would make an infinity of every logit.
+        if len(ids) <= _FEW:
+            few = ids if isinstance(ids, list) else ids.tolist()
+            x = x if isinstance(x, list) else x.tolist()
+            top = max(x)
+            noise = [gumbel(key, token) for token in few]
+            return few, [(logit - top) / temperature + g for logit, g in zip(x, noise, strict=True)]
         tokens, logits = np.asarray(ids), np.asarray(x)
         with np.errstate(over="ignore"):
             scores = (logits - logits.max()) / temperature

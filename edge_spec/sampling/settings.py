@@ -41,8 +41,9 @@ class SamplerSettings:
     At least one token always survives. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts
     retries of the same prompt.
 
-    Three differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order
-    depends on its sort; masses are float64; ``penalty_window=-1`` is the whole text.
+    Four differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order
+    depends on its sort; masses are float64; tokens that are out already do not count for ``typical_p``, where
+    llama.cpp's entropy becomes NaN; ``penalty_window=-1`` is the whole text.
 
     Raises:
         SettingsError: a value out of its range, or of the wrong type.

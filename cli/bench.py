@@ -1,0 +1,81 @@
+"""edge-spec bench: time every way to speculate against plain decoding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from edge_spec.bench import Speed, bench
+from edge_spec.cli.check import _modes, prompts_or_own
+from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.loading import load
+from edge_spec.speculation import MODES
+
+__all__ = ["command"]
+
+
+@click.command("bench")
+@model_options
+@click.option("--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
+@click.option("--limit", type=click.IntRange(1), default=8, show_default=True, metavar="N", help="Prompts used.")
+@click.option(
+    "--modes", default=",".join(["auto", *MODES]), show_default=True, metavar="A,B,...", help="Ways to speculate."
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N")
+@sampler_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
+def command(**values: Any) -> int:
+    """Time every way to speculate against plain decoding.
+
+    The modes write the same prompts in turn; medians of tokens per second, and of the ratios to plain decoding
+    run by run.
+    """
+    prompts = prompts_or_own(values["prompts"])[: values["limit"]]
+    modes = ["off", *(mode for mode in _modes(values["modes"]) if mode != "off")]
+    arguments = load_arguments(values)
+
+    def work() -> int:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        total = len(modes) * (1 + values["rounds"] * len(prompts))
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("writing", total=total)
+            speeds = list(
+                bench(
+                    lambda mode: load(**arguments, speculation=mode), prompts, modes=modes,
+                    rounds=values["rounds"], max_tokens=values["max_tokens"], seed=values["seed"],
+                    on_run=lambda: progress.advance(task), **sampler_arguments(values),
+                )
+            )  # fmt: skip
+        if values["as_json"]:
+            for speed in speeds:
+                click.echo(json.dumps(vars(speed)))
+        else:
+            _print(speeds)
+        return 0
+
+    return interruptible(work, lambda: False)
+
+
+def _print(speeds: list[Speed]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("mode", "tokens/s", "against off", "mean accepted length", "accepted", "drafting", "verifying")
+    for speed in speeds:
+        table.add_row(
+            speed.mode,
+            f"{speed.tokens_per_s:.1f}",
+            f"{speed.ratio:.2f}x",
+            f"{speed.mean_length:.2f}",
+            f"{speed.acceptance:.0%}",
+            f"{speed.draft_share:.0%}",
+            f"{speed.verify_share:.0%}",
+        )
+    Console().print(table)

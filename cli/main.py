@@ -1,0 +1,100 @@
+"""The command itself: finds the verb, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from edge_spec.errors import EdgeSpecError
+
+__all__ = ["main"]
+
+_VERBS = {
+    "run": "Write a reply to a prompt.",
+    "check": "Compare the tokens of every way to speculate with plain decoding.",
+    "bench": "Time every way to speculate against plain decoding.",
+}
+
+_INTERRUPTED = 130
+
+
+class _Verbs(click.Group):
+    """Imports a verb's file only when it is called: ``--help`` should not wait for NumPy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command = import_module(f"edge_spec.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Try: edge-spec run -p 'Tell me a story about a dog.'",
+)
+@click.version_option(version("edge-spec"), "-V", "--version", prog_name="edge-spec", message="%(prog)s %(version)s")
+def _edge_spec() -> None:
+    """Runs 4-bit language models on small computers, with drafts that never change a token."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command and leave with its exit code.
+
+    0: done. 1: it could not be done; one line on standard error says why and what to do. 2: wrong usage.
+    130: interrupted.
+    """
+    if sys.stdout is None:
+        sys.exit(_complain("standard output is closed; give it somewhere to write"))
+    try:
+        code = _edge_spec.main(args=arguments, prog_name="edge-spec", standalone_mode=False)
+        # What is still in the buffer may not find a reader.
+        sys.stdout.flush()
+    except click.UsageError as error:
+        error.show()
+        code = error.exit_code
+    except click.ClickException as error:
+        code = _complain(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        code = _INTERRUPTED
+    except EdgeSpecError as error:
+        code = _complain(str(error))
+    except BrokenPipeError:
+        code = _complain("standard output was closed before everything was written; keep the reader open")
+        _forget_stdout()
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")
+        _forget_stdout()
+    except MemoryError:
+        code = _complain("out of memory; use a smaller --ctx or a smaller model")
+    sys.exit(code)
+
+
+def _complain(message: str, code: int = 1) -> int:
+    # The reader of standard error may be gone as well.
+    with suppress(OSError, AttributeError):
+        sys.stderr.write("edge-spec: error: " + " ".join(message.split()) + "\n")
+    return code
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from complaining once more when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = None  # type: ignore[assignment]

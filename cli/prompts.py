@@ -1,0 +1,82 @@
+"""Reading what a person or a pipe gives us."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_spec.errors import PromptError
+
+__all__ = ["read_prompt", "read_prompts"]
+
+
+def read_prompt(prompt: str | None, file: str | None) -> str:
+    """The prompt from ``-p``, ``-f`` or standard input.
+
+    Raises:
+        PromptError: it is empty, or no UTF-8.
+    """
+    if prompt is not None and file is not None:
+        raise click.UsageError("give the prompt with -p or with -f, not with both")
+    if prompt is not None:
+        # Bytes of an argument that are no UTF-8 arrive as lone surrogates.
+        text = _decoded(prompt.encode("utf-8", "surrogateescape"), "the prompt")
+    elif file is not None and file != "-":
+        text = _decoded(_bytes_of(file), file)
+    elif file is None and sys.stdin.isatty():
+        raise click.UsageError("no prompt; give one with -p TEXT, -f FILE, or on standard input")
+    else:
+        text = _decoded(sys.stdin.buffer.read(), "standard input")
+    if not text.strip():
+        raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
+    return text
+
+
+def read_prompts(path: str) -> list[str]:
+    """One prompt per line: plain text, or JSON objects with ``prompt``, ``text`` or ``turns``.
+
+    Of a conversation the first turn is the prompt, of a ``text`` its first 400 characters.
+
+    Raises:
+        PromptError: there is none, a line is damaged, or the file is no UTF-8.
+    """
+    lines = [line for line in _decoded(_bytes_of(path), path).splitlines() if line.strip()]
+    prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    if not prompts:
+        raise PromptError(f"{path} holds no prompts", hint="write one per line")
+    return prompts
+
+
+def _prompt_of(line: str, place: str) -> str:
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        record: Any = json.loads(line)
+        if "turns" in record:
+            first = record["turns"][0]
+            found = first["text"] if isinstance(first, dict) else first
+        else:
+            found = record["prompt"] if "prompt" in record else record["text"][:400]
+        if isinstance(found, str) and found.strip():
+            return found
+    except (ValueError, KeyError, IndexError, TypeError):
+        pass
+    raise PromptError(f"{place} holds no prompt", hint='write {"prompt": "..."} or plain text')
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise PromptError(f"{path} cannot be read: {error.strerror}", hint="check the path") from None
+
+
+def _decoded(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{name} is not UTF-8 at byte {error.start}", hint="convert it to UTF-8 first") from None
