@@ -1,0 +1,114 @@
+"""Our own time per round: everything but the libraries' decode calls.
+
+    python tests/benchmarks/round_cost.py
+
+Models that do not compute stand in for target and drafter: they return rows recorded from random laws, so
+what is left is the loop itself: drafting, filling trees, sampling, walking and keeping books. Prints the
+median and the best decile over rounds, in microseconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from edge_spec.backends import Logits, NumericsProfile, Traits
+from edge_spec.drafters.model import ModelDrafter
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculator import Speculator
+from edge_spec.tree import EMPTY, Tree
+
+
+class CannedModel:
+    """Returns rows from a pool and measures nothing; the cost of a decode here is that of a Python call."""
+
+    def __init__(self, rows: Logits) -> None:
+        self._rows = rows
+        self.n_vocab = rows.shape[1]
+        self.n_ctx = 1 << 20
+        self.n_past = 0
+        self.traits = Traits(can_rollback=True, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
+        self.profile = NumericsProfile(engine="canned")
+        self._pending: Tree = EMPTY
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.n_past += len(tokens)
+
+    def decode(self, tree: Tree) -> Logits:
+        start = (self.n_past + len(self._pending)) % (len(self._rows) - 16)
+        n = len(tree) - len(self._pending)
+        self._pending = tree
+        return self._rows[start : start + n]
+
+    def keep(self, path: Sequence[int]) -> None:
+        self.n_past += len(path)
+        self._pending = EMPTY
+
+    def rollback(self, n_past: int) -> None:
+        self.n_past = n_past
+        self._pending = EMPTY
+
+    def save(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Nothing is kept."""
+
+    def cancel(self) -> None:
+        """Nothing runs long."""
+
+    def resume(self) -> None:
+        """Nothing runs long."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def rows(n_vocab: int, seed: int) -> Logits:
+    """Peaked laws like a language model's: a wide normal background and a few likely tokens."""
+    rng = np.random.default_rng(seed)
+    made = (rng.standard_normal((256, n_vocab)) * 1.5).astype(np.float32)
+    for row in made:
+        row[rng.integers(0, n_vocab, 24)] += (6 + rng.standard_normal(24) * 2).astype(np.float32)
+    return made
+
+
+def measure(n_vocab: int, limit: int, n_rounds: int = 2000) -> list[float]:
+    """Microseconds per round with ``limit`` drafted tokens."""
+    target_rows = rows(n_vocab, 0)
+    # The drafter sees the same laws with an error, and so is right about as often as a real one.
+    drafter_rows = target_rows + np.random.default_rng(1).standard_normal(target_rows.shape).astype(np.float32) * 0.5
+    drafter = ModelDrafter(CannedModel(drafter_rows))
+    speculator = Speculator(CannedModel(target_rows), drafter)
+    prompt = list(range(100))
+    settings = SamplerSettings(temperature=0.8, top_k=40, seed=1)
+    speculator.begin(prompt, Sampler(settings, prompt), reuse=False)
+    spent: list[float] = []
+    accepted = 0
+    for _ in range(n_rounds):
+        start = perf_counter()
+        done = speculator.step(limit, lambda token: False)
+        spent.append((perf_counter() - start) * 1e6)
+        accepted += len(done.tokens)
+        if len(speculator.text) > 1000:
+            speculator.begin(prompt, Sampler(settings, prompt), reuse=False)
+    print(f"  mean accepted length {accepted / n_rounds:.2f}", file=sys.stderr)
+    return sorted(spent)
+
+
+def main() -> None:
+    for n_vocab in (8_192, 152_064):
+        for limit in (0, 3, 4):
+            spent = measure(n_vocab, limit)
+            print(
+                f"vocabulary {n_vocab:>7}, {limit} drafted: median {statistics.median(spent):7.1f} us, "
+                f"best decile {spent[len(spent) // 10]:7.1f} us"
+            )
+
+
+if __name__ == "__main__":
+    main()
