@@ -28,7 +28,7 @@ class Tree:
             has none. A node is never worth more than its parent.
 
     Raises:
-        ValueError: lengths differ, or a parent does not stand before its child.
+        ValueError: lengths differ, a parent does not stand before its child, or a value is out of its range.
     """
 
     tokens: tuple[int, ...]
@@ -43,6 +43,9 @@ class Tree:
         for node, parent in enumerate(self.parents):
             if not -1 <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}; a parent stands before its child")
+        for value, parent in zip(self.values, self.parents, strict=False):
+            if not 0 <= value <= (self.values[parent] if parent >= 0 else 1):
+                raise ValueError(f"a node worth {value}; it must be from 0 to what its parent is worth")
 
     @classmethod
     def sequence(cls, tokens: Iterable[int], values: Iterable[float] = ()) -> Tree:
@@ -105,7 +108,7 @@ class Tree:
         return Tree(
             (*tokens, *self.tokens),
             (*range(-1, n - 1), *(parent + n for parent in self.parents)),
-            (*([1.0] * n), *self.values) if len(self.values) == len(self.tokens) else (),
+            (*([1.0] * n), *self.values) if self.values else (),
         )
 
     def best(self, limit: int) -> Tree:
@@ -116,7 +119,7 @@ class Tree:
         """
         n = len(self.tokens)
         values = self.values or (1.0,) * n
-        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[:limit])
+        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[: max(limit, 0)])
         below: dict[int, list[int]] = {}
         for node in sorted(chosen, key=lambda node: (-values[node], node)):
             below.setdefault(self.parents[node], []).append(node)

@@ -73,7 +73,7 @@ class TableModel:
 
     @property
     def n_vocab(self) -> int:
-        return self._table.shape[0]
+        return int(self._table.shape[0])
 
     @property
     def n_ctx(self) -> int:

@@ -18,7 +18,7 @@ __all__ = ["Sampler"]
 _BEST = 16
 """How many candidates a guess weighs."""
 
-_FEW = 12
+_FEW = 40
 """Up to this many candidates, noise is hashed faster one by one than by NumPy."""
 
 _WORTH = 4.0

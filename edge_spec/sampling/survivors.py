@@ -103,10 +103,11 @@ def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
     deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
     if settings.typical_p < 1:
         return _survivors_of_head(row, k, floor, deepest, settings)
-    reach = min(_REACH, deepest + _MARGIN)
-    lowest = max(floor, top - reach)
-    near = (row >= lowest).nonzero()[0]
-    if min(near.size, k) <= _FEW:
+    for reach in (deepest + _MARGIN, _REACH) if deepest + _MARGIN < _REACH else (_REACH,):
+        lowest = max(floor, top - reach)
+        near = (row >= lowest).nonzero()[0]
+        if min(near.size, k) > _FEW:
+            break
         seen, logits = ranked(row, near, k)
         ids, x = seen.tolist(), logits.tolist()
         n_unseen = 0 if lowest == floor else k - len(ids)
