@@ -1,0 +1,66 @@
+"""Builds the parts in C. Everything else about the package is in pyproject.toml.
+
+They are plain shared libraries that ctypes loads; they know nothing of Python, so one build serves every Python
+version. Without a working C compiler the package installs all the same and does their work in Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+LIBRARIES = {
+    "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
+}
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+# Fused multiply-adds are written out where they are meant; a compiler must not make more of them,
+# and nobody's CFLAGS may allow it to reorder sums.
+FLAGS = {
+    "msvc": ["/std:c11", "/O2", "/fp:precise"],
+    "unix": ["-std=c11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fvisibility=hidden", "-g0"],
+}
+
+
+class BuildLibraries(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
+        ext.extra_compile_args = FLAGS[kind]
+        note = Path(self.get_ext_fullpath(ext.name)).with_name("not_built.txt")
+        note.unlink(missing_ok=True)
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(f"{error}\n", encoding="utf-8")
+            raise  # the extension is optional: setuptools prints a warning and goes on
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + SUFFIX
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []  # no PyInit_: the sources mark what they export
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[
+        Extension(
+            name,
+            sources=sorted(source.as_posix() for source in folder.glob("*.c")),
+            depends=sorted(header.as_posix() for header in folder.glob("*.h")),
+            libraries=[] if sys.platform == "win32" else ["m"],
+            language="c",
+            optional=True,
+        )
+        for name, folder in LIBRARIES.items()
+    ],
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel},
+)
