@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -51,7 +51,6 @@ class Generation(Iterator[str]):
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
-        on_finish: Callable[[], None] = lambda: None,
     ) -> None:
         n_ctx = speculator.model.n_ctx
         if not prompt:
@@ -75,7 +74,6 @@ class Generation(Iterator[str]):
         self._stream = TextStream(stop)
         self._ready: list[str] = []
         self._written: list[str] = []
-        self._on_finish = on_finish
         self._started = False
         self._cancelled = threading.Event()
 
@@ -160,8 +158,6 @@ class Generation(Iterator[str]):
 
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
-        on_finish, self._on_finish = self._on_finish, lambda: None
         held = self._stream.finish()
         if held:
             self._ready.append(held)
-        on_finish()
