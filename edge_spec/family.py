@@ -31,9 +31,9 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings) -> int:
 
 
 class OpenFamily:
-    """Opens target, drafter and intermediate model; whoever asks for one owns its context.
+    """Opens target, drafter and intermediate model.
 
-    Weights belong to the family and are freed with it. Every opening is checked against the memory that is
+    Whoever asks for a context may close it; the family closes what is left, and frees the weights. Every opening is checked against the memory that is
     available at that moment, before anything is loaded.
 
     Args:
@@ -59,6 +59,7 @@ class OpenFamily:
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[Path, LlamaWeights] = {}
+        self._contexts: list[LlamaModel] = []
         self._claimed_bytes = 0
 
     def target(self, *, trees: bool) -> tuple[LlamaModel, ProbeResult]:
@@ -81,7 +82,9 @@ class OpenFamily:
         return self._weights[file.path]
 
     def close(self) -> None:
-        """Free all weights; contexts must be closed before."""
+        """Free everything: contexts, closed already or not, and then the weights below them."""
+        for context in self._contexts:
+            context.close()
         for weights in self._weights.values():
             weights.close()
         self._weights.clear()
@@ -109,13 +112,15 @@ class OpenFamily:
             self._device,
             hint="use a smaller --ctx, a smaller model, or --speculation off",
         )
-        return open_llama(
+        opened = open_llama(
             self.weights(role),
             settings,
             file=file.fingerprint,
             cache_dir=self._cache_dir,
             on_probe=lambda: self._announce(file),
         )
+        self._contexts.append(opened[0])
+        return opened
 
     def _announce(self, file: ModelFile) -> None:
         if file.n_params > _SMALL_PARAMS:

@@ -190,10 +190,8 @@ class TextModel:
         self._closed = True
         writer = self._writer
         reply = writer[1]() if writer is not None else None
-        if writer is not None and reply is not None:
-            reply.cancel()
-            if writer[0] == threading.get_ident():
-                reply.close()
+        if reply is not None:
+            reply.close()
         del reply
         with self._turn:
             self._speculator.close()
