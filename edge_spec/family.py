@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.backends.llama import LlamaModel, LlamaSettings, LlamaWeights, ProbeResult, open_llama
+from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
 
@@ -16,8 +17,19 @@ _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
 
 
+_LESS = "use a smaller --ctx, a smaller model, or --speculation off"
+
+_RESERVE_BYTES = 48 << 20
+"""Stacks of threads, the library's own tables and what else no estimate names."""
+
+
 def needed_bytes(file: ModelFile, settings: LlamaSettings) -> int:
-    """What weights, KV cache and logits of one model take; compute buffers are small beside them."""
+    """What one model takes: weights, KV cache, logits and compute buffers.
+
+    Weights count once: where llama.cpp copies them into another layout, the mapped file can be evicted. Compute
+    buffers grow with the prefill chunk and the width; 14 floats per token and embedding value is what its log
+    shows for the shapes that were tried.
+    """
     cache = kv_cache_bytes(
         n_ctx=settings.n_ctx + 2 * settings.max_rows,
         n_layers=file.n_layers,
@@ -27,14 +39,15 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings) -> int:
         type_k=settings.kv_k,
         type_v=settings.kv_v,
     )
-    return file.weight_bytes + cache + logits_bytes(settings.max_rows, file.n_vocab)
+    compute = settings.prefill_chunk * file.n_embd * 14 * 4
+    return file.weight_bytes + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
 class OpenFamily:
     """Opens target, drafter and intermediate model.
 
-    Whoever asks for a context may close it; the family closes what is left, and frees the weights. Every opening is checked against the memory that is
-    available at that moment, before anything is loaded.
+    Whoever asks for a context may close it; the family closes what is left, and frees the weights. Before
+    anything is loaded, all that has been opened and this are held against what the device had to begin with.
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
@@ -49,13 +62,14 @@ class OpenFamily:
         middle: ModelFile | None,
         settings: LlamaSettings,
         *,
-        device: Device,
+        probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
-        self._device = device
+        self._probe_device = probe_device
+        self._device = probe_device()
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[Path, LlamaWeights] = {}
@@ -73,6 +87,11 @@ class OpenFamily:
     def middle(self, *, trees: bool) -> LlamaModel:
         """A context of the intermediate model."""
         return self._open_small("middle", trees=trees)
+
+    @property
+    def helpers(self) -> tuple[LlamaModel, ...]:
+        """All contexts but the target's, as far as they are open."""
+        return tuple(self._contexts[1:])
 
     def weights(self, role: str) -> LlamaWeights:
         """The weights of a role, loaded at the first call."""
@@ -103,25 +122,28 @@ class OpenFamily:
 
     def _open(self, role: str, settings: LlamaSettings) -> tuple[LlamaModel, ProbeResult]:
         file = self._file(role)
+        settings = settings.for_heads(file.head_dim_k)
         wanted = needed_bytes(file, settings) - (file.weight_bytes if file.path in self._weights else 0)
+        what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
+        if self._claimed_bytes:
+            what += " on top of the other models"
         self._claimed_bytes += wanted
-        require(
-            f"{file.path.name} with a context of {settings.n_ctx} tokens"
-            + (" on top of the other models" if self._claimed_bytes > wanted else ""),
-            self._claimed_bytes,
-            self._device,
-            hint="use a smaller --ctx, a smaller model, or --speculation off",
-        )
-        opened = open_llama(
-            self.weights(role),
-            settings,
-            file=file.fingerprint,
-            cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(file),
-        )
+        require(what, self._claimed_bytes + _RESERVE_BYTES, self._device, hint=_LESS)
+        try:
+            opened = open_llama(
+                self.weights(role),
+                settings,
+                file=file.fingerprint,
+                cache_dir=self._cache_dir,
+                on_probe=lambda: self._announce(role, file),
+            )
+        except (UnsupportedModel, BackendError, MemoryError):
+            # The library does not say that memory was the reason; what is left does.
+            require(what, wanted + _RESERVE_BYTES, self._probe_device(), hint=_LESS)
+            raise
         self._contexts.append(opened[0])
         return opened
 
-    def _announce(self, file: ModelFile) -> None:
-        if file.n_params > _SMALL_PARAMS:
+    def _announce(self, role: str, file: ModelFile) -> None:
+        if role == "target":
             self._on_wait(f"trying out {file.path.name} on this device, once")

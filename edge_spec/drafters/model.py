@@ -46,11 +46,14 @@ class ModelDrafter:
         self._sampler: Sampler | None = None
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        shared = common_prefix(self._text[: self._model.n_past], prompt)
+        shared = common_prefix(self._text[: self._model.n_past], prompt[:-1])
         self._model.rollback(min(self._model.n_past, shared))
         self._text = list(prompt)
         self._sampler = sampler
         self._pending = EMPTY
+        # Read now what would otherwise be counted as drafting; a text beyond the context is not followed.
+        if len(prompt) <= self._model.n_ctx:
+            self._model.prefill(self._text[self._model.n_past : -1])
 
     def draft(self, limit: int) -> Tree:
         sampler, model = self._sampler, self._model

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from collections import deque
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +20,6 @@ KV_TYPES = {
 """ggml's numbers of the types that a KV cache can have."""
 
 _ERROR = 4
-_CONTINUED = 5
 
 
 class Library:
@@ -38,6 +40,9 @@ class Library:
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         self.c.llama_backend_init()
+        # Which instructions the library was built for and finds here: they decide how it rounds.
+        features = self.c.llama_print_system_info()
+        self.build = blake2b(features + _processor().encode(), digest_size=6).hexdigest()
 
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:
@@ -56,6 +61,16 @@ class Library:
 def library() -> Library:
     """llama.cpp, loaded at the first call; importing edge_spec does not load it."""
     return Library()
+
+
+def _processor() -> str:
+    """What tells processors apart that compute differently."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
+            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
+            return "".join(sorted(lines))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
 
 
 class AbortFlag:
