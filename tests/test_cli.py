@@ -1,16 +1,14 @@
-"""Laws of the command: replies on standard output, one line for every error, and a way out at any time."""
+"""Laws of the command: replies on standard output, the same however they are drafted, and a way out at any time."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,11 @@ from typing import Any
 import pytest
 
 from edge_spec.cli import main
-from edge_spec.models import resolve_family
 from edge_spec.speculation import MODES
 
 COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 PROMPT = "Tell me a short story about a dog."
 SAME = ["--threads", "1", "--seed", "7", "-n", "24"]
-DRAFTER = resolve_family("demo").draft or Path()
-BAD = "no \udcff UTF-8"
-
-posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and descriptors")
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -72,15 +65,6 @@ def only_notes(stderr: bytes) -> None:
     for line in stderr.decode().splitlines():
         assert line.startswith("edge-spec: ")
         assert "error" not in line
-
-
-def complaint(stderr: bytes) -> str:
-    """The one line that says what is wrong; notes may come before it."""
-    *notes, last = stderr.decode().splitlines(keepends=True)
-    only_notes("".join(notes).encode())
-    assert re.fullmatch(r"edge-spec: error: .+\n", last)
-    assert "Traceback" not in last
-    return last
 
 
 # --- a reply
@@ -150,110 +134,18 @@ def test_a_reply_goes_on_to_its_limit_where_it_may_not_end(report: Callable[...,
     assert (len(found["token_ids"]), found["finish_reason"]) == (200, "length")
 
 
-# --- errors are one line
-
-LATER = ["-n", "4", "--threads", "1", "-p", "A"]
+# --- Ctrl-C
 
 
-def drafter_of_another_vocabulary() -> bytes:
-    return DRAFTER.read_bytes().replace("Ġthe".encode(), "Ġteh".encode(), 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "content", "stdin", "code"),
-    [
-        (["run", "no-such.gguf", *LATER], None, b"", 1),
-        (["run", ".", *LATER], None, b"", 1),
-        (["run", "FILE", *LATER], lambda: b"", b"", 1),
-        (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, b"", 1),
-        (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),
-        (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], b"", 1),
-        (["run", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
-        (["run", "--ctx", "0", *LATER], None, b"", 1),
-        (["run", "--ctx", str(10**8), *LATER], None, b"", 1),
-        (["run", "--top-p", "3", *LATER], None, b"", 1),
-        (["run", "--seed", "-1", *LATER], None, b"", 1),
-        (["run", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 1),
-        (["run", "--kv", "q9", *LATER], None, b"", 1),
-        (["run", "-p", " \n"], None, b"", 1),
-        (["run"], None, b"", 1),
-        (["run", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
-        (["run", "-p", BAD], None, b"", 1),
-        (["run", "-f", "FILE"], lambda: b"no \xff UTF-8", b"", 1),
-        (["run"], None, b"no \xff UTF-8", 1),
-        (["run", "--system", BAD, *LATER], None, b"", 1),
-        (["run", "--stop", BAD, *LATER], None, b"", 1),
-        (["run", "--speculation", "magic", *LATER], None, b"", 2),
-        (["run", "--no-such-option", *LATER], None, b"", 2),
-        (["run", "--logit-bias", "5", *LATER], None, b"", 2),
-        (["run", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
-    ],
-    ids=[
-        "missing model", "directory", "empty file", "text file", "random bytes", "truncated copy", "other vocabulary",
-        "ctx 0", "huge ctx", "top-p 3", "seed -1", "n 0", "unknown kv", "blank prompt", "empty stdin", "long prompt",
-        "-p no UTF-8", "-f no UTF-8", "stdin no UTF-8", "--system no UTF-8", "--stop no UTF-8",
-        "unknown speculation", "unknown option", "bad bias", "-p and -f",
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_line_and_a_code(
-    run: Run, tmp_path: Path, arguments: Sequence[str], content: Callable[[], bytes] | None, stdin: bytes, code: int
-) -> None:
-    path = tmp_path / "file.gguf"
-    if content is not None:
-        path.write_bytes(content())
-    done = run(*[str(path) if argument == "FILE" else argument for argument in arguments], stdin=stdin)
-    assert done.returncode == code
-    assert done.stdout == b""
-    said = complaint(done.stderr)
-    if content is not None and code == 1:
-        assert path.name in said
-
-
-@posix
-@pytest.mark.parametrize("asked", [["-n", "900"], ["-n", "900", "--json"]], ids=["text", "json"])
-def test_a_full_disk_is_one_line(run: Run, asked: list[str]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full here")
-    with Path("/dev/full").open("wb") as full:
-        done = run("run", "-p", PROMPT, *SAME, *(asked if "--json" not in asked else ["--json"]), stdout=full)
-    assert done.returncode == 1
-    assert "space" in complaint(done.stderr)
-
-
-@posix
-def test_output_that_is_closed_from_the_start_is_one_line(surroundings: dict[str, str]) -> None:
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "run", *LATER]
-    done = subprocess.run(shell, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=surroundings, timeout=60)
-    assert done.returncode == 1
-    assert "closed" in complaint(done.stderr)
-
-
-def start(surroundings: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Begins to write a long reply; returns once its first bytes can be read."""
-    arguments = ["run", "-p", PROMPT, "--seed", "7", "--threads", "1", "--ignore-eos", "-n", "900"]
-    return subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=surroundings, bufsize=0,
-    )  # fmt: skip
-
-
-@posix
-def test_a_reader_that_leaves_is_one_line(surroundings: dict[str, str]) -> None:
-    with start(surroundings) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(1)
-        process.stdout.close()
-        stderr = process.stderr.read()
-        assert process.wait(30) == 1
-    assert "closed" in complaint(stderr)
-
-
-@posix
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_an_interrupt_ends_the_reply_soon_and_cleanly(
     surroundings: dict[str, str], report: Callable[..., dict[str, Any]]
 ) -> None:
-    with start(surroundings) as process:
+    arguments = ["run", "-p", PROMPT, *SAME, "--ignore-eos", "-n", "900"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=surroundings, bufsize=0,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         written = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
@@ -265,7 +157,7 @@ def test_an_interrupt_ends_the_reply_soon_and_cleanly(
     text = (written + rest).decode()
     whole = report("-p", PROMPT, "--ignore-eos", "-n", "200")["text"]
     n = min(len(text.rstrip()), len(whole))
-    assert 0 < n
+    assert n > 0
     assert text[:n] == whole[:n]
 
 
