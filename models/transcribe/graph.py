@@ -1,0 +1,173 @@
+"""The network as an ONNX graph.
+
+Inputs, S tokens at once, R rows wanted, cells of ``C`` in the cache::
+
+    ids i64 [1, S]   rows i64 [R]   last_cell i32 [1]   n_cells i32 []   cos, sin f32 [C, head_dim / 2]
+    key_i, value_i f32 [1, n_head_kv, C, head_dim]      for each layer; outputs new_key_i and new_value_i alike
+    positions i64 [1, S]   bias f32 [1, 1, S, n_cells]  for trees only
+
+Output: logits f32 [1, R, n_vocab]. Rows are picked before the last product: a long prompt needs one row, and the
+vocabulary times the prompt would be the largest array of all. The cache goes in and out as the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_spec.models.transcribe.architecture import Network, tensor_blocks, tensor_values
+from edge_spec.models.transcribe.forms import Blocks, Form, Store
+from edge_spec.models.transcribe.proto import FLOAT, INT32, INT64, Graph
+
+__all__ = ["Writer"]
+
+_MS = "com.microsoft"
+
+
+class Writer:
+    """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it."""
+
+    def __init__(self, network: Network, form: Form, store: Store, *, trees: bool) -> None:
+        self._net = network
+        self._form = form
+        self._store = store
+        self._trees = trees
+        self._graph = Graph()
+
+    def write(self) -> Graph:
+        """The whole graph."""
+        net, graph = self._net, self._graph
+        self._declare()
+        self._form.gather(graph, self._store, "token_embd.weight", *self._matrix("token_embd.weight"), "ids", "x")
+        x, added = "x", ""
+        for layer in range(net.n_layers):
+            normed, x = self._norm(x, added, f"blk.{layer}.attn_norm.weight")
+            added = self._attention(layer, normed)
+            normed, x = self._norm(x, added, f"blk.{layer}.ffn_norm.weight")
+            added = self._feed_forward(layer, normed)
+        normed, _ = self._norm(x, added, "output_norm.weight")
+        graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
+        head = "output.weight" if "output.weight" in net.tensors else "token_embd.weight"
+        self._form.multiply(graph, self._store, head, *self._matrix(head), "wanted", "logits")
+        return graph
+
+    def _declare(self) -> None:
+        net, graph = self._net, self._graph
+        cache = (1, net.n_head_kv, "C", net.head_dim)
+        graph.takes("ids", INT64, (1, "S"))
+        graph.takes("rows", INT64, ("R",))
+        graph.takes("last_cell", INT32, (1,))
+        graph.takes("n_cells", INT32, ())
+        for name in ("cos", "sin"):
+            graph.takes(name, FLOAT, ("C", net.head_dim // 2))
+        if self._trees:
+            graph.takes("positions", INT64, (1, "S"))
+            graph.takes("bias", FLOAT, (1, 1, "S", "T"))
+        for layer in range(net.n_layers):
+            for name in ("key", "value"):
+                graph.takes(f"{name}_{layer}", FLOAT, cache)
+                graph.gives(f"new_{name}_{layer}", FLOAT, cache)
+        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
+
+    def _matrix(self, name: str) -> tuple[str, Blocks]:
+        tensor = self._net.tensors[name]
+        return tensor.type_name, tensor_blocks(self._net.header, tensor)
+
+    def _vector(self, name: str) -> str:
+        return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
+
+    def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
+        """Normalise ``x + added``; returns the names of the result and of the sum."""
+        w, y = self._vector(weight), weight + ".y"
+        if not added:
+            self._graph.node(
+                "SimplifiedLayerNormalization", [x, w], [y], epsilon=self._net.epsilon, axis=-1, stash_type=1
+            )
+            return y, x
+        self._graph.node(
+            "SkipSimplifiedLayerNormalization", [x, added, w], [y, "", "", y + ".sum"], _MS, epsilon=self._net.epsilon
+        )
+        return y, y + ".sum"
+
+    def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
+        """Products of ``x`` with several matrices, with their biases; one call where the types agree.
+
+        Returns:
+            The names of the results, or of the one array that holds them all, side by side.
+        """
+        matrices = [self._matrix(name + ".weight") for name in names]
+        kinds = {kind for kind, _ in matrices}
+        outs = [f"{y}.{place}" for place in range(len(names))]
+        if len(kinds) == 1:
+            self._store_together(names, matrices, x, y)
+            outs = [y]
+        else:
+            for name, (kind, blocks), out in zip(names, matrices, outs, strict=True):
+                self._form.multiply(self._graph, self._store, name + ".weight", kind, blocks, x, out)
+        return outs
+
+    def _store_together(self, names: Sequence[str], matrices: Sequence[tuple[str, Blocks]], x: str, y: str) -> None:
+        import numpy as np
+
+        blocks = np.concatenate([blocks for _, blocks in matrices])
+        self._form.multiply(self._graph, self._store, "+".join(names) + ".weight", matrices[0][0], blocks, x, y)
+
+    def _attention(self, layer: int, x: str) -> str:
+        net, graph, blk = self._net, self._graph, f"blk.{layer}."
+        sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
+        parts = ("attn_q", "attn_k", "attn_v")
+        biased = [f"{blk}{part}.bias" in net.tensors for part in parts]
+        qkv = self._products(x, [blk + part for part in parts], f"{blk}qkv")
+        if len(qkv) == 1 and (net.head_norms or any(biased)):
+            qkv = self._split(qkv[0], sizes)
+        for place, part in enumerate(parts):
+            if biased[place]:
+                graph.node("Add", [qkv[place], self._vector(f"{blk}{part}.bias")], [qkv[place] + ".b"])
+                qkv[place] += ".b"
+        if net.head_norms:
+            qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
+            qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
+        y, out = f"{blk}attn", f"{blk}attn_out"
+        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}", "last_cell", "n_cells", "cos", "sin"]
+        graph.node(
+            "GroupQueryAttention",
+            inputs + (["positions", "bias"] if self._trees else []),
+            [y, f"new_key_{layer}", f"new_value_{layer}"],
+            _MS,
+            num_heads=net.n_head,
+            kv_num_heads=net.n_head_kv,
+            do_rotary=1,
+            rotary_interleaved=int(net.interleaved),
+        )
+        self._products(y, [blk + "attn_output"], out)
+        return out
+
+    def _split(self, x: str, sizes: Sequence[int]) -> list[str]:
+        import numpy as np
+
+        outs = [f"{x}.{place}" for place in range(len(sizes))]
+        self._graph.node("Split", [x, self._graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
+        return outs
+
+    def _head_norm(self, x: str, weight: str, n_heads: int) -> str:
+        import numpy as np
+
+        net, graph = self._net, self._graph
+        heads = graph.constant(f"heads_{n_heads}", np.array([1, -1, n_heads, net.head_dim], np.int64))
+        flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
+        graph.node("Reshape", [x, heads], [x + ".heads"])
+        graph.node(
+            "SimplifiedLayerNormalization", [x + ".heads", self._vector(weight)], [x + ".normed"],
+            epsilon=net.epsilon, axis=-1, stash_type=1,
+        )  # fmt: skip
+        graph.node("Reshape", [x + ".normed", flat], [x + ".flat"])
+        return x + ".flat"
+
+    def _feed_forward(self, layer: int, x: str) -> str:
+        graph, blk = self._graph, f"blk.{layer}."
+        n_ff = self._net.tensors[f"{blk}ffn_up.weight"].shape[-1]
+        both = self._products(x, [blk + "ffn_gate", blk + "ffn_up"], f"{blk}ffn")
+        gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
+        graph.node("QuickGelu", [gate], [f"{blk}silu"], _MS, alpha=1.0)
+        graph.node("Mul", [f"{blk}silu", up], [f"{blk}gated"])
+        self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
+        return f"{blk}down"
