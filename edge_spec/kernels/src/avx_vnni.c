@@ -1,7 +1,7 @@
 /* AVX2 with VNNI: laptops since 2021. */
 #include "target.h"
 
-#if ER_X86
+#if ER_X86_HAS_AVX_VNNI
 #include <immintrin.h>
 #include <string.h>
 

@@ -10,7 +10,14 @@ extern const er_variant er_neon_i8mm, er_neon_dotprod;
 
 const er_variant *const er_variants[] = {
 #if ER_X86
-    &er_avx512_vnni, &er_avx512_vnni_256, &er_avx_vnni, &er_avx2,
+    &er_avx512_vnni,
+    &er_avx512_vnni_256,
+#endif
+#if ER_X86_HAS_AVX_VNNI
+    &er_avx_vnni,
+#endif
+#if ER_X86
+    &er_avx2,
 #endif
 #if ER_ARM_HAS_I8MM
     &er_neon_i8mm,

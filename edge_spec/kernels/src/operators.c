@@ -64,7 +64,7 @@ static OrtStatus *shape_of(const OrtApi *api, const OrtValue *value, size_t inne
 static OrtStatus *open_weights(const operator_state *state, const OrtValue *value, er_matrix *matrix) {
     const OrtApi *api = state->api;
     int64_t dims[MOST_DIMS + 1];
-    size_t rank, n_bytes;
+    size_t rank, n_bytes = 0;
     void *packed;
     TRY(shape_of(api, value, 0, dims, &rank, &n_bytes));
     TRY(api->GetTensorMutableData((OrtValue *)value, &packed));
@@ -164,7 +164,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
     const OrtValue *x, *weights;
     OrtValue *y;
     int64_t dims[MOST_DIMS + 1];
-    size_t rank, n_rows;
+    size_t rank, n_rows = 0;
     void *x_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &x));
     TRY(api->KernelContext_GetInput(context, 1, &weights));
@@ -200,7 +200,7 @@ static OrtStatus *ORT_CALL gather(void *kernel, OrtKernelContext *context) {
     const OrtValue *ids, *weights;
     OrtValue *y;
     int64_t dims[MOST_DIMS + 1];
-    size_t rank, n_ids;
+    size_t rank, n_ids = 0;
     void *ids_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &ids));
     TRY(api->KernelContext_GetInput(context, 1, &weights));

@@ -28,7 +28,10 @@
 
 #if defined(__x86_64__) || (defined(_M_X64) && !defined(_M_ARM64EC))
 #define ER_X86 1
-#elif defined(__aarch64__) || defined(_M_ARM64)
+#if defined(__clang__) ? __clang_major__ >= 12 : defined(__GNUC__) ? __GNUC__ >= 11 : _MSC_VER >= 1930
+#define ER_X86_HAS_AVX_VNNI 1
+#endif
+#elif defined(__aarch64__) && defined(__GNUC__)
 #define ER_ARM 1
 /* Clang before 16 knows the intrinsics only where its flags allow them for the whole file. */
 #if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD)
