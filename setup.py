@@ -1,0 +1,64 @@
+"""Builds the kernels. Everything else about the package is in pyproject.toml.
+
+The kernels are one plain shared library that ctypes and ONNX Runtime load; it knows nothing of Python, so one
+build serves every Python version. Without a working C compiler the package installs all the same, and
+``edge_spec.kernels.available()`` says what went wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+SOURCES = Path("edge_spec/kernels/src")
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+# Fused multiply-adds are written out where they are meant; a compiler must not make more of them,
+# and nobody's CFLAGS may allow it to reorder sums.
+FLAGS = {
+    "msvc": ["/std:c11", "/O2", "/fp:precise"],
+    "unix": ["-std=c11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fvisibility=hidden", "-g0"],
+}
+
+
+class BuildKernels(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
+        ext.extra_compile_args = FLAGS[kind]
+        note = Path(self.get_ext_fullpath(ext.name)).with_name("not_built.txt")
+        note.unlink(missing_ok=True)
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(f"{error}\n", encoding="utf-8")
+            raise  # the extension is optional: setuptools prints a warning and goes on
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + SUFFIX
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []  # no PyInit_: the sources mark what they export
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "edge_spec.kernels.rows",
+            sources=sorted(source.as_posix() for source in SOURCES.glob("*.c")),
+            depends=sorted(header.as_posix() for header in SOURCES.glob("*.h")),
+            libraries=[] if sys.platform == "win32" else ["m"],
+            language="c",
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel},
+)
