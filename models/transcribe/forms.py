@@ -6,32 +6,53 @@ them for ONNX Runtime's ``MatMulNBits``, for where the kernels could not be buil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import UnsupportedModel
-from edge_spec.models.transcribe.proto import FLOAT, FLOAT16, UINT8, Graph
+from edge_spec.models.transcribe.proto import FLOAT, Graph
 
-__all__ = ["FORMS", "Blocks", "Form", "Store", "best_form"]
+__all__ = ["FORMS", "Form", "Matrix", "Store", "best_form"]
 
-Blocks = npt.NDArray[np.uint8]
-"""A matrix in GGUF's blocks, ``[n_out, bytes per row]``."""
+Array = npt.NDArray[np.generic]
 
-_FLOATS = {"F32": FLOAT, "F16": FLOAT16}
+_FLOATS = {"F32": np.float32, "F16": np.float16}
 _BLOCK = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """One or several matrices of a GGUF on top of each other.
+
+    Attributes:
+        name: of the whole.
+        kind: its type, such as ``Q4_0``.
+        parts: GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
+    """
+
+    name: str
+    kind: str
+    n_out: int
+    n_in: int
+    parts: Sequence[npt.NDArray[np.uint8]]
+
+    def blocks(self) -> npt.NDArray[np.uint8]:
+        """All blocks, ``[n_out, bytes per row]``."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+
 class Store(Protocol):
-    """Where large arrays go."""
+    """Where large arrays go. Each is stored once, under its name, however many graphs ask for it."""
 
-    def put(self, name: str, array: npt.NDArray[np.generic]) -> str:
-        """Store an array once under its name; returns the name, for nodes to refer to."""
+    def put(self, name: str, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, unless there is something of that name."""
 
-    def alias(self, name: str, of: str, shape: Sequence[int]) -> str:
-        """The same bytes in another shape under another name."""
+    def use(self, graph: Graph, name: str, *, shape: Sequence[int] = (), alias: str = "") -> str:
+        """Make a stored array known to a graph, if wanted in another shape of as many bytes, under another name."""
 
 
 class Form(Protocol):
@@ -40,16 +61,16 @@ class Form(Protocol):
     name: str
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
-        """What ``multiply`` and ``gather`` will store for a matrix.
+        """What ``multiply`` or ``gather`` will store for a matrix.
 
         Raises:
             UnsupportedModel: this form has no place for the type.
         """
 
-    def multiply(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, x: str, y: str) -> None:
+    def multiply(self, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
         """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
 
-    def gather(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, ids: str, y: str) -> None:
+    def gather(self, graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
         """Add ``y[..., n_in] = matrix[ids]``, float32."""
 
 
@@ -61,29 +82,26 @@ class Rows:
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         from edge_spec.kernels import packed_bytes
 
-        return _float_bytes(kind, n_out, n_in) or packed_bytes(kind, n_out, n_in)
+        return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
 
-    def multiply(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, x: str, y: str) -> None:
-        if kind in _FLOATS:
-            _multiply_floats(graph, store, name, kind, blocks, x, y)
+    def multiply(self, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+        if matrix.kind in _FLOATS:
+            _multiply_floats(graph, store, matrix, x, y)
         else:
-            self._node("MatMulRows", graph, store, name, kind, blocks, x, y)
+            self._node("MatMulRows", graph, store, matrix, x, y)
 
-    def gather(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, ids: str, y: str) -> None:
-        if kind in _FLOATS:
-            _gather_floats(graph, store, name, kind, blocks, ids, y)
+    def gather(self, graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
+        if matrix.kind in _FLOATS:
+            _gather_floats(graph, store, matrix, ids, y)
         else:
-            self._node("GatherRows", graph, store, name, kind, blocks, ids, y)
+            self._node("GatherRows", graph, store, matrix, ids, y)
 
-    def _node(
-        self, operator: str, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, x: str, y: str
-    ) -> None:
-        from edge_spec.kernels import DOMAIN, pack, read_header
+    def _node(self, operator: str, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+        from edge_spec.kernels import DOMAIN, pack
 
-        packed = pack(blocks, kind)
-        header = read_header(packed)
-        store.put(name, packed)
-        graph.node(operator, [x, name], [y], DOMAIN, n_in=header.n_in, n_out=header.n_out)
+        store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
+        packed = store.use(graph, matrix.name)
+        graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
 
 
 class NBits:
@@ -91,78 +109,80 @@ class NBits:
 
     name = "nbits"
 
-    _TYPES = {"Q4_0": (18, 4), "Q8_0": (34, 8)}
+    _BITS = {"Q4_0": 4, "Q8_0": 8}
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
-        if floats := _float_bytes(kind, n_out, n_in):
-            return floats
-        _, bits = self._type(kind)
-        return n_out * n_in // _BLOCK * (4 * bits + 4)
-
-    def multiply(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, x: str, y: str) -> None:
         if kind in _FLOATS:
-            _multiply_floats(graph, store, name, kind, blocks, x, y)
+            return 4 * n_out * n_in
+        return n_out * n_in // _BLOCK * (4 * self._bits(kind) + 4)
+
+    def multiply(self, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+        if matrix.kind in _FLOATS:
+            _multiply_floats(graph, store, matrix, x, y)
             return
-        n_out, n_blocks, bits = self._put(store, name, kind, blocks)
-        codes = store.alias(name + ".blocks", name, (n_out, n_blocks, 4 * bits))
+        bits, name = self._put(store, matrix), matrix.name
+        shape = (matrix.n_out, matrix.n_in // _BLOCK, 4 * bits)
+        codes = store.use(graph, name, shape=shape, alias=name + ".blocks")
         graph.node(
-            "MatMulNBits", [x, codes, name + ".scales"], [y], "com.microsoft",
-            K=n_blocks * _BLOCK, N=n_out, bits=bits, block_size=_BLOCK, accuracy_level=4,
+            "MatMulNBits", [x, codes, store.use(graph, name + ".scales")], [y], "com.microsoft",
+            K=matrix.n_in, N=matrix.n_out, bits=bits, block_size=_BLOCK, accuracy_level=4,
         )  # fmt: skip
 
-    def gather(self, graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, ids: str, y: str) -> None:
-        if kind in _FLOATS:
-            _gather_floats(graph, store, name, kind, blocks, ids, y)
+    def gather(self, graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
+        if matrix.kind in _FLOATS:
+            _gather_floats(graph, store, matrix, ids, y)
             return
-        _, _, bits = self._put(store, name, kind, blocks)
+        bits, name = self._put(store, matrix), matrix.name
         graph.node(
-            "GatherBlockQuantized", [name, ids, name + ".scales"], [y], "com.microsoft",
-            bits=bits, block_size=_BLOCK, gather_axis=0, quantize_axis=1,
+            "GatherBlockQuantized", [store.use(graph, name), ids, store.use(graph, name + ".scales")], [y],
+            "com.microsoft", bits=bits, block_size=_BLOCK, gather_axis=0, quantize_axis=1,
         )  # fmt: skip
 
-    def _type(self, kind: str) -> tuple[int, int]:
-        if kind not in self._TYPES:
+    def _bits(self, kind: str) -> int:
+        if kind not in self._BITS:
             raise UnsupportedModel(
-                f"weights of type {kind} need edge-spec's kernels, which are not available", hint="use --engine llama"
+                f"weights of type {kind} need edge-spec's kernels, which are not available: llama.cpp only",
+                hint="use --engine llama",
             )
-        return self._TYPES[kind]
+        return self._BITS[kind]
 
-    def _put(self, store: Store, name: str, kind: str, blocks: Blocks) -> tuple[int, int, int]:
-        """Store codes, ``[n_out, bytes]``, and scales, ``[n_out, n_blocks]``; both operators read them."""
-        block_bytes, bits = self._type(kind)
-        n_out, n_blocks = blocks.shape[0], blocks.shape[1] // block_bytes
-        parts = np.asarray(blocks).reshape(n_out, n_blocks, block_bytes)
-        scales = np.ascontiguousarray(parts[..., :2]).view(np.float16).astype(np.float32)
-        codes = parts[..., 2:]
-        if bits == 4:
+    def _put(self, store: Store, matrix: Matrix) -> int:
+        """Store codes, ``[n_out, bytes]``, and scales, ``[n_out, n_blocks]``, which both operators can read."""
+        bits = self._bits(matrix.kind)
+
+        def parts() -> npt.NDArray[np.uint8]:
+            return np.asarray(matrix.blocks()).reshape(matrix.n_out, matrix.n_in // _BLOCK, 2 + 4 * bits)
+
+        def codes() -> Array:
+            stored = parts()[..., 2:]
+            if bits == 8:
+                return (stored ^ 128).reshape(matrix.n_out, -1)  # the same number above a zero point of 128
             # GGUF: byte i holds weights i and i + 16. Here: weights 2i and 2i + 1.
-            unpacked = np.concatenate([codes & 15, codes >> 4], axis=-1)
-            codes = unpacked[..., 0::2] | unpacked[..., 1::2] << 4
-        else:
-            codes = codes ^ 128  # signed to the same number above a zero point of 128
-        store.put(name, codes.reshape(n_out, -1))
-        store.put(name + ".scales", scales.reshape(n_out, n_blocks))
-        return n_out, n_blocks, bits
+            unpacked = np.concatenate([stored & 15, stored >> 4], axis=-1)
+            return (unpacked[..., 0::2] | unpacked[..., 1::2] << 4).reshape(matrix.n_out, -1)
+
+        def scales() -> Array:
+            return np.ascontiguousarray(parts()[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+
+        store.put(matrix.name, codes)
+        store.put(matrix.name + ".scales", scales)
+        return bits
 
 
-def _float_bytes(kind: str, n_out: int, n_in: int) -> int:
-    """Bytes of an unquantised matrix, 0 for another. It is multiplied as float32 and looked up as it is."""
-    return 4 * n_out * n_in if kind in _FLOATS else 0
+def _multiply_floats(graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+    name = matrix.name + ".t"
+    store.put(name, lambda: np.ascontiguousarray(_floats(matrix).astype(np.float32).T))
+    graph.node("MatMul", [x, store.use(graph, name)], [y])
 
 
-def _multiply_floats(graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, x: str, y: str) -> None:
-    store.put(name + ".t", np.ascontiguousarray(_floats(kind, blocks).astype(np.float32).T))
-    graph.node("MatMul", [x, name + ".t"], [y])
-
-
-def _gather_floats(graph: Graph, store: Store, name: str, kind: str, blocks: Blocks, ids: str, y: str) -> None:
-    store.put(name, _floats(kind, blocks))
-    graph.node("Gather", [name, ids], [y + ".stored"])
+def _gather_floats(graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
+    store.put(matrix.name, lambda: _floats(matrix))
+    graph.node("Gather", [store.use(graph, matrix.name), ids], [y + ".stored"])
     graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
 
 
-def _floats(kind: str, blocks: Blocks) -> npt.NDArray[np.generic]:
-    return np.asarray(blocks).view(np.float32 if kind == "F32" else np.float16)
+def _floats(matrix: Matrix) -> Array:
+    return np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
 
 
 FORMS: dict[str, Form] = {form.name: form for form in (Rows(), NBits())}
@@ -171,11 +191,6 @@ FORMS: dict[str, Form] = {form.name: form for form in (Rows(), NBits())}
 
 def best_form() -> Form:
     """``rows`` where the kernels are there, else ``nbits``."""
-    try:
-        from edge_spec.kernels import available
-    except ImportError:
-        return FORMS["nbits"]
+    from edge_spec.kernels import available
+
     return FORMS["rows" if available() is None else "nbits"]
-
-
-_ = UINT8

@@ -12,13 +12,18 @@ vocabulary times the prompt would be the largest array of all. The cache goes in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from edge_spec.models.transcribe.architecture import Network, tensor_blocks, tensor_values
-from edge_spec.models.transcribe.forms import Blocks, Form, Store
+from edge_spec.models.transcribe.forms import Form, Matrix, Store
 from edge_spec.models.transcribe.proto import FLOAT, INT32, INT64, Graph
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "matrices_of"]
+
+GROUPS = (("attn_q", "attn_k", "attn_v"), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",))
+"""The matrices of a layer; those of a group are multiplied with the same input."""
 
 _MS = "com.microsoft"
 
@@ -37,7 +42,7 @@ class Writer:
         """The whole graph."""
         net, graph = self._net, self._graph
         self._declare()
-        self._form.gather(graph, self._store, "token_embd.weight", *self._matrix("token_embd.weight"), "ids", "x")
+        self._form.gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
         for layer in range(net.n_layers):
             normed, x = self._norm(x, added, f"blk.{layer}.attn_norm.weight")
@@ -46,8 +51,7 @@ class Writer:
             added = self._feed_forward(layer, normed)
         normed, _ = self._norm(x, added, "output_norm.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
-        head = "output.weight" if "output.weight" in net.tensors else "token_embd.weight"
-        self._form.multiply(graph, self._store, head, *self._matrix(head), "wanted", "logits")
+        self._form.multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
         return graph
 
     def _declare(self) -> None:
@@ -68,10 +72,6 @@ class Writer:
                 graph.gives(f"new_{name}_{layer}", FLOAT, cache)
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
-    def _matrix(self, name: str) -> tuple[str, Blocks]:
-        tensor = self._net.tensors[name]
-        return tensor.type_name, tensor_blocks(self._net.header, tensor)
-
     def _vector(self, name: str) -> str:
         return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
 
@@ -89,32 +89,21 @@ class Writer:
         return y, y + ".sum"
 
     def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
-        """Products of ``x`` with several matrices, with their biases; one call where the types agree.
+        """Products of ``x`` with several matrices, in one call where the types agree.
 
         Returns:
             The names of the results, or of the one array that holds them all, side by side.
         """
-        matrices = [self._matrix(name + ".weight") for name in names]
-        kinds = {kind for kind, _ in matrices}
-        outs = [f"{y}.{place}" for place in range(len(names))]
-        if len(kinds) == 1:
-            self._store_together(names, matrices, x, y)
-            outs = [y]
-        else:
-            for name, (kind, blocks), out in zip(names, matrices, outs, strict=True):
-                self._form.multiply(self._graph, self._store, name + ".weight", kind, blocks, x, out)
+        together = products_of(self._net, names)
+        outs = [y] if len(together) == 1 else [f"{y}.{place}" for place in range(len(together))]
+        for matrix, out in zip(together, outs, strict=True):
+            self._form.multiply(self._graph, self._store, matrix, x, out)
         return outs
-
-    def _store_together(self, names: Sequence[str], matrices: Sequence[tuple[str, Blocks]], x: str, y: str) -> None:
-        import numpy as np
-
-        blocks = np.concatenate([blocks for _, blocks in matrices])
-        self._form.multiply(self._graph, self._store, "+".join(names) + ".weight", matrices[0][0], blocks, x, y)
 
     def _attention(self, layer: int, x: str) -> str:
         net, graph, blk = self._net, self._graph, f"blk.{layer}."
         sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
-        parts = ("attn_q", "attn_k", "attn_v")
+        parts = GROUPS[0]
         biased = [f"{blk}{part}.bias" in net.tensors for part in parts]
         qkv = self._products(x, [blk + part for part in parts], f"{blk}qkv")
         if len(qkv) == 1 and (net.head_norms or any(biased)):
@@ -142,15 +131,11 @@ class Writer:
         return out
 
     def _split(self, x: str, sizes: Sequence[int]) -> list[str]:
-        import numpy as np
-
         outs = [f"{x}.{place}" for place in range(len(sizes))]
         self._graph.node("Split", [x, self._graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
         return outs
 
     def _head_norm(self, x: str, weight: str, n_heads: int) -> str:
-        import numpy as np
-
         net, graph = self._net, self._graph
         heads = graph.constant(f"heads_{n_heads}", np.array([1, -1, n_heads, net.head_dim], np.int64))
         flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
@@ -171,3 +156,34 @@ class Writer:
         graph.node("Mul", [f"{blk}silu", up], [f"{blk}gated"])
         self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
         return f"{blk}down"
+
+
+def head_of(net: Network) -> str:
+    """The matrix that makes logits, which may be that of the embeddings."""
+    return "output" if "output.weight" in net.tensors else "token_embd"
+
+
+def matrix_of(net: Network, *names: str) -> Matrix:
+    """The matrices of these names, which are of one type, as one."""
+    tensors = [net.tensors[name + ".weight"] for name in names]
+    return Matrix(
+        name="+".join(names),
+        kind=tensors[0].type_name,
+        n_out=sum(tensor.shape[-1] for tensor in tensors),
+        n_in=tensors[0].shape[0],
+        parts=[tensor_blocks(net.header, tensor) for tensor in tensors],
+    )
+
+
+def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
+    """All these matrices as one if they are of one type, else each of them."""
+    kinds = {net.tensors[name + ".weight"].type_name for name in names}
+    return [matrix_of(net, *names)] if len(kinds) == 1 else [matrix_of(net, name) for name in names]
+
+
+def matrices_of(net: Network) -> Iterator[Matrix]:
+    """Every matrix as it will be stored."""
+    yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
+    for layer in range(net.n_layers):
+        for names in GROUPS:
+            yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
