@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from edge_spec.backends.base import Logits, Traits
-from edge_spec.backends.llama.context import LlamaModel
+from edge_spec.backends.base import LanguageModel, Logits, Traits
 from edge_spec.errors import BackendError
 from edge_spec.tree import Tree
 
-__all__ = ["ProbeResult", "probe", "probe_cached"]
+__all__ = ["ProbeResult", "Probed", "probe", "probe_cached"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -33,6 +33,36 @@ beyond 512, where llama.cpp's fused attention changes its path for a lone row.""
 _VERSION = 1
 
 
+class ProbedSettings(Protocol):
+    """What a probe has to know of an engine's settings, which are a dataclass."""
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of one decode that returns logits."""
+
+    @property
+    def trees(self) -> bool:
+        """Whether the model was opened for trees."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether rows have to be bit-identical to count as alike."""
+
+    @property
+    def threads(self) -> object:
+        """Threads, resolved."""
+
+
+class Probed(LanguageModel, Protocol):
+    """A model whose traits can be set to what was found."""
+
+    traits: Traits
+
+    @property
+    def settings(self) -> ProbedSettings:
+        """The settings that it was opened with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
     """Traits, and seconds of one decode by number of rows as measured in passing."""
@@ -41,7 +71,7 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: LlamaModel) -> ProbeResult:
+def probe(model: Probed) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
@@ -81,7 +111,7 @@ def probe(model: LlamaModel) -> ProbeResult:
     )
 
 
-def _can_rollback(model: LlamaModel, text: Sequence[int]) -> bool:
+def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
     try:
         model.prefill(text[:2])
         model.rollback(1)
@@ -90,7 +120,7 @@ def _can_rollback(model: LlamaModel, text: Sequence[int]) -> bool:
     return True
 
 
-def _rows(model: LlamaModel, tokens: Sequence[int], seconds: dict[int, float]) -> Logits:
+def _rows(model: Probed, tokens: Sequence[int], seconds: dict[int, float]) -> Logits:
     start = perf_counter()
     rows = model.decode(Tree.sequence(tokens)).copy()
     seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
@@ -111,7 +141,7 @@ def _largest_class(rows: Mapping[int, Logits]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
-def _takes_trees(model: LlamaModel, tokens: Sequence[int]) -> bool:
+def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
     root, first, side, deep = tokens
     try:
@@ -126,7 +156,7 @@ def _takes_trees(model: LlamaModel, tokens: Sequence[int]) -> bool:
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
 
 
-def probe_cached(model: LlamaModel, *, file: str, cache_dir: Path | None) -> ProbeResult:
+def probe_cached(model: Probed, *, file: str, cache_dir: Path | None) -> ProbeResult:
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:
@@ -136,7 +166,7 @@ def probe_cached(model: LlamaModel, *, file: str, cache_dir: Path | None) -> Pro
     if cache_dir is None:
         return probe(model)
     # n_ctx only decides how deep the probe can go.
-    settings = asdict(model.settings) | {"n_ctx": None, "threads": model.settings.threads}
+    settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
     depths = [depth for depth in _DEPTHS if depth + model.settings.max_rows <= model.n_ctx]
     facts = [_VERSION, file, settings, depths, model.profile.facts, _processor()]
     name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
