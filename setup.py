@@ -1,8 +1,7 @@
-"""Builds the kernels. Everything else about the package is in pyproject.toml.
+"""Builds the parts in C. Everything else about the package is in pyproject.toml.
 
-The kernels are one plain shared library that ctypes and ONNX Runtime load; it knows nothing of Python, so one
-build serves every Python version. Without a working C compiler the package installs all the same, and
-``edge_spec.kernels.available()`` says what went wrong.
+They are plain shared libraries that ctypes loads; they know nothing of Python, so one build serves every Python
+version. Without a working C compiler the package installs all the same and does their work in Python.
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = Path("edge_spec/kernels/src")
+LIBRARIES = {
+    "edge_spec.kernels.rows": Path("edge_spec/kernels/src"),
+    "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
+}
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 # Fused multiply-adds are written out where they are meant; a compiler must not make more of them,
 # and nobody's CFLAGS may allow it to reorder sums.
@@ -24,7 +26,7 @@ FLAGS = {
 }
 
 
-class BuildKernels(build_ext):
+class BuildLibraries(build_ext):
     def build_extension(self, ext: Extension) -> None:
         kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
         ext.extra_compile_args = FLAGS[kind]
@@ -52,13 +54,14 @@ class Wheel(bdist_wheel):
 setup(
     ext_modules=[
         Extension(
-            "edge_spec.kernels.rows",
-            sources=sorted(source.as_posix() for source in SOURCES.glob("*.c")),
-            depends=sorted(header.as_posix() for header in SOURCES.glob("*.h")),
+            name,
+            sources=sorted(source.as_posix() for source in folder.glob("*.c")),
+            depends=sorted(header.as_posix() for header in folder.glob("*.h")),
             libraries=[] if sys.platform == "win32" else ["m"],
             language="c",
             optional=True,
         )
+        for name, folder in LIBRARIES.items()
     ],
-    cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel},
 )

@@ -45,10 +45,9 @@ def model_options(command: Command) -> Command:
 
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``edge_spec.load`` from the values of ``model_options``, taken only where given."""
-    arguments = {
-        name: values[name] for name in ("model", "draft", "middle", "draft_limit") if values[name] is not None
-    }
+    arguments = {name: values[name] for name in ("model", "draft", "middle", "draft_limit") if values[name] is not None}
     arguments["verbose"] = values["verbose"]
+    arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {sentence} ...", err=True)
     for option, name in (("ctx", "n_ctx"), ("threads", "n_threads"), ("threads_batch", "n_threads_batch")):
         if values[option] is not None:
             arguments[name] = values[option]

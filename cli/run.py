@@ -64,7 +64,8 @@ def command(**values: Any) -> int:
             writing.append(generation)
             if values["as_json"]:
                 generation.read()
-                click.echo(json.dumps(_report(model, generation), ensure_ascii=False))
+                report = _report(model, generation, asked=values["speculation"])
+                click.echo(json.dumps(report, ensure_ascii=False))
             else:
                 _print(generation)
             if values["stats"]:
@@ -105,7 +106,7 @@ def _print(generation: Generation) -> None:
     sys.stdout.flush()
 
 
-def _report(model: TextModel, generation: Generation) -> dict[str, Any]:
+def _report(model: TextModel, generation: Generation, *, asked: str) -> dict[str, Any]:
     statistics = generation.statistics
     return {
         "text": generation.text,
@@ -117,7 +118,7 @@ def _report(model: TextModel, generation: Generation) -> dict[str, Any]:
         "identity": model.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},
         "timings": statistics.timings(),
-        "speculation": {"mode": model.mode, **statistics.speculation()},
+        "speculation": {"asked": asked, "mode": model.mode, **statistics.speculation()},
     }
 
 

@@ -1,10 +1,10 @@
 """Runs 4-bit language models on small computers, with drafts that never change a token.
 
-    import edge_spec
+import edge_spec
 
-    with edge_spec.load() as model:
-        for piece in model.generate("Tell me a story.", seed=1):
-            print(piece, end="", flush=True)
+with edge_spec.load() as model:
+    for piece in model.generate("Tell me a story.", seed=1):
+        print(piece, end="", flush=True)
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def render_chat(template: str, messages: Sequence[Mapping[str, str]], *, bos: st
     Raises:
         PromptError: the template is broken, or refuses the messages.
     """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Refused(TemplateError):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class OpenFamily:
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
         cache_dir: where probe results are kept; None for nowhere.
+        on_wait: told, in a sentence, what takes long.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class OpenFamily:
         *,
         device: Device,
         cache_dir: Path | None,
+        on_wait: Callable[[str], None],
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
         self._device = device
         self._cache_dir = cache_dir
+        self._on_wait = on_wait
         self._weights: dict[Path, LlamaWeights] = {}
         self._claimed_bytes = 0
 
@@ -105,4 +109,14 @@ class OpenFamily:
             self._device,
             hint="use a smaller --ctx, a smaller model, or --speculation off",
         )
-        return open_llama(self.weights(role), settings, file=file.fingerprint, cache_dir=self._cache_dir)
+        return open_llama(
+            self.weights(role),
+            settings,
+            file=file.fingerprint,
+            cache_dir=self._cache_dir,
+            on_probe=lambda: self._announce(file),
+        )
+
+    def _announce(self, file: ModelFile) -> None:
+        if file.n_params > _SMALL_PARAMS:
+            self._on_wait(f"trying out {file.path.name} on this device, once")

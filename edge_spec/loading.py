@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def load(
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
-    cache_dir: Path | None | str = "default",
+    cache_dir: Path | str | None = "default",
+    on_wait: Callable[[str], None] = lambda sentence: None,
     verbose: bool = False,
     **llama: Any,
 ) -> TextModel:
@@ -51,6 +53,7 @@ def load(
         n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096.
         cache_dir: where what was found out about this device is kept; the user's cache directory by default,
             None for nowhere.
+        on_wait: told, in a sentence, what takes long.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
@@ -79,7 +82,7 @@ def load(
     library().verbose = verbose
     opened = OpenFamily(
         target_file, draft_file, middle_file, _settings(n_ctx, llama), device=probe_device(),
-        cache_dir=_cache_dir(cache_dir),
+        cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
         return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
@@ -129,12 +132,10 @@ def _settings(n_ctx: int, llama: dict[str, Any]) -> LlamaSettings:
     except TypeError:
         known = sorted(LlamaSettings.__dataclass_fields__)
         unknown = sorted(set(llama) - set(known))
-        raise SettingsError(
-            f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}"
-        ) from None
+        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}") from None
 
 
-def _cache_dir(cache_dir: Path | None | str) -> Path | None:
+def _cache_dir(cache_dir: Path | str | None) -> Path | None:
     if cache_dir == "default":
         from platformdirs import user_cache_path
 

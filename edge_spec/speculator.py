@@ -122,7 +122,9 @@ class Speculator:
         """Draft at most ``limit`` tokens, decode, walk, keep, learn."""
         assert self._sampler is not None, "begin() comes first"
         started = perf_counter()
-        behind = catch_up(self.model, self.text, self.model.traits.max_rows // 2)
+        # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
+        # of these few tokens need not be in.
+        behind = catch_up(self.model, self.text, self.model.traits.max_rows)
         limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
         draft = self.drafter.draft(limit) if limit > 0 else EMPTY
         tree = draft.under(behind)

@@ -8,7 +8,7 @@ tree in which every node is the parent of the next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 __all__ = ["EMPTY", "Tree"]
 
 
-@dataclass(frozen=True, slots=False, eq=True)
+@dataclass(frozen=True)
 class Tree:
     """A tree of draft tokens.
 
@@ -26,23 +26,37 @@ class Tree:
         parents: index of each node's parent, ``[n]``; -1 where it follows the text before the tree.
         values: the drafter's estimate that the target will accept the node, ``[n]``, in 0..1; empty if it
             has none. A node is never worth more than its parent.
+        is_sequence: whether every node is the parent of the next.
 
     Raises:
-        ValueError: lengths differ, or a parent does not stand before its child.
+        ValueError: lengths differ, a parent does not stand before its child, or a value is out of its range.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     values: tuple[float, ...] = ()
+    is_sequence: bool = field(init=False, repr=False, compare=False)
+    _children: dict[tuple[int, int], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents) or len(self.values) not in (0, len(self.tokens)):
             raise ValueError(
                 f"a tree of {len(self.tokens)} tokens, {len(self.parents)} parents and {len(self.values)} values"
             )
-        for node, parent in enumerate(self.parents):
-            if not -1 <= parent < node:
-                raise ValueError(f"node {node} has parent {parent}; a parent stands before its child")
+        # One pass for all that every user of a tree asks for; properties that cache take a lock.
+        children: dict[tuple[int, int], int] = {}
+        is_sequence = True
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if parent != node - 1:
+                is_sequence = False
+                if not -1 <= parent < node:
+                    raise ValueError(f"node {node} has parent {parent}; a parent stands before its child")
+            children.setdefault((parent, token), node)
+        for value, parent in zip(self.values, self.parents, strict=False):
+            if not 0 <= value <= (self.values[parent] if parent >= 0 else 1):
+                raise ValueError(f"a node worth {value}; it must be from 0 to what its parent is worth")
+        object.__setattr__(self, "is_sequence", is_sequence)
+        object.__setattr__(self, "_children", children)
 
     @classmethod
     def sequence(cls, tokens: Iterable[int], values: Iterable[float] = ()) -> Tree:
@@ -54,24 +68,12 @@ class Tree:
         return len(self.tokens)
 
     @cached_property
-    def is_sequence(self) -> bool:
-        """Whether every node is the parent of the next."""
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
-
-    @cached_property
     def depths(self) -> tuple[int, ...]:
         """How many nodes stand above each node, ``[n]``; 0 for those that follow the text."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return tuple(depths)
-
-    @cached_property
-    def _children(self) -> dict[tuple[int, int], int]:
-        children: dict[tuple[int, int], int] = {}
-        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            children.setdefault((parent, token), node)
-        return children
 
     def child(self, parent: int, token: int) -> int | None:
         """The child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
@@ -105,7 +107,7 @@ class Tree:
         return Tree(
             (*tokens, *self.tokens),
             (*range(-1, n - 1), *(parent + n for parent in self.parents)),
-            (*([1.0] * n), *self.values) if len(self.values) == len(self.tokens) else (),
+            (*([1.0] * n), *self.values) if self.values else (),
         )
 
     def best(self, limit: int) -> Tree:
@@ -116,7 +118,7 @@ class Tree:
         """
         n = len(self.tokens)
         values = self.values or (1.0,) * n
-        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[:limit])
+        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[: max(limit, 0)])
         below: dict[int, list[int]] = {}
         for node in sorted(chosen, key=lambda node: (-values[node], node)):
             below.setdefault(self.parents[node], []).append(node)

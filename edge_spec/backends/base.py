@@ -50,13 +50,20 @@ class Traits:
         widths: the numbers of rows per decode whose rows are bit for bit the same, ascending. ``decode``
             computes every call in one of them, padding where needed. Empty if rows round differently from
             width to width and the model is used as it comes.
-        max_rows: the most rows that one decode returns.
+        max_rows: the most rows that one decode returns; none beyond the widest of ``widths``.
+
+    Raises:
+        ValueError: more rows than the widest width has.
     """
 
     can_rollback: bool
     takes_trees: bool
     widths: tuple[int, ...]
     max_rows: int
+
+    def __post_init__(self) -> None:
+        if self.widths and self.max_rows > self.widths[-1]:
+            raise ValueError(f"widths up to {self.widths[-1]} and {self.max_rows} rows in one decode")
 
     @property
     def identity(self) -> str:

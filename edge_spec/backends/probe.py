@@ -7,9 +7,8 @@ processor, these weights and this cache end up with.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -26,11 +25,11 @@ __all__ = ["ProbeResult", "Probed", "probe", "probe_cached"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
-_DEPTHS = (24, 248, 520)
-"""Used cells before the rows that are compared: the fresh cache, one that passes 256 cells on the way, and one
-beyond 512, where llama.cpp's fused attention changes its path for a lone row."""
+_DEPTHS = (24, 248, 256, 520)
+"""Used cells before the rows that are compared: the fresh cache, one that passes 256 cells on the way, one that
+has, where llama.cpp's fused attention changes its path for a lone row, and one that has passed 512 as well."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 class ProbedSettings(Protocol):
@@ -85,15 +84,11 @@ def probe(model: Probed) -> ProbeResult:
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
     if not _can_rollback(model, text):
         model.rollback(0)
-        return ProbeResult(
-            traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={}
-        )
+        return ProbeResult(traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
     seconds: dict[int, float] = {}
     alike = set(widths)
     trees = model.settings.trees
-    for depth in _DEPTHS:
-        if depth and depth + max_rows > model.n_ctx:
-            break
+    for depth in _depths(model):
         model.rollback(min(depth, model.n_past))
         model.prefill(text[model.n_past : depth])
         rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
@@ -106,9 +101,16 @@ def probe(model: Probed) -> ProbeResult:
     # To compute three rows wherever one is wanted would cost more than identity is worth; say so instead.
     identical = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
     exact = identical if model.settings.exact else ()
+    # Wider than the widest of the class would be outside it.
+    most = exact[-1] if exact else max_rows
     return ProbeResult(
-        traits=Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=max_rows), seconds=seconds
+        traits=Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most), seconds=seconds
     )
+
+
+def _depths(model: Probed) -> list[int]:
+    """The depths that a text in this context can reach; never none."""
+    return [min(_DEPTHS[0], model.n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= model.n_ctx)]
 
 
 def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
@@ -156,23 +158,26 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
 
 
-def probe_cached(model: Probed, *, file: str, cache_dir: Path | None) -> ProbeResult:
+def probe_cached(model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None]) -> ProbeResult:
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
+        on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
     """
     if cache_dir is None:
+        on_probe()
         return probe(model)
     # n_ctx only decides how deep the probe can go.
     settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
-    depths = [depth for depth in _DEPTHS if depth + model.settings.max_rows <= model.n_ctx]
-    facts = [_VERSION, file, settings, depths, model.profile.facts, _processor()]
+    profile = [fact for fact in model.profile.facts if fact[0] != "n_ctx"]
+    facts = [_VERSION, file, settings, _depths(model), profile, _processor()]
     name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
     path = cache_dir / "probes" / f"{name}.json"
     known = _read(path)
     if known is None:
+        on_probe()
         known = probe(model)
         _write(path, known)
     return known
@@ -195,7 +200,7 @@ def _write(path: Path, result: ProbeResult) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             json.dump({"traits": asdict(result.traits), "seconds": dict(result.seconds)}, file)
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     except OSError:
         pass
 
@@ -204,7 +209,7 @@ def _processor() -> str:
     import platform
 
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
             lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
             return blake2b("".join(sorted(lines)).encode(), digest_size=8).hexdigest()
     except OSError:

@@ -14,8 +14,15 @@ _MAGIC = b"edgekv01"
 
 
 def pack_state(body: bytes, *, n_past: int, profile: str) -> bytes:
-    """Magic, profile name, number of tokens and checksum, then the body."""
-    return _ENVELOPE.pack(_MAGIC, profile.encode(), n_past, blake2b(body, digest_size=16).digest()) + body
+    """Magic, profile name, number of tokens and a checksum over all but the magic, then the body."""
+    name = profile.encode()
+    return _ENVELOPE.pack(_MAGIC, name, n_past, _checksum(name, n_past, body)) + body
+
+
+def _checksum(name: bytes, n_past: int, body: bytes) -> bytes:
+    digest = blake2b(struct.pack("<32sQ", name, n_past), digest_size=16)
+    digest.update(body)
+    return digest.digest()
 
 
 def unpack_state(state: bytes, *, profile: str) -> tuple[bytes, int]:
@@ -29,7 +36,7 @@ def unpack_state(state: bytes, *, profile: str) -> tuple[bytes, int]:
         raise StateError("the saved state is damaged", hint=hint)
     magic, name, n_past, digest = _ENVELOPE.unpack_from(state)
     body = state[_ENVELOPE.size :]
-    if magic != _MAGIC or blake2b(body, digest_size=16).digest() != digest:
+    if magic != _MAGIC or _checksum(name, n_past, body) != digest:
         raise StateError("the saved state is damaged", hint=hint)
     saved = name.rstrip(b"\0").decode("utf-8", "replace")
     if saved != profile:

@@ -73,7 +73,7 @@ class TableModel:
 
     @property
     def n_vocab(self) -> int:
-        return self._table.shape[0]
+        return int(self._table.shape[0])
 
     @property
     def n_ctx(self) -> int:
@@ -149,18 +149,17 @@ class TableModel:
     def save(self) -> bytes:
         self._pending = EMPTY
         body = np.asarray(self._cells, dtype="<i4").tobytes()
-        return _STATE.pack(_MAGIC, len(self._cells), blake2b(body, digest_size=16).digest()) + body
+        return _STATE.pack(_MAGIC, len(self._cells), self._seal(body)) + body
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
-        try:
-            magic, n, digest = _STATE.unpack_from(state)
-        except struct.error:
-            raise StateError("the saved state is damaged", hint="read the text again instead") from None
         body = state[_STATE.size :]
-        if magic != _MAGIC or len(body) != 4 * n or blake2b(body, digest_size=16).digest() != digest:
-            raise StateError("the saved state is damaged", hint="read the text again instead")
+        if state[: _STATE.size] != _STATE.pack(_MAGIC, len(body) // 4, self._seal(body)):
+            raise StateError("the saved state is damaged or of another model", hint="read the text again instead")
         self.prefill(np.frombuffer(body, dtype="<i4").tolist())
+
+    def _seal(self, body: bytes) -> bytes:
+        return blake2b(body, digest_size=16, person=self.profile.name.encode()).digest()
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.drafters.base import Drafter
+from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculator import Speculator, common_prefix
 from edge_spec.tree import Tree
@@ -30,6 +31,8 @@ class HierarchyDrafter:
     name = "hierarchy"
 
     def __init__(self, leaf: Drafter, middle: LanguageModel, *, leaf_limit: int = 3) -> None:
+        if not middle.traits.can_rollback:
+            raise SettingsError("this intermediate model cannot take guesses back", hint="use speculation 'ngram'")
         self._inner = Speculator(middle, leaf)
         self._leaf_limit = leaf_limit
         self._length = 0

@@ -29,11 +29,11 @@ class ModelDrafter:
         least_value: nodes worth less are not drafted.
     """
 
-    def __init__(
-        self, model: LanguageModel, *, width: int = 1, depth: int = 4, least_value: float = 0.0
-    ) -> None:
+    def __init__(self, model: LanguageModel, *, width: int = 1, depth: int = 4, least_value: float = 0.0) -> None:
         if width < 1 or depth < 1:
             raise SettingsError(f"a draft tree of width {width} and depth {depth}; both must be 1 or more")
+        if not model.traits.can_rollback:
+            raise SettingsError("this drafter's model cannot take guesses back", hint="use speculation 'ngram'")
         if width > 1 and not model.traits.takes_trees:
             raise SettingsError("this drafter's model cannot take trees", hint="use speculation 'sequence'")
         self.name = "sequence" if width == 1 else "tree"
@@ -82,7 +82,9 @@ class ModelDrafter:
                         values.append(value * chance)
             if level == levels - 1:
                 break
-            frontier = sorted(range(first, len(tokens)), key=lambda node: -values[node])[: self._width]
+            # All of a tree together takes no more rows than one decode may: that bounds its branches and cells.
+            room = min(self._width, model.traits.max_rows - len(decoded)) if self._width > 1 else 1
+            frontier = sorted(range(first, len(tokens)), key=lambda node: -values[node])[: max(room, 0)]
             # A candidate that the limit leaves out anyway is not worth a row.
             if len(tokens) > limit:
                 worth = sorted(values, reverse=True)[limit - 1]

@@ -10,16 +10,14 @@ import numpy as np
 
 from edge_spec.errors import SettingsError
 from edge_spec.noise import gumbel, gumbel_array, position_key, stream_of
+from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.settings import SamplerSettings
-from edge_spec.sampling.survivors import Few, Row, peak, ranked, survivors
+from edge_spec.sampling.survivors import FEW, Few, Row, peak, ranked, survivors
 
 __all__ = ["Sampler"]
 
 _BEST = 16
 """How many candidates a guess weighs."""
-
-_FEW = 12
-"""Up to this many candidates, noise is hashed faster one by one than by NumPy."""
 
 _WORTH = 4.0
 """A greedy guess leaves out what lies more nats below the best: chances under 0.02 earn no row."""
@@ -36,6 +34,7 @@ class Sampler:
         self.settings = settings
         self.n_prompt = len(prompt)
         self.stream = stream_of(settings.seed, settings.attempt, prompt)
+        self._native = native_draw(settings)
 
     def pick(self, row: Row, text: Sequence[int]) -> int:
         """The token that follows ``text`` (the ids of prompt and reply) by the logits ``row``, ``[n_vocab]``.
@@ -82,13 +81,14 @@ class Sampler:
 
     def _noisy(self, row: Row, text: Sequence[int]) -> Few:
         """The best of what can be drawn, with log probability plus noise up to a constant."""
-        ids, x = survivors(row, self.settings)
-        if len(ids) == 1:
-            return [int(ids[0])], [0.0]
-        temperature = self.settings.temperature
         key = position_key(self.stream, len(text) - self.n_prompt)
+        found = self._native(row, key) if self._native is not None else None
+        if found is not None:
+            return found
+        ids, x = survivors(row, self.settings)
+        temperature = self.settings.temperature
         # Differences, since the smallest temperatures would make an infinity of every logit.
-        if len(ids) <= _FEW:
+        if len(ids) <= FEW:
             few = ids if isinstance(ids, list) else ids.tolist()
             x = x if isinstance(x, list) else x.tolist()
             top = max(x)

@@ -98,9 +98,7 @@ class SamplerSettings:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise SettingsError(
-                f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}"
-            )
+            raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}")
         return cls(**values)
 
     @property

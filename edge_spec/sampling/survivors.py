@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edge_spec.sampling.settings import SamplerSettings
 
-__all__ = ["Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors"]
+__all__ = ["FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors"]
 
 Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -26,16 +26,16 @@ Many = tuple[Ids, npt.NDArray[np.float64]]
 _STRIPES = 64
 """A row is folded this often to bound its k-th best value from below; see ``head``."""
 
-_REACH = 7.0
+REACH = 7.0
 """The first look goes at most this many nats below the best: deeper tokens weigh less than 0.001 of it."""
 
-_MARGIN = 1.0
+MARGIN = 1.0
 """Where min-p bounds what can survive, the first look goes this much further, to weigh the rest for top-p."""
 
-_FEW = 96
+FEW = 96
 """Up to this many candidates, plain Python is faster than calls into NumPy."""
 
-_LOWEST = float(np.finfo(np.float32).min)
+LOWEST = float(np.finfo(np.float32).min)
 
 
 def peak(row: Row) -> tuple[Row, int]:
@@ -46,7 +46,7 @@ def peak(row: Row) -> tuple[Row, int]:
     best = int(row.argmax())
     # arg max takes a NaN for the best there is.
     if not math.isfinite(row[best]):
-        row = np.nan_to_num(row, nan=-np.inf, posinf=-_LOWEST, neginf=-np.inf)
+        row = np.nan_to_num(row, nan=-np.inf, posinf=-LOWEST, neginf=-np.inf)
         best = int(row.argmax())
     return row, best
 
@@ -95,7 +95,7 @@ def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
         return [0], [0.0]
     n = row.shape[0]
     k = settings.top_k if 0 < settings.top_k < n else n
-    floor = _LOWEST
+    floor = LOWEST
     if settings.top_n_sigma > 0:
         sigma = float(row[row > -np.inf].std(dtype=np.float64))
         # Compared in float32 below and in float64 further down: the same number in both.
@@ -103,10 +103,11 @@ def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
     deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
     if settings.typical_p < 1:
         return _survivors_of_head(row, k, floor, deepest, settings)
-    reach = min(_REACH, deepest + _MARGIN)
-    lowest = max(floor, top - reach)
-    near = (row >= lowest).nonzero()[0]
-    if min(near.size, k) <= _FEW:
+    for reach in (deepest + MARGIN, REACH) if deepest + MARGIN < REACH else (REACH,):
+        lowest = max(floor, top - reach)
+        near = (row >= lowest).nonzero()[0]
+        if min(near.size, k) > FEW:
+            break
         seen, logits = ranked(row, near, k)
         ids, x = seen.tolist(), logits.tolist()
         n_unseen = 0 if lowest == floor else k - len(ids)

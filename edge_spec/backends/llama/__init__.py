@@ -5,6 +5,7 @@ The library's low-level functions are named only in this package, and its failur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
@@ -20,17 +21,23 @@ _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
 
 def open_llama(
-    weights: LlamaWeights, settings: LlamaSettings, *, file: str, cache_dir: Path | None
+    weights: LlamaWeights,
+    settings: LlamaSettings,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
 ) -> tuple[LlamaModel, ProbeResult]:
     """A context over ``weights``, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's memory.
         cache_dir: where probe results are kept; None for nowhere.
+        on_probe: called before a model is tried out for the first time.
     """
     model = LlamaModel(weights, settings, profile=_profile(settings, file, ()), traits=_PLAIN)
     try:
-        result = probe_cached(model, file=file, cache_dir=cache_dir)
+        result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
     except BaseException:
         model.close()
         raise

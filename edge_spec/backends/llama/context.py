@@ -175,7 +175,7 @@ class LlamaModel:
         if rows is None:
             size = n * self.n_vocab
             buffer = (ctypes.c_float * size).from_address(address)
-            rows = np.frombuffer(buffer, dtype=np.float32).reshape(n, self.n_vocab)
+            rows = np.ctypeslib.as_array(buffer).reshape(n, self.n_vocab)
             rows.flags.writeable = False
             self._views[address, n] = rows
         return rows
@@ -235,9 +235,7 @@ class LlamaModel:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name)
         if n_past > self.n_ctx:
-            raise StateError(
-                f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
-            )
+            raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
         buffer = (ctypes.c_uint8 * len(body)).from_buffer_copy(body)
         if self._c.llama_state_seq_set_data(self._handle, buffer, len(body), 0) == 0:
             self._c.llama_memory_clear(self._memory, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
@@ -17,19 +18,25 @@ _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
 
 def open_onnx(
-    source: Transcription, settings: OnnxSettings, *, file: str, cache_dir: Path | None
+    source: Transcription,
+    settings: OnnxSettings,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
 ) -> tuple[OnnxModel, ProbeResult]:
     """A session over a transcription, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's memory.
         cache_dir: where probe results are kept; None for nowhere.
+        on_probe: called before a model is tried out for the first time.
     """
     model = OnnxModel(
         source, settings, name=file, profile=_profile(source, settings, file, ()), traits=_PLAIN
     )
     try:
-        result = probe_cached(model, file=file, cache_dir=cache_dir)
+        result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
     except BaseException:
         model.close()
         raise

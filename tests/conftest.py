@@ -1,0 +1,254 @@
+"""What the laws are tried on: the demo family, loaded once, and random worlds of table models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from edge_spec.backends.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
+from edge_spec.backends.table import TableModel, random_table
+from edge_spec.drafters import Drafter
+from edge_spec.drafters.hierarchy import HierarchyDrafter
+from edge_spec.drafters.model import ModelDrafter
+from edge_spec.drafters.ngram import NgramDrafter
+from edge_spec.drafters.plain import NoDrafter
+from edge_spec.generation import Generation
+from edge_spec.models import inspect, resolve_family
+from edge_spec.sampling import SamplerSettings
+from edge_spec.speculator import Round, Speculator
+
+# The same examples on every machine and in every run, however slow it is.
+settings.register_profile(
+    "laws", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("laws")
+
+LETTERS = (b"a", b"b", b"\xc3", b"\xbc", b"cd", b"", b"b a")
+"""What tokens of a table model stand for: among them halves of a character, and nothing."""
+
+
+class Letters:
+    """A vocabulary for table models; ``end`` ends a reply, -1 for none."""
+
+    def __init__(self, end: int = -1) -> None:
+        self.end = end
+
+    def piece(self, token: int) -> bytes:
+        return LETTERS[token]
+
+    def ends(self, token: int) -> bool:
+        return token == self.end
+
+
+class RandomLimits:
+    """A policy that draws the limit of every round."""
+
+    def __init__(self, seed: int, most: int = 9) -> None:
+        self._random = random.Random(seed)
+        self._most = most
+
+    def limit(self) -> int:
+        return self._random.randint(0, self._most)
+
+    def learn(self, done: Round) -> None:
+        """Learns nothing."""
+
+
+@dataclass
+class Case:
+    """A random world: a target, a recipe for a drafter, and what is asked for.
+
+    Every call of ``speculator`` builds models of its own; those of the drafter are then in ``models``.
+    """
+
+    seed: int
+    n_vocab: int
+    order: int
+    recipe: tuple[Any, ...]
+    sampling: SamplerSettings
+    prompt: list[int]
+    n_ctx: int
+    max_rows: int
+    keeps_branches: bool
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    end: int
+    models: list[TableModel] = field(default_factory=list)
+    parts: list[Drafter] = field(default_factory=list)
+
+    def table(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return random_table(self.n_vocab, order=self.order, seed=self.seed)
+
+    def target(self) -> TableModel:
+        return TableModel(
+            self.table(), n_ctx=self.n_ctx, max_rows=self.max_rows, keeps_branches=self.keeps_branches
+        )
+
+    def speculator(self, *, drafts: bool = True) -> Speculator:
+        self.models, self.parts = [], []
+        return Speculator(self.target(), self._build(self.recipe) if drafts else NoDrafter())
+
+    def generation(self, *, drafts: bool = True) -> Generation:
+        return Generation(
+            self.speculator(drafts=drafts), RandomLimits(self.seed), Letters(self.end), self.prompt,
+            self.sampling, max_tokens=self.max_tokens, stop=self.stop,
+        )  # fmt: skip
+
+    def _build(self, recipe: tuple[Any, ...]) -> Drafter:
+        kind, *rest = recipe
+        drafter: Drafter
+        if kind == "off":
+            drafter = NoDrafter()
+        elif kind == "ngram":
+            drafter = NgramDrafter(longest=rest[1], shortest=rest[0])
+        elif kind == "model":
+            width, depth, least_value, model = rest
+            drafter = ModelDrafter(self._model(model), width=width, depth=depth, least_value=least_value)
+        else:
+            leaf, leaf_limit, model = rest
+            drafter = HierarchyDrafter(self._build(leaf), self._model(model), leaf_limit=leaf_limit)
+        self.parts.append(drafter)
+        return drafter
+
+    def _model(self, facts: tuple[float, bool, int, int]) -> TableModel:
+        scale, keeps_branches, max_rows, less = facts
+        like = random_table(self.n_vocab, order=self.order, seed=self.seed + 1 + len(self.models), scale=scale,
+                            like=self.table())  # fmt: skip
+        n_ctx = max(len(self.prompt), self.n_ctx - less)
+        model = TableModel(like, n_ctx=n_ctx, max_rows=max_rows, keeps_branches=keeps_branches)
+        self.models.append(model)
+        return model
+
+
+def _recipes() -> st.SearchStrategy[tuple[Any, ...]]:
+    model = st.tuples(
+        st.sampled_from([0.0, 0.3, 1.0, 3.0]), st.booleans(), st.sampled_from([2, 3, 8, 64]), st.sampled_from([0, 0, 7])
+    )
+    chain = st.tuples(st.just("model"), st.just(1), st.just(1), st.sampled_from([0.0, 0.1]), model)
+    tree = st.tuples(st.just("model"), st.integers(2, 5), st.integers(1, 5), st.sampled_from([0.0, 0.1]), model)
+    ngram = st.tuples(st.just("ngram"), st.integers(1, 2), st.integers(2, 4))
+    leaf = st.one_of(chain, tree, ngram, st.just(("off",)))
+    hierarchy = st.tuples(st.just("hierarchy"), leaf, st.integers(0, 5), model)
+    nested = st.tuples(st.just("hierarchy"), hierarchy, st.integers(0, 5), model)
+    return st.one_of(tree, chain, ngram, hierarchy, nested)
+
+
+@st.composite
+def _samplings(draw: st.DrawFn, n_vocab: int) -> SamplerSettings:
+    values: dict[str, Any] = {"seed": draw(st.integers(0, 2**64 - 1)), "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    values["temperature"] = draw(st.sampled_from([0.0, 0.7, 1.0, 1.5]))
+    if draw(st.booleans()):
+        values |= draw(
+            st.sampled_from([{"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.7}, {"top_n_sigma": 1.0}])
+        )
+    if draw(st.booleans()):
+        values |= {
+            "repeat_penalty": draw(st.sampled_from([1.0, 1.3, 0.8])),
+            "frequency_penalty": draw(st.sampled_from([0.0, 0.4])),
+            "presence_penalty": draw(st.sampled_from([0.0, -0.3])),
+            "penalty_window": draw(st.sampled_from([-1, 1, 5])),
+        }
+    if draw(st.booleans()):
+        biases = st.one_of(st.floats(-3, 3), st.just(float("-inf")))
+        values["logit_bias"] = draw(st.dictionaries(st.integers(0, n_vocab - 1), biases, max_size=2))
+    return SamplerSettings(**values)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    n_vocab = draw(st.integers(3, len(LETTERS)))
+    prompt = draw(st.lists(st.integers(0, n_vocab - 1), min_size=1, max_size=12))
+    return Case(
+        seed=draw(st.integers(0, 1 << 20)),
+        n_vocab=n_vocab,
+        order=draw(st.integers(0, 2)),
+        recipe=draw(_recipes()),
+        sampling=draw(_samplings(n_vocab)),
+        prompt=prompt,
+        n_ctx=len(prompt) + draw(st.sampled_from([40, 40, 40, 9, 4, 1])),
+        max_rows=draw(st.sampled_from([64, 16, 5, 3, 2, 1])),
+        keeps_branches=draw(st.booleans()),
+        max_tokens=draw(st.sampled_from([None, None, None, 24, 3, 1])),
+        stop=draw(st.sampled_from([(), (), (), ("bab",), ("üa", "bbb"), ("\ufffdb", "cdcd")])),
+        end=draw(st.integers(-2 * n_vocab, n_vocab - 1)),
+    )
+
+
+@pytest.fixture(scope="session")
+def cases() -> st.SearchStrategy[Case]:
+    """Random worlds, to be drawn from."""
+    return _cases()
+
+
+@pytest.fixture(scope="session")
+def letters() -> type[Letters]:
+    """The vocabulary of table models."""
+    return Letters
+
+
+@pytest.fixture(scope="session")
+def random_limits() -> type[RandomLimits]:
+    """A policy that draws the limit of every round."""
+    return RandomLimits
+
+
+@pytest.fixture(scope="session")
+def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where probe results are kept, for this run of the tests only."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def weights() -> Iterator[Callable[[str], LlamaWeights]]:
+    """The demo family's weights by role (target, middle, draft), loaded when first asked for."""
+    loaded: dict[str, LlamaWeights] = {}
+
+    def load(role: str) -> LlamaWeights:
+        if role not in loaded:
+            loaded[role] = LlamaWeights(getattr(resolve_family("demo"), role))
+        return loaded[role]
+
+    yield load
+    for each in loaded.values():
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterator[Callable[..., LlamaModel]]:
+    """Opens a context over a demo model, the same one for the same settings; it may hold an earlier text."""
+    opened: dict[Any, LlamaModel] = {}
+
+    def open_it(role: str = "target", *, fresh: bool = False, **values: Any) -> LlamaModel:
+        key = (role, len(opened) if fresh else -1, tuple(sorted(values.items())))
+        if key not in opened:
+            values = {"n_ctx": 640, "n_threads": 2 if role == "target" else 1} | values
+            file = inspect(getattr(resolve_family("demo"), role)).fingerprint
+            opened[key] = open_llama(
+                weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache
+            )[0]
+        return opened[key]
+
+    yield open_it
+    for model in opened.values():
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[str]:
+    """Texts to go on with, of different kinds and lengths."""
+    return [
+        "Once upon a time",
+        "Can you help me find a table for two in the old town, please?",
+        "def area(width, height):\n    return",
+        "The capital of France is Paris. The capital of Italy is Rome. The capital of",
+        "Zwölf Boxkämpfer — 東京 🙂",
+        "A",
+    ]
