@@ -21,7 +21,7 @@ from edge_spec.errors import DiskFull, ModelFileError
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
-from edge_spec.models.transcribe.forms import FORMS, Form, best_form
+from edge_spec.models.transcribe.forms import Form, best_form
 from edge_spec.models.transcribe.graph import Writer, matrices_of
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
@@ -63,13 +63,19 @@ class Transcription:
 
 
 def transcribe(
-    file: ModelFile, cache_dir: Path, *, form: Form | None = None, progress: Progress = lambda done, total: None
+    file: ModelFile,
+    cache_dir: Path,
+    *,
+    form: Form | None = None,
+    on_start: Callable[[], None] = lambda: None,
+    progress: Progress = lambda done, total: None,
 ) -> Transcription:
     """The transcription of a model file, from the cache if it is there and whole, else made.
 
     Args:
         cache_dir: folder of all transcriptions; made if missing.
         form: how to store matrices; the best that this installation has by default.
+        on_start: called before one is made.
 
     Raises:
         UnsupportedModel: a GGUF that cannot be transcribed.
@@ -82,6 +88,7 @@ def transcribe(
     if found is not None:
         return found
     network = read_network(file, read_header(file.path))
+    on_start()
     total = sum(form.stored_bytes(m.kind, m.n_out, m.n_in) + 4096 for m in matrices_of(network)) + (1 << 20)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)

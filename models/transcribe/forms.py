@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +109,7 @@ class NBits:
 
     name = "nbits"
 
-    _BITS = {"Q4_0": 4, "Q8_0": 8}
+    _BITS: ClassVar = {"Q4_0": 4, "Q8_0": 8}
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         if kind in _FLOATS:
