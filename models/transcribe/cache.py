@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import DiskFull, ModelFileError
+from edge_spec.errors import DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
@@ -89,7 +89,7 @@ def transcribe(
         return found
     network = read_network(file, read_header(file.path))
     on_start()
-    total = sum(form.stored_bytes(m.kind, m.n_out, m.n_in) + 4096 for m in matrices_of(network)) + (1 << 20)
+    total = _total_bytes(file, network, form)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         _sweep(cache_dir)
@@ -129,6 +129,19 @@ def read_transcription(folder: Path) -> Transcription | None:
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _total_bytes(file: ModelFile, network: Network, form: Form) -> int:
+    """At most what a transcription takes."""
+    total = 1 << 20
+    for matrix in matrices_of(network):
+        try:
+            total += form.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
+            ) from error
+    return total
 
 
 def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:

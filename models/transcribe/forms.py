@@ -140,10 +140,7 @@ class NBits:
 
     def _bits(self, kind: str) -> int:
         if kind not in self._BITS:
-            raise UnsupportedModel(
-                f"weights of type {kind} need edge-spec's kernels, which are not available: llama.cpp only",
-                hint="use --engine llama",
-            )
+            raise UnsupportedModel(f"weights of type {kind} need edge-spec's own kernels", hint="use --engine llama")
         return self._BITS[kind]
 
     def _put(self, store: Store, matrix: Matrix) -> int:
