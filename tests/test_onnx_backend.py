@@ -20,7 +20,7 @@ from edge_spec.backends.onnx import OnnxModel, OnnxSettings, open_onnx
 from edge_spec.engines import engines_of
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
-from edge_spec.models.transcribe import transcribe
+from edge_spec.models.transcribe import best_form, transcribe
 from edge_spec.tree import Tree
 
 Opener = Callable[..., OnnxModel]
@@ -72,6 +72,9 @@ def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> Non
     assert isinstance(model, LanguageModel)
     assert model.traits.can_rollback
     assert set(range(2, 9)) <= set(model.traits.widths)
+    if best_form().name == "rows":
+        assert 1 in model.traits.widths
+        assert open_demo_onnx("target", trees=True).traits.takes_trees
     assert model.traits.identity == "bitwise"
     assert model.profile.engine == "onnx"
 

@@ -3,5 +3,6 @@
 from edge_spec.models.transcribe.architecture import ARCHITECTURES
 from edge_spec.models.transcribe.cache import Transcription, read_transcription, transcribe
 from edge_spec.models.transcribe.forms import FORMS, best_form
+from edge_spec.models.transcribe.graph import LANES
 
-__all__ = ["ARCHITECTURES", "FORMS", "Transcription", "best_form", "read_transcription", "transcribe"]
+__all__ = ["ARCHITECTURES", "FORMS", "LANES", "Transcription", "best_form", "read_transcription", "transcribe"]

@@ -31,7 +31,9 @@ VERSION = 1
 """Of what a folder holds and how; another version is made anew."""
 
 _FACTS = "facts.json"
-_GRAPHS = {False: "plain.onnx", True: "tree.onnx"}
+_GRAPHS = {"rows": {"model.onnx": True}, "gqa": {"plain.onnx": False, "tree.onnx": True}}
+"""The graphs of each kind of attention, and which of them take trees."""
+
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
 _ABANDONED_S = 86400.0
 
@@ -46,11 +48,13 @@ class Transcription:
     Attributes:
         folder: where its files are.
         form: how matrices are stored, see ``forms``.
+        attention: ``rows`` or ``gqa``, see ``graph``.
         frequencies: angle per position of each pair of numbers in a head, ``[head_dim / 2]``, float64.
     """
 
     folder: Path
     form: str
+    attention: str
     n_layers: int
     n_head_kv: int
     head_dim: int
@@ -59,7 +63,8 @@ class Transcription:
 
     def graph(self, *, trees: bool) -> Path:
         """The graph that takes sequences only, or trees as well."""
-        return self.folder / _GRAPHS[trees]
+        graphs = _GRAPHS[self.attention]
+        return self.folder / next(name for name in graphs if graphs[name] or not trees)
 
 
 def transcribe(
@@ -83,7 +88,7 @@ def transcribe(
         ModelFileError: the cache cannot be written.
     """
     form = form or best_form()
-    folder = cache_dir / f"{file.fingerprint}-{form.name}-{VERSION}"
+    folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
     found = read_transcription(folder)
     if found is not None:
         return found
@@ -118,12 +123,14 @@ def read_transcription(folder: Path) -> Transcription | None:
     """
     try:
         facts = json.loads((folder / _FACTS).read_text("utf-8"))
-        if facts["version"] != VERSION or facts["files"] != _digests(folder):
+        attention = str(facts["attention"])
+        if facts["version"] != VERSION or facts["files"] != _digests(folder, attention):
             return None
         network = facts["network"]
         return Transcription(
             folder=folder,
             form=str(facts["form"]),
+            attention=attention,
             frequencies=np.array(network.pop("frequencies"), dtype=np.float64),
             **{name: int(value) for name, value in network.items()},
         )
@@ -145,15 +152,18 @@ def _total_bytes(file: ModelFile, network: Network, form: Form) -> int:
 
 
 def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:
+    attention = form.attention(network.head_dim)
     with (folder / WEIGHTS).open("wb") as file:
         store = WeightsFile(file, progress)
-        for trees, name in _GRAPHS.items():
-            (folder / name).write_bytes(Writer(network, form, store, trees=trees).write().serialize())
+        for name, trees in _GRAPHS[attention].items():
+            writer = Writer(network, form, store, attention=attention, trees=trees)
+            (folder / name).write_bytes(writer.write().serialize())
         file.flush()
         os.fsync(file.fileno())
     facts: dict[str, Any] = {
         "version": VERSION,
         "form": form.name,
+        "attention": attention,
         "network": {
             "n_layers": network.n_layers,
             "n_head_kv": network.n_head_kv,
@@ -161,7 +171,7 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
             "n_vocab": network.n_vocab,
             "frequencies": network.frequencies.tolist(),
         },
-        "files": _digests(folder),
+        "files": _digests(folder, attention),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
 
@@ -189,8 +199,8 @@ def _put_in_place(made: Path, folder: Path) -> None:
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    return {name: _digest(folder / name) for name in (*_GRAPHS.values(), WEIGHTS)}
+def _digests(folder: Path, attention: str) -> dict[str, str]:
+    return {name: _digest(folder / name) for name in (*_GRAPHS[attention], WEIGHTS)}
 
 
 def _digest(path: Path) -> str:

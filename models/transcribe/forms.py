@@ -60,6 +60,13 @@ class Form(Protocol):
 
     name: str
 
+    @property
+    def layout(self) -> str:
+        """The name and the version of how matrices are stored."""
+
+    def attention(self, head_dim: int) -> str:
+        """The attention that goes with it: ``rows``, our own, or ``gqa``, ONNX Runtime's."""
+
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         """What ``multiply`` or ``gather`` will store for a matrix.
 
@@ -78,6 +85,15 @@ class Rows:
     """Our own kernels, see ``edge_spec.kernels``."""
 
     name = "rows"
+
+    @property
+    def layout(self) -> str:
+        from edge_spec.kernels.packing import VERSION
+
+        return f"{self.name}{VERSION}"
+
+    def attention(self, head_dim: int) -> str:
+        return "rows" if head_dim % 16 == 0 and head_dim <= 512 else "gqa"
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         from edge_spec.kernels import packed_bytes
@@ -107,9 +123,12 @@ class Rows:
 class NBits:
     """ONNX Runtime's own operators, with activations rounded to 8 bits as llama.cpp does (accuracy level 4)."""
 
-    name = "nbits"
+    name = layout = "nbits"
 
     _BITS: ClassVar = {"Q4_0": 4, "Q8_0": 8}
+
+    def attention(self, head_dim: int) -> str:
+        return "gqa"
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         if kind in _FLOATS:

@@ -1,13 +1,20 @@
 """The network as an ONNX graph.
 
-Inputs, S tokens at once, R rows wanted, cells of ``C`` in the cache::
+Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cells::
 
-    ids i64 [1, S]   rows i64 [R]   last_cell i32 [1]   n_cells i32 []   cos, sin f32 [C, head_dim / 2]
-    key_i, value_i f32 [1, n_head_kv, C, head_dim]      for each layer; outputs new_key_i and new_value_i alike
-    positions i64 [1, S]   bias f32 [1, 1, S, n_cells]  for trees only
+    ids i64 [1, S]   rows i64 [R]   cos, sin f32 [C, head_dim / 2]
+
+With our own attention (``AttendRows``, see ``edge_spec/kernels/src/attention.h``)::
+
+    tree i32 [1 + pending]   key_i f32 [n_head_kv, C / 16, head_dim, 16]   value_i f32 [n_head_kv, C, head_dim]
+
+With ONNX Runtime's (``GroupQueryAttention``)::
+
+    last_cell i32 [1]   n_cells i32 []   key_i, value_i f32 [1, n_head_kv, C, head_dim], which come out as new_...
+    positions i64 [1, S]   bias f32 [1, 1, S, n_cells]      in the graph for trees only
 
 Output: logits f32 [1, R, n_vocab]. Rows are picked before the last product: a long prompt needs one row, and the
-vocabulary times the prompt would be the largest array of all. The cache goes in and out as the same memory.
+vocabulary times the prompt would be the largest array of all. The cache is the same memory before and after.
 """
 
 from __future__ import annotations
@@ -20,7 +27,10 @@ from edge_spec.models.transcribe.architecture import Network, tensor_blocks, ten
 from edge_spec.models.transcribe.forms import Form, Matrix, Store
 from edge_spec.models.transcribe.proto import FLOAT, INT32, INT64, Graph
 
-__all__ = ["Writer", "matrices_of"]
+__all__ = ["LANES", "Writer", "matrices_of"]
+
+LANES = 16
+"""Cells whose keys lie side by side for our own attention."""
 
 GROUPS = (("attn_q", "attn_k", "attn_v"), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",))
 """The matrices of a layer; those of a group are multiplied with the same input."""
@@ -31,10 +41,11 @@ _MS = "com.microsoft"
 class Writer:
     """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it."""
 
-    def __init__(self, network: Network, form: Form, store: Store, *, trees: bool) -> None:
+    def __init__(self, network: Network, form: Form, store: Store, *, attention: str, trees: bool) -> None:
         self._net = network
         self._form = form
         self._store = store
+        self._own_attention = attention == "rows"
         self._trees = trees
         self._graph = Graph()
 
@@ -56,21 +67,31 @@ class Writer:
 
     def _declare(self) -> None:
         net, graph = self._net, self._graph
-        cache = (1, net.n_head_kv, "C", net.head_dim)
         graph.takes("ids", INT64, (1, "S"))
         graph.takes("rows", INT64, ("R",))
-        graph.takes("last_cell", INT32, (1,))
-        graph.takes("n_cells", INT32, ())
         for name in ("cos", "sin"):
             graph.takes(name, FLOAT, ("C", net.head_dim // 2))
+        if self._own_attention:
+            graph.takes("tree", INT32, ("P",))
+            for layer in range(net.n_layers):
+                graph.takes(f"key_{layer}", FLOAT, (net.n_head_kv, "C16", net.head_dim, LANES))
+                graph.takes(f"value_{layer}", FLOAT, (net.n_head_kv, "C", net.head_dim))
+        else:
+            self._declare_grouped()
+        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
+
+    def _declare_grouped(self) -> None:
+        net, graph = self._net, self._graph
+        graph.takes("last_cell", INT32, (1,))
+        graph.takes("n_cells", INT32, ())
         if self._trees:
             graph.takes("positions", INT64, (1, "S"))
             graph.takes("bias", FLOAT, (1, 1, "S", "T"))
+        cache = (1, net.n_head_kv, "C", net.head_dim)
         for layer in range(net.n_layers):
             for name in ("key", "value"):
                 graph.takes(f"{name}_{layer}", FLOAT, cache)
                 graph.gives(f"new_{name}_{layer}", FLOAT, cache)
-        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
     def _vector(self, name: str) -> str:
         return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
@@ -115,9 +136,26 @@ class Writer:
         if net.head_norms:
             qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
             qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
-        y, out = f"{blk}attn", f"{blk}attn_out"
-        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}", "last_cell", "n_cells", "cos", "sin"]
+        attended = self._attend_rows(layer, qkv) if self._own_attention else self._attend_grouped(layer, qkv)
+        self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
+        return f"{blk}attn_out"
+
+    def _attend_rows(self, layer: int, qkv: Sequence[str]) -> str:
+        net, graph, y = self._net, self._graph, f"blk.{layer}.attn"
+        packed = qkv[0]
+        if len(qkv) > 1:
+            packed = y + ".packed"
+            graph.node("Concat", qkv, [packed], axis=-1)
         graph.node(
+            "AttendRows", [packed, f"key_{layer}", f"value_{layer}", "cos", "sin", "tree"], [y], "edge_spec",
+            n_head=net.n_head, n_head_kv=net.n_head_kv, head_dim=net.head_dim, interleaved=int(net.interleaved),
+        )  # fmt: skip
+        return y
+
+    def _attend_grouped(self, layer: int, qkv: Sequence[str]) -> str:
+        net, y = self._net, f"blk.{layer}.attn"
+        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}", "last_cell", "n_cells", "cos", "sin"]
+        self._graph.node(
             "GroupQueryAttention",
             inputs + (["positions", "bias"] if self._trees else []),
             [y, f"new_key_{layer}", f"new_value_{layer}"],
@@ -127,8 +165,7 @@ class Writer:
             do_rotary=1,
             rotary_interleaved=int(net.interleaved),
         )
-        self._products(y, [blk + "attn_output"], out)
-        return out
+        return y
 
     def _split(self, x: str, sizes: Sequence[int]) -> list[str]:
         outs = [f"{x}.{place}" for place in range(len(sizes))]

@@ -56,7 +56,7 @@ def _profile(
             ("library", runtime_version()),
             ("weights", source.form),
             ("kv", "f32/f32"),
-            ("attention", "gqa"),
+            ("attention", source.attention),
             ("n_ctx", str(settings.n_ctx)),
             ("prefill", str(settings.prefill_chunk)),
             ("widths", f"{widths[0]}+" if widths else "any"),

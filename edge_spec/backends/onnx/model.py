@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.backends.base import Logits, NumericsProfile, Traits
+from edge_spec.backends.onnx.caches import Place, new_cache
 from edge_spec.backends.onnx.session import Session
 from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.backends.state import pack_state, unpack_state
@@ -36,11 +37,13 @@ class OnnxModel:
         self._name = name
         self.profile = profile
         self.traits = traits
+        # Drafts and padding come on top of what the user asked for, always equally many: they must not make
+        # a difference to the text that fits.
+        n_cells = settings.n_ctx + 2 * settings.max_rows
+        self._cache = new_cache(source, n_cells, settings.prefill_chunk, trees=settings.trees)
         self._session = Session(
             source,
-            # Drafts and padding come on top of what the user asked for, always equally many: they must not
-            # make a difference to the text that fits.
-            n_cells=settings.n_ctx + 2 * settings.max_rows,
+            self._cache,
             most_tokens=settings.prefill_chunk,
             most_rows=settings.max_rows,
             n_threads=settings.threads,
@@ -75,8 +78,8 @@ class OnnxModel:
             chunk = tokens[start : start + self._settings.prefill_chunk]
             n = len(chunk)
             n_run = self.traits.padded(n)
-            self._fill(chunk, n_run, self._n_past)
-            self._session.run(n_run, self._n_past, range(n - 1, n))
+            self._fill(chunk, n_run)
+            self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
 
     def decode(self, tree: Tree) -> Logits:
@@ -87,28 +90,24 @@ class OnnxModel:
         if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
         self._check(len(tree))
-        start, n_run = self._n_past + first, self.traits.padded(n)
-        hidden = None
-        self._fill(tree.tokens[first:], n_run, start)
-        if not tree.is_sequence:
-            if not self._settings.trees:
-                raise ValueError("this model takes sequences, not trees")
-            self._session.positions[:n] = [self._n_past + depth for depth in tree.depths[first:]]
-            hidden = ~tree.mask()[first:]
+        if not (tree.is_sequence or self._settings.trees):
+            raise ValueError("this model takes sequences, not trees")
+        n_run = self.traits.padded(n)
+        self._fill(tree.tokens[first:], n_run)
         # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
         wanted = n if self._source.form == "rows" else n_run
         # Should the run fail, nothing is pending any more.
         self._pending = EMPTY
-        rows = self._session.run(n_run, start, range(wanted), hidden)
+        place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
+        rows = self._session.run(place, range(wanted))
         self._pending = tree
         return rows[:n]
 
-    def _fill(self, tokens: Sequence[int], n_run: int, start: int) -> None:
-        """Tokens and their positions, padded behind: what is computed there is overwritten by the next run."""
+    def _fill(self, tokens: Sequence[int], n_run: int) -> None:
+        """Tokens, padded behind: what is computed there is overwritten by the next run."""
         n = len(tokens)
         self._session.ids[:n] = tokens
         self._session.ids[n:n_run] = tokens[-1]
-        self._session.positions[:n_run] = range(start, start + n_run)
 
     def keep(self, path: Sequence[int]) -> None:
         for above, node in zip([-1, *path], path, strict=False):
@@ -116,8 +115,8 @@ class OnnxModel:
                 raise ValueError(f"{list(path)} is no path down the pending tree")
         moved = [(place, node) for place, node in enumerate(path) if node != place]
         if moved:
-            places, nodes = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
-            self._session.cache[:, :, :, places] = self._session.cache[:, :, :, nodes]
+            targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
+            self._cache.move(sources, targets)
         self._n_past += len(path)
         self._pending = EMPTY
 
@@ -131,8 +130,7 @@ class OnnxModel:
     def save(self) -> bytes:
         self._open()
         self._pending = EMPTY
-        body = self._session.cache[:, :, :, : self._n_past].tobytes()
-        return pack_state(body, n_past=self._n_past, profile=self.profile.name)
+        return pack_state(self._cache.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
@@ -141,10 +139,8 @@ class OnnxModel:
             raise StateError(
                 f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
             )
-        cells = self._session.cache[:, :, :, :n_past]
-        if len(body) != cells.nbytes:
+        if not self._cache.restore(body, n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
-        cells[...] = np.frombuffer(body, np.float32).reshape(cells.shape)
         self._n_past = n_past
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""One ONNX Runtime session over a transcription, with all its arrays bound in place.
+"""One ONNX Runtime session over a transcription, with its arrays bound in place.
 
 The library is named only here; what it throws becomes ours.
 """
@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.backends.base import Logits
+from edge_spec.backends.onnx.caches import Cache, Place
 from edge_spec.errors import BackendError, Cancelled, Closed
 from edge_spec.models.transcribe import Transcription
 
 __all__ = ["Session", "runtime_version"]
-
-_HIDDEN = np.float32(-1e9)
-"""Added to a score it leaves a weight of exactly 0."""
 
 _FATAL = 4
 
@@ -30,72 +28,55 @@ def runtime_version() -> str:
 
 
 class Session:
-    """A session, its KV cache and the arrays that go in and out. A run copies nothing and binds once per shape.
+    """A session and the arrays that go in and out. A run copies nothing and binds once per shape.
 
     Args:
-        n_cells: length of the cache.
+        cache: its memory is bound to the graph.
         most_tokens, most_rows: the most tokens, and rows of logits, of one run.
 
     Attributes:
-        cache: float32 ``[2 * n_layers, 1, n_head_kv, n_cells, head_dim]``, keys and values by turns. The session
-            reads it and writes to it.
-        ids, positions: int64 ``[most_tokens]``, to be filled before a run.
+        ids: int64 ``[most_tokens]``, to be filled before a run.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
     """
 
     def __init__(
-        self, model: Transcription, *, n_cells: int, most_tokens: int, most_rows: int,
+        self, model: Transcription, cache: Cache, *, most_tokens: int, most_rows: int,
         n_threads: int, spin: bool, trees: bool,
     ) -> None:  # fmt: skip
         import onnxruntime
 
         self._ort: Any = onnxruntime
-        self._trees = trees
-        options = _options(model, n_threads, spin)
+        path = model.graph(trees=trees)
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(model.graph(trees=trees)), options, providers=["CPUExecutionProvider"]
+                str(path), _options(model, n_threads, spin), providers=["CPUExecutionProvider"]
             )
+        except BackendError:
+            raise
         except Exception as error:
             raise BackendError(
-                f"ONNX Runtime {runtime_version()} cannot load {model.graph(trees=trees)}: {_first_line(error)}",
+                f"ONNX Runtime {runtime_version()} cannot load {path}: {_first_line(error)}",
                 hint="delete that folder to have it made anew, or use --engine llama",
             ) from error
         self._run_options = onnxruntime.RunOptions()
         # A prompt needs more memory than a round: give it back at once.
         self._long_run_options = onnxruntime.RunOptions()
         self._long_run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        self.cache = np.zeros((2 * model.n_layers, 1, model.n_head_kv, n_cells, model.head_dim), np.float32)
+        self._cache = cache
         self.ids = np.zeros(most_tokens, np.int64)
-        self.positions = np.zeros(most_tokens, np.int64)
         self._rows = np.zeros(most_rows, np.int64)
-        self._last_cell = np.zeros(1, np.int32)
-        self._n_cells = np.zeros((), np.int32)
         self._logits = np.zeros((most_rows, model.n_vocab), np.float32)
-        self._bias = np.zeros(most_tokens * n_cells if trees else 0, np.float32)
-        self._bias_dirty = 0
-        self._cache_values = [self._value(layer) for layer in self.cache]
-        angles = np.arange(n_cells)[:, None] * model.frequencies
-        self._fixed = {
-            "last_cell": self._value(self._last_cell),
-            "n_cells": self._value(self._n_cells),
-            "cos": self._value(np.cos(angles).astype(np.float32)),
-            "sin": self._value(np.sin(angles).astype(np.float32)),
-        }
+        self._inputs = {name: self._value(array) for name, array in cache.inputs.items()}
+        self._outputs = {name: self._value(array) for name, array in cache.outputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
-    def run(
-        self, n: int, n_past: int, rows: range, hidden: npt.NDArray[np.bool_] | None = None
-    ) -> Logits:
-        """Compute ``ids[:n]`` at ``positions[:n]`` into the cells from ``n_past`` on.
-
-        Each token sees all cells before its own and its own, without those that are hidden from it.
+    def run(self, place: Place, rows: range) -> Logits:
+        """Compute ``ids[:place.n_run]``.
 
         Args:
             rows: the tokens whose logits are wanted.
-            hidden: ``[tokens, cells]``, of the first tokens and the last cells; needs a session for trees.
 
         Returns:
             Logits ``[rows, n_vocab]``, good until the next run.
@@ -106,12 +87,10 @@ class Session:
         if self._session is None:
             raise Closed("the model")
         self._rows[: len(rows)] = rows
-        self._last_cell[0] = n_past + n - 1
-        self._n_cells[()] = n_past + n
-        binding = self._binding(n, len(rows))
-        if self._trees:
-            self._bind_bias(binding, n, n_past + n, hidden)
-        options = self._run_options if n <= len(self._rows) else self._long_run_options
+        binding = self._binding(place.n_run, len(rows))
+        for name, array in self._cache.place(place):
+            binding.bind_ortvalue_input(name, self._value(array))
+        options = self._run_options if place.n_run <= len(self._rows) else self._long_run_options
         try:
             self._session.run_with_iobinding(binding, options)
         except Exception as error:
@@ -131,29 +110,15 @@ class Session:
         binding = self._session.io_binding()
         binding.bind_ortvalue_input("ids", self._value(self.ids[:n].reshape(1, n)))
         binding.bind_ortvalue_input("rows", self._value(self._rows[:n_rows]))
-        for name, value in self._fixed.items():
+        for name, value in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
-        if self._trees:
-            binding.bind_ortvalue_input("positions", self._value(self.positions[:n].reshape(1, n)))
-        for place, value in enumerate(self._cache_values):
-            name = f"{('key', 'value')[place % 2]}_{place // 2}"
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"new_{name}", value)
+        for name, value in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
         logits = self._logits[:n_rows]
         binding.bind_ortvalue_output("logits", self._value(logits.reshape(1, *logits.shape)))
         if n <= len(self._rows):
             self._bindings[n, n_rows] = binding
         return binding
-
-    def _bind_bias(self, binding: Any, n: int, n_cells: int, hidden: npt.NDArray[np.bool_] | None) -> None:
-        self._bias[: self._bias_dirty] = 0
-        self._bias_dirty = 0
-        bias = self._bias[: n * n_cells].reshape(1, 1, n, n_cells)
-        if hidden is not None:
-            tokens, cells = hidden.shape
-            bias[0, 0, :tokens, n_cells - (n - tokens) - cells : n_cells - (n - tokens)][hidden] = _HIDDEN
-            self._bias_dirty = n * n_cells
-        binding.bind_ortvalue_input("bias", self._value(bias))
 
     def _value(self, array: npt.NDArray[Any]) -> Any:
         """An array as the library sees it: the same memory."""
@@ -170,11 +135,9 @@ class Session:
     def close(self) -> None:
         """Free everything. Safe to call twice."""
         self._session = None
-        self._bindings.clear()
-        self._cache_values.clear()
-        self._fixed.clear()
-        self.cache = self.cache[:0]
-        self._logits, self._bias = self._logits[:0], self._bias[:0]
+        for bound in (self._bindings, self._inputs, self._outputs, self._cache.inputs, self._cache.outputs):
+            bound.clear()
+        self._logits = self._logits[:0]
 
 
 def _options(model: Transcription, n_threads: int, spin: bool) -> Any:

@@ -247,6 +247,8 @@ static int ORT_CALL last_version(const OrtCustomOp *op) { (void)op; return INT32
 static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, multiply);
 static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, gather);
 
+extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
+
 /* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain, and never frees it. */
 ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
     const OrtApi *api = base->GetApi(ORT_VERSION);
@@ -256,5 +258,6 @@ ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, cons
     TRY(api->CreateCustomOpDomain("edge_spec", &domain));
     TRY(api->CustomOpDomain_Add(domain, &matmul_rows));
     TRY(api->CustomOpDomain_Add(domain, &gather_rows));
+    TRY(api->CustomOpDomain_Add(domain, &er_attend_rows));
     return api->AddCustomOpDomain(options, domain);
 }

@@ -18,7 +18,7 @@
 /* The version we ask for and declare: the first with OrtApi::KernelContext_ParallelFor. */
 enum { ORT_VERSION = 18 };
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT64 = 7 }; /* ONNXTensorElementDataType */
+enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT32 = 6, ORT_INT64 = 7 }; /* ONNXTensorElementDataType */
 enum { ORT_INPUT_REQUIRED = 0, ORT_MEMORY_DEFAULT = 0 };
 
 typedef struct OrtStatus OrtStatus;
