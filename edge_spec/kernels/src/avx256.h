@@ -8,13 +8,14 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "quantise_avx2.h"
 #include "rows.h"
 
 enum { HALF_GROUP = 8, AHEAD_BYTES = 2304 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
-ER_DEFINE_QUANTISE
+ER_DEFINE_QUANTISE(er_quantise_block_avx2)
 
 ER_INLINE __m256 halves(const uint8_t *at) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)); }
 
