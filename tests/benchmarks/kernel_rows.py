@@ -1,11 +1,12 @@
 """How long 1 to 16 rows take through the matrices of a model of 1.1 billion weights, per kernel variant.
 
-    python tests/benchmarks/kernel_rows.py [--kind Q4_0] [--threads 2] [--rounds 5] [--variants avx2,...] [--layers 22]
+    python tests/benchmarks/kernel_rows.py [--kind Q4_0] [--threads 2] [--rounds 5] [--variants avx2,...]
 
-The chain is shaped like TinyLlama: 22 layers of width 2048 with 2560 query, key and value outputs, 2 x 5632 gate and
-up outputs, and a vocabulary of 32000; attention and norms are left out. It runs inside ONNX Runtime, as the engine
-does. Widths are interleaved within a round and every width runs once unmeasured; printed is the median, and in
-brackets the time relative to one row. Bytes per second count the packed weights once.
+The chain is shaped like TinyLlama: 22 layers of width 2048 with 2560 query, key and value outputs, 2 x 5632
+gate and up outputs, and a vocabulary of 32000; attention and norms are left out. It runs inside ONNX
+Runtime, as the engine does. Widths are interleaved within a round and every width runs once unmeasured;
+printed is the median, in brackets the time relative to one row. Bytes per second count the packed weights
+once.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -
     packed = kernels.pack(np.zeros((n_out, gguf_row_bytes(kind, n_in)), np.uint8), kind)
     payload = packed[64:]
     payload[:] = rng.integers(0, 256, payload.size, dtype=np.uint8)
-    # All scales alike: a head's f16 scales stand at the start of every unit.
-    bits = {"Q4": 4.6, "Q5": 9.2, "Q6": 18.5 * 74, "Q8": 74.0}[kind[:2]] * (37 if kind in ("Q4_K", "Q5_K") else 1)
+    # The size of code - offset, times that of a sub-scale. A unit starts with its f16 scales.
+    size_of = {"Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0}[kind[:2]]
+    size_of *= {"Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74}.get(kind, 2 if kind in ("Q4_1", "Q5_1") else 1)
     unit_weights = 256 if kind.endswith("_K") else 32
     units = payload.reshape(-1, round(kernels.BITS[kind] * 16 * unit_weights / 8))
-    scales = np.full(16, 1 / (bits * n_in**0.5), np.float16).view(np.uint8)
+    scales = np.full(16, 1 / (size_of * n_in**0.5), np.float16).view(np.uint8)
     units[:, :32] = scales
     if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
         units[:, 32:64] = 0
@@ -58,7 +60,9 @@ def chain(weights: dict[str, npt.NDArray[np.uint8]], layers: int, variant: str) 
 
     def multiply(x: str, name: str, y: str, n_in: int, n_out: int) -> None:
         nodes.append(
-            onnx_bytes.node("MatMulRows", [x, name], [y], "edge_spec", n_in=n_in, n_out=n_out, variant=variant)
+            onnx_bytes.node(
+                "MatMulRows", [x, name], [y], "edge_spec", n_in=n_in, n_out=n_out, variant=variant
+            )
         )
 
     def first(x: str, y: str, n: str) -> None:
@@ -85,7 +89,9 @@ def chain(weights: dict[str, npt.NDArray[np.uint8]], layers: int, variant: str) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kind", default="Q4_0", choices=kernels.KINDS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
@@ -95,7 +101,12 @@ def main() -> None:
     options = parser.parse_args()
     rows = [int(n) for n in options.rows.split(",")]
     rng = np.random.default_rng(0)
-    shapes = {"qkv": (QKV, WIDTH), "o": (WIDTH, WIDTH), "gate_up": (2 * HIDDEN, WIDTH), "down": (WIDTH, HIDDEN)}
+    shapes = {
+        "qkv": (QKV, WIDTH),
+        "o": (WIDTH, WIDTH),
+        "gate_up": (2 * HIDDEN, WIDTH),
+        "down": (WIDTH, HIDDEN),
+    }
     weights = {
         f"{name}{i}": random_weights(options.kind, *shape, rng)
         for i in range(options.layers)
@@ -103,7 +114,7 @@ def main() -> None:
     }
     weights["logits"] = random_weights(options.kind, VOCABULARY, WIDTH, rng)
     n_bytes = sum(array.nbytes for array in weights.values())
-    print(f"{options.kind}, {n_bytes / 1e6:.0f} MB of weights, {options.threads} threads, median of {options.rounds}")
+    print(f"{options.kind}, {n_bytes / 1e6:.0f} MB, {options.threads} threads, median of {options.rounds}")
     for variant in options.variants.split(","):
         settings = ort.SessionOptions()
         settings.intra_op_num_threads = options.threads
