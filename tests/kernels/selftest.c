@@ -129,7 +129,8 @@ int main(int argc, char **argv) {
         for (int round = 0; round < rounds; round++) {
             er_matrix matrix;
             const er_kind kind = KINDS[round % N_KINDS];
-            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 5) : 32 * (1 + next() % 80);
+            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 12)
+                                                         : 32 * (1 + next() % 96);
             const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18);
             const size_t n_out = 1 + next() % 50;
             uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
