@@ -43,7 +43,11 @@ def _attribute(name: str, value: int | float | str) -> bytes:
 
 
 def node(
-    operator: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: int | float | str
+    operator: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    domain: str = "",
+    **attributes: int | float | str,
 ) -> bytes:
     return (
         b"".join(_bytes(1, name) for name in inputs)

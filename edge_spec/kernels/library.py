@@ -79,16 +79,20 @@ def matmul_rows(
     packed = _packed(packed)
     header = read_header(packed)
     if variant and variant not in features():
-        raise SettingsError(f"there is no kernel variant {variant!r} here", hint=f"there are {', '.join(features())}")
+        hint = f"there are {', '.join(features())}"
+        raise SettingsError(f"there is no kernel variant {variant!r} here", hint=hint)
     if activations.ndim != 2 or activations.shape[1] != header.n_in or activations.dtype != np.float32:
         raise SettingsError(
-            f"activations are {activations.dtype} {list(activations.shape)} and should be float32 [rows, {header.n_in}]"
+            f"activations are {activations.dtype} {list(activations.shape)}",
+            hint=f"they should be float32 [rows, {header.n_in}]",
         )
     activations = np.ascontiguousarray(activations)
     shape = (activations.shape[0], header.n_out)
     if out is None:
         out = np.zeros(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous or not out.flags.writeable:
+    elif (
+        out.shape != shape or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable)
+    ):
         raise SettingsError(f"out should be a contiguous float32 {list(shape)}")
     n_groups = -(-header.n_out // GROUP)
     chosen = range(n_groups) if groups is None else groups
@@ -131,15 +135,15 @@ def weights(packed: npt.NDArray[np.uint8], rows: range | None = None) -> npt.NDA
     if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= header.n_out:
         raise SettingsError(f"rows are {chosen} and should lie within range(0, {header.n_out})")
     values = np.empty((len(chosen), header.n_in), np.float32)
-    _check(
-        library.edge_rows_weights(packed.ctypes.data, packed.nbytes, chosen.start, len(chosen), values.ctypes.data)
-    )
+    address, size = packed.ctypes.data, packed.nbytes
+    _check(library.edge_rows_weights(address, size, chosen.start, len(chosen), values.ctypes.data))
     return values
 
 
 def _packed(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     if packed.dtype != np.uint8 or packed.ndim != 1:
-        raise SettingsError(f"packed weights are {packed.dtype} {list(packed.shape)} and should be uint8 [bytes]")
+        hint = "they should be uint8 [bytes]"
+        raise SettingsError(f"packed weights are {packed.dtype} {list(packed.shape)}", hint=hint)
     return np.ascontiguousarray(packed)
 
 

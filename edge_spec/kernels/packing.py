@@ -22,7 +22,7 @@ BLOCK = 32
 HEADER_BYTES = 64
 _MAGIC = b"EDGEROWS"
 _HEADER = struct.Struct("<8sIIQQQ24x")
-# Rows of GGUF blocks are taken in portions of about this many weights: unpacked, one byte each, several copies.
+# Rows of GGUF blocks are taken in portions of about this many weights: they are unpacked to a byte each.
 _PORTION = 1 << 22
 
 
@@ -78,7 +78,8 @@ def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
     """
     known = _kind(kind)
     if n_out < 1 or n_in < 1 or n_in % known.block_weights:
-        raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}: blocks have {known.block_weights} inputs")
+        hint = f"a block has {known.block_weights} inputs"
+        raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
     return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.block_weights) * _unit_bytes(known)
 
 
@@ -109,8 +110,8 @@ def pack(blocks: Bytes, kind: str) -> Bytes:
     """A matrix in GGUF's blocks, packed for the kernels; every weight keeps its value.
 
     Args:
-        blocks: uint8 ``[n_out, bytes per row]``, as ``gguf.GGUFReader`` gives a tensor's data. May be mapped from
-            disk: it is read once, in portions.
+        blocks: uint8 ``[n_out, bytes per row]``, as ``gguf.GGUFReader`` gives a tensor's data. May be mapped
+            from disk: it is read once, in portions.
         kind: one of ``KINDS``.
 
     Returns:
@@ -123,7 +124,8 @@ def pack(blocks: Bytes, kind: str) -> Bytes:
     known = _kind(kind)
     if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.block_bytes:
         raise SettingsError(
-            f"{kind} blocks are {blocks.dtype} {list(blocks.shape)} and should be uint8 [n_out, n * {known.block_bytes}]"
+            f"{kind} blocks are {blocks.dtype} {list(blocks.shape)}",
+            hint=f"they should be uint8 [n_out, n * {known.block_bytes}]",
         )
     n_out, n_units = blocks.shape[0], blocks.shape[1] // known.block_bytes
     n_in = n_units * known.block_weights
@@ -144,7 +146,8 @@ def pack(blocks: Bytes, kind: str) -> Bytes:
 
 def _kind(name: str) -> _Kind:
     if name not in _KINDS:
-        raise UnsupportedModel(f"there is no kernel for {name} weights", hint=f"there are kernels for {', '.join(KINDS)}")
+        hint = f"there are kernels for {', '.join(KINDS)}"
+        raise UnsupportedModel(f"there is no kernel for {name} weights", hint=hint)
     return _KINDS[name]
 
 
@@ -242,8 +245,8 @@ def _q4_k(blocks: Bytes) -> _Parts:
 
 
 def _q5_k(blocks: Bytes) -> _Parts:
-    fifth = blocks[..., 16:48, None].swapaxes(-1, -2) >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    codes = _k_codes(blocks[..., 48:]) | (fifth << 4).reshape(*blocks.shape[:-1], 256)
+    fifth = blocks[..., 16:48, None].swapaxes(-1, -2) >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
+    codes = _k_codes(blocks[..., 48:]) | (fifth << np.uint8(4)).reshape(*blocks.shape[:-1], 256)
     return _f16(blocks, 0, 2), _k_subscales(blocks[..., 4:16]), codes
 
 
@@ -251,8 +254,8 @@ def _q6_k(blocks: Bytes) -> _Parts:
     shape = blocks.shape[:-1]
     low = _halves(blocks[..., :128].reshape(*shape, 2, 64))  # each half: 64 low, 64 high
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    high = blocks[..., 128:192].reshape(*shape, 2, 1, 32) >> shifts & 3
-    codes = low | (high << 4).reshape(*shape, 2, 128)
+    high = blocks[..., 128:192].reshape(*shape, 2, 1, 32) >> shifts & np.uint8(3)
+    codes = low | (high << np.uint8(4)).reshape(*shape, 2, 128)
     return _f16(blocks, 208), blocks[..., 192:208].reshape(*shape, 8, 2), codes.reshape(*shape, 256)
 
 

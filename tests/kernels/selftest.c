@@ -2,7 +2,9 @@
  *
  * For machines that only an emulator or a sanitizer build can be had for. Random bytes are valid packed weights, and
  * every array lies in memory of exactly its size, so that a sanitizer sees any step outside. Prints one line per
- * variant; exit status 1 if one differs. With a number as argument: that many rounds.
+ * variant with a digest of all its outputs, to compare machines by; exit status 1 if one differs from the reference.
+ * Then damages headers: a damaged matrix is refused, or still describes the memory it lies in and can be multiplied.
+ * With a number as argument: that many rounds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +73,47 @@ static float *product(const er_variant *variant, const er_matrix *matrix, const 
     return y;
 }
 
+static uint64_t digest;
+
+static void add_to_digest(const float *values, size_t n) { /* FNV-1a over 32-bit words */
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
+    }
+}
+
+static void damage_headers(int rounds) {
+    int refused = 0, accepted = 0;
+    state = 2;
+    for (int round = 0; round < rounds; round++) {
+        er_matrix matrix;
+        const uint64_t n_out = 1 + next() % 40, n_in = 256 * (1 + next() % 3);
+        uint8_t *packed = random_matrix(KINDS[round % N_KINDS], n_out, n_in, &matrix);
+        const size_t bytes = ER_HEADER_BYTES + matrix.n_groups * matrix.group_bytes;
+        const size_t kept = next() % 4 ? bytes : next() % bytes;
+        uint8_t *copy = malloc(kept ? kept : 1);
+        memcpy(copy, packed, kept);
+        for (uint32_t i = next() % 3; i > 0 && kept >= ER_HEADER_BYTES; i--) {
+            const uint32_t position = next() % 40, value = next() % 20 * (next() & 1 ? 1 : 13);
+            copy[position] = (uint8_t)value;
+        }
+        if (er_open(copy, kept, &matrix) != NULL) {
+            refused++;
+        } else {
+            float *x = calloc(matrix.n_in, sizeof *x), *values = malloc(matrix.n_in * sizeof *values);
+            free(product(er_find_variant(NULL), &matrix, x, 1));
+            er_weights(&matrix, matrix.n_out - 1, values);
+            free(values);
+            free(x);
+            accepted++;
+        }
+        free(copy);
+        free(packed);
+    }
+    printf("damaged headers  %d refused, %d accepted\n", refused, accepted);
+}
+
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 400;
     int failures = 0;
@@ -82,11 +125,14 @@ int main(int argc, char **argv) {
             continue;
         }
         state = 1;
+        digest = UINT64_C(0xcbf29ce484222325);
         for (int round = 0; round < rounds; round++) {
             er_matrix matrix;
             const er_kind kind = KINDS[round % N_KINDS];
-            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 5) : 32 * (1 + next() % 80);
-            const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18), n_out = 1 + next() % 50;
+            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 12)
+                                                         : 32 * (1 + next() % 96);
+            const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18);
+            const size_t n_out = 1 + next() % 50;
             uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
             float *x = malloc(n_rows * n_in * sizeof *x);
             for (size_t r = 0; r < n_rows; r++)
@@ -95,6 +141,7 @@ int main(int argc, char **argv) {
             float *y = product(variant, &matrix, x, n_rows), *expected = product(&er_reference, &matrix, x, n_rows);
             if (memcmp(y, expected, n_rows * n_out * sizeof *y) != 0)
                 differing++;
+            add_to_digest(y, n_rows * n_out);
             /* One row alone, which must not feel the absence of the others. */
             const size_t row = next() % n_rows;
             float *alone = product(variant, &matrix, x + row * n_in, 1);
@@ -106,8 +153,10 @@ int main(int argc, char **argv) {
             free(x);
             free(packed);
         }
-        printf("%-16s %d rounds, %d differ\n", variant->name, rounds, differing);
+        printf("%-16s %d rounds, %d differ, digest %016llx\n", variant->name, rounds, differing,
+               (unsigned long long)digest);
         failures += differing != 0;
     }
+    damage_headers(5 * rounds);
     return failures != 0;
 }

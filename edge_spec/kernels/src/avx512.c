@@ -8,6 +8,7 @@
 #include "cpu.h"
 
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#include "quantise_avx2.h"
 #include "rows.h"
 
 /* How far ahead of use weights are asked for: about the time memory takes, at memory speed. */
@@ -15,7 +16,7 @@ enum { AHEAD_BYTES = 3456 };
 
 static bool runs_here(void) { return er_cpu_features().avx512_vnni; }
 
-ER_DEFINE_QUANTISE
+ER_DEFINE_QUANTISE(er_quantise_block_avx2)
 
 ER_INLINE __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
 

@@ -12,7 +12,33 @@ enum { QUARTER_GROUP = 4, AHEAD_BYTES = 1152 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
-ER_DEFINE_QUANTISE
+ER_INLINE er_quantised quantise_block(const float *x, int8_t *q) {
+    const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
+    float32x4_t values[8];
+    int32x4_t largest = vdupq_n_s32(0);
+    ER_UNROLL for (int i = 0; i < 8; i++) {
+        values[i] = vld1q_f32(x + 4 * i);
+        largest = vmaxq_s32(largest, vandq_s32(vreinterpretq_s32_f32(values[i]), magnitude));
+    }
+    er_quantised block;
+    float inverse;
+    if (!er_scale_of(vmaxvq_s32(largest), &block, &inverse)) {
+        memset(q, 0, ER_BLOCK);
+        return block;
+    }
+    ER_UNROLL for (int half = 0; half < 2; half++) {
+        int16x4_t narrow[4];
+        ER_UNROLL for (int i = 0; i < 4; i++) /* rounds half to even, as the reference does */
+            narrow[i] = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(values[4 * half + i], inverse)));
+        const int8x16_t whole = vcombine_s8(vmovn_s16(vcombine_s16(narrow[0], narrow[1])),
+                                            vmovn_s16(vcombine_s16(narrow[2], narrow[3])));
+        vst1q_s8(q + 16 * half, whole);
+        block.sum[half] = vaddlvq_s8(whole);
+    }
+    return block;
+}
+
+ER_DEFINE_QUANTISE(quantise_block)
 
 ER_INLINE float32x4_t halves(const uint8_t *at) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vreinterpret_u16_u8(vld1_u8(at))));

@@ -6,7 +6,7 @@
 
 static bool runs_here(void) { return true; }
 
-ER_DEFINE_QUANTISE
+ER_DEFINE_QUANTISE(er_quantise_block)
 
 static int32_t sum_of(er_kind kind, const uint8_t *block, int output, const int8_t *q, int from, int to) {
     int32_t sum = 0;

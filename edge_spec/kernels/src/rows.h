@@ -75,11 +75,11 @@ void er_multiply(const er_variant *variant, const er_matrix *matrix, const uint8
     case ER_Q6_K: CALL(ER_Q6_K); break;                                                                        \
     }
 
-/* Compiles the one source of quantisation once more, with the instructions of the file that says this. */
-#define ER_DEFINE_QUANTISE                                                                                     \
+/* er_variant.quantise from a quantiser of blocks. */
+#define ER_DEFINE_QUANTISE(quantise_block_)                                                                    \
     static void quantise(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks,             \
                          uint8_t *tile) {                                                                      \
-        er_quantise_tile(kind, x, stride, n_rows, n_blocks, tile);                                             \
+        er_quantise_tile(quantise_block_, kind, x, stride, n_rows, n_blocks, tile);                            \
     }
 
 #endif
