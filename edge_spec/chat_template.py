@@ -45,5 +45,5 @@ def render_chat(template: str, messages: Sequence[Mapping[str, str]], *, bos: st
         )
     except SecurityError as error:
         raise PromptError(f"the model's chat template does what it must not: {error}", hint="use --raw") from None
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+    except Exception as error:  # whatever a stranger's template may come to
         raise PromptError(f"the model's chat template fails: {error}", hint="use --raw, or another model") from None

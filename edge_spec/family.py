@@ -36,9 +36,9 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
 
 
 class OpenFamily:
-    """Opens target, drafter and intermediate model; whoever asks for one owns its cache.
+    """Opens target, drafter and intermediate model.
 
-    Weights belong to the family and are freed with it. Every opening is checked against the memory that is
+    Whoever asks for a model may close it; the family closes what is left, and frees the weights. Every opening is checked against the memory that is
     available at that moment, before anything is loaded. Text becomes tokens by llama.cpp, whatever computes.
 
     Args:
@@ -67,6 +67,7 @@ class OpenFamily:
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
+        self._models: list[LanguageModel] = []
         self._claimed: set[Path] = set()
         self._claimed_bytes = 0
         self._scratch: TemporaryDirectory[str] | None = None
@@ -88,7 +89,9 @@ class OpenFamily:
         return self._load("target", vocab_only=self._engines["target"] != "llama")
 
     def close(self) -> None:
-        """Free all weights; models must be closed before."""
+        """Free everything: models, closed already or not, and then the weights below them."""
+        for model in self._models:
+            model.close()
         for weights in self._weights.values():
             weights.close()
         self._weights.clear()
@@ -127,7 +130,9 @@ class OpenFamily:
             self._device,
             hint="use a smaller --ctx, a smaller model, or --speculation off",
         )
-        return self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        self._models.append(opened[0])
+        return opened
 
     def _open_llama(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)

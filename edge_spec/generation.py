@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -51,7 +51,6 @@ class Generation(Iterator[str]):
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
-        on_finish: Callable[[], None] = lambda: None,
     ) -> None:
         n_ctx = speculator.model.n_ctx
         if not prompt:
@@ -75,9 +74,10 @@ class Generation(Iterator[str]):
         self._stream = TextStream(stop)
         self._ready: list[str] = []
         self._written: list[str] = []
-        self._on_finish = on_finish
         self._started = False
         self._cancelled = threading.Event()
+        # Held while a piece is written; whoever closes waits for it.
+        self._advancing = threading.RLock()
 
     @property
     def text(self) -> str:
@@ -97,29 +97,35 @@ class Generation(Iterator[str]):
             self._speculator.model.cancel()
 
     def close(self) -> None:
-        """Stop now; for whoever does not want the rest. Not from another thread: that is ``cancel``."""
-        self._end("cancelled")
+        """Stop, from any thread, and wait until it has stopped; for whoever does not want the rest."""
+        self.cancel()
+        with self._advancing:
+            self._end("cancelled")
 
     def __next__(self) -> str:
-        try:
-            while self.finish_reason is None and not self._ready:
-                if self._cancelled.is_set():
-                    raise Cancelled
-                if self._started:
-                    self._round()
-                else:
-                    self._begin()
-        except Cancelled:
-            self._end("cancelled")
-        except BaseException:
-            self._end("cancelled")
-            raise
-        if not self._ready:
-            raise StopIteration
-        piece = "".join(self._ready)
-        self._ready.clear()
-        self._written.append(piece)
-        return piece
+        with self._advancing:
+            try:
+                while self.finish_reason is None and not self._ready:
+                    self._advance()
+            except Cancelled:
+                self._end("cancelled")
+            except BaseException:
+                self._end("cancelled")
+                raise
+            if not self._ready:
+                raise StopIteration
+            piece = "".join(self._ready)
+            self._ready.clear()
+            self._written.append(piece)
+            return piece
+
+    def _advance(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+        if self._started:
+            self._round()
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
@@ -160,8 +166,6 @@ class Generation(Iterator[str]):
 
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
-        on_finish, self._on_finish = self._on_finish, lambda: None
         held = self._stream.finish()
         if held:
             self._ready.append(held)
-        on_finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -76,7 +77,8 @@ class TextModel:
         self._chat_template = chat_template
         self._on_close = on_close
         self._turn = threading.Lock()
-        self._writer: tuple[int, Generation] | None = None
+        # Weak: a reply that nobody reads any more must go, and give its turn back.
+        self._writer: tuple[int, weakref.ref[Generation]] | None = None
         self._closed = False
 
     @property
@@ -187,10 +189,10 @@ class TextModel:
             return
         self._closed = True
         writer = self._writer
-        if writer is not None:
-            writer[1].cancel()
-            if writer[0] == threading.get_ident():
-                writer[1].close()
+        reply = writer[1]() if writer is not None else None
+        if reply is not None:
+            reply.close()
+        del reply
         with self._turn:
             self._speculator.close()
             self._on_close()
@@ -217,7 +219,7 @@ class TextModel:
         if self._closed:
             self._turn.release()
             raise Closed("the model")
-        self._writer = (threading.get_ident(), generation)
+        self._writer = (threading.get_ident(), weakref.ref(generation))
 
     def _leave_turn(self) -> None:
         self._writer = None
@@ -228,14 +230,18 @@ class _TurnTaking(Generation):
     """A generation that holds its model's turn from its first piece to its end."""
 
     def __init__(self, owner: TextModel, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, on_finish=self._leave)
         self._owner = owner
         self._holds_turn = False
+        super().__init__(*args, **kwargs)
 
     def _begin(self) -> None:
         self._owner._enter_turn(self)
         self._holds_turn = True
         super()._begin()
+
+    def _end(self, reason: str) -> None:
+        super()._end(reason)
+        self._leave()
 
     def _leave(self) -> None:
         if self._holds_turn:

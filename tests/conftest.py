@@ -229,7 +229,7 @@ def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iter
     def open_it(role: str = "target", *, fresh: bool = False, **values: Any) -> LlamaModel:
         key = (role, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
-            values = {"n_ctx": 640, "n_threads": 2 if role == "target" else 1} | values
+            values = {"n_ctx": 640, "n_threads": 1} | values
             file = inspect(getattr(resolve_family("demo"), role)).fingerprint
             opened[key] = open_llama(
                 weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache

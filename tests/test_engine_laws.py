@@ -104,16 +104,16 @@ def test_plain_text_has_the_exact_law(
 
 
 def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
-    """The chi-square above can fail: it tells temperature 1 from 1.05."""
+    """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
     speculator = Speculator(TableModel(table), NoDrafter())
     seen: Counter[int] = Counter()
-    for seed in range(N_SEEDS):
-        asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.15}))
+    for seed in range(N_SEEDS // 5):
+        asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
         reply = Generation(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
         reply.read()
         seen[reply.token_ids[0]] += 1
-    wanted = np.array(law(table, [0], NEUTRAL)) * N_SEEDS
+    wanted = np.array(law(table, [0], NEUTRAL)) * (N_SEEDS // 5)
     assert chisquare([seen[token] for token in range(5)], wanted).pvalue < 1e-4
 
 

@@ -47,7 +47,12 @@ def open_llama(
 
 
 def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
-    """All that rounds on llama.cpp. Threads do not: each row of a product is summed by one of them."""
+    """All that rounds on llama.cpp.
+
+    Threads round only in the attention of a lone row, which is split among them in models whose rows differ from
+    width to width; everywhere else one thread sums up a row.
+    """
+    threads = () if widths else (("threads", "/".join(map(str, settings.threads))),)
     return NumericsProfile(
         engine="llama",
         facts=(
@@ -59,5 +64,6 @@ def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> Num
             ("n_ctx", str(settings.n_ctx)),
             ("prefill", str(settings.prefill_chunk)),
             ("widths", f"{widths[0]}+" if widths else "any"),
+            *threads,
         ),
     )

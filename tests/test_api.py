@@ -1,0 +1,314 @@
+"""Laws of the Python interface: one reply at a time, clear errors, and nothing that outlives its model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from edge_spec import TextModel, errors
+from edge_spec.backends.base import Logits
+from edge_spec.backends.table import TableModel, random_table
+from edge_spec.drafters.model import ModelDrafter
+from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, SettingsError
+from edge_spec.policy import FixedPolicy
+from edge_spec.speculator import Speculator
+from edge_spec.tree import Tree
+
+TABLE = random_table(5, order=1, seed=2, scale=1.0)
+
+
+class Speller:
+    """Five letters and a way to spell with them; no token ends a reply."""
+
+    adds_bos = False
+    bos = eos = -1
+
+    def piece(self, token: int) -> bytes:
+        return b"abcde"[token : token + 1]
+
+    def ends(self, token: int) -> bool:
+        return False
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        return ["abcde".index(letter) for letter in text]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return "".join("abcde"[token] for token in tokens)
+
+    def name(self, token: int) -> str:
+        return ""
+
+
+class Gated(TableModel):
+    """Stops in its decode, once its text is long enough, until the gate opens."""
+
+    def __init__(self, table: Logits, *, stop_at: int = 1 << 30) -> None:
+        super().__init__(table, n_ctx=400)
+        self.stop_at = stop_at
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def decode(self, tree: Tree) -> Logits:
+        if self.n_past >= self.stop_at:
+            self.reached.set()
+            assert self.gate.wait(20)
+        return super().decode(tree)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.gate.set()
+
+
+def text_model(model: TableModel | None = None, **values: Any) -> TextModel:
+    model = model or TableModel(TABLE, n_ctx=400)
+    speculator = Speculator(model, ModelDrafter(TableModel(TABLE, n_ctx=400)))
+    return TextModel(speculator, lambda: FixedPolicy(3), Speller(), mode="sequence", **values)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Start ``work``; what it returns or raises is put into the list."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+# --- one reply at a time
+
+
+def test_threads_take_turns_and_get_the_text_each_would_get_alone() -> None:
+    asked = [("abc", 1), ("cab", 2), ("e", 3), ("abcde", 4)]
+    alone = [text_model().generate(prompt, seed=seed, max_tokens=80).read() for prompt, seed in asked]
+    model = text_model()
+    barrier = threading.Barrier(len(asked))
+
+    def write(prompt: str, seed: int) -> str:
+        barrier.wait(20)
+        return "".join(model.generate(prompt, seed=seed, max_tokens=80))
+
+    threads = [in_thread(lambda p=prompt, s=seed: write(p, s)) for prompt, seed in asked]  # type: ignore[misc]
+    for thread, _ in threads:
+        thread.join(20)
+    assert [found for _, found in threads] == [[text] for text in alone]
+
+
+def test_a_second_thread_waits_for_its_turn() -> None:
+    gated = Gated(TABLE, stop_at=30)
+    model = text_model(gated)
+    first, first_found = in_thread(lambda: model.generate("a", seed=1, max_tokens=60).read())
+    assert gated.reached.wait(20)
+    second, second_found = in_thread(lambda: model.generate("b", seed=2, max_tokens=20).read())
+    second.join(0.2)
+    assert not second_found
+    gated.gate.set()
+    for thread in (first, second):
+        thread.join(20)
+    assert first_found == [text_model().generate("a", seed=1, max_tokens=60).read()]
+    assert second_found == [text_model().generate("b", seed=2, max_tokens=20).read()]
+
+
+def test_a_second_reply_in_the_same_thread_is_an_error_and_not_a_deadlock() -> None:
+    model = text_model()
+    first, second = model.generate("a", seed=1, max_tokens=30), model.generate("b", seed=2, max_tokens=30)
+    piece = next(first)
+    with pytest.raises(SettingsError) as caught:
+        next(second)
+    assert caught.value.hint
+    # The first goes on, and once it has ended the next may begin.
+    assert piece + "".join(first) == text_model().generate("a", seed=1, max_tokens=30).read()
+    assert model.generate("b", seed=2, max_tokens=30).read()
+
+
+def test_a_reply_that_is_closed_lets_the_next_one_begin() -> None:
+    model = text_model()
+    first = model.generate("a", seed=1)
+    next(first)
+    first.close()
+    assert first.finish_reason == "cancelled"
+    assert model.generate("b", seed=2, max_tokens=30).read()
+
+
+def test_a_reply_that_nobody_reads_to_its_end_lets_the_next_one_begin() -> None:
+    model = text_model()
+    expected = text_model().generate("b", seed=2, max_tokens=30).read()
+    for _ in model.generate("a", seed=1):
+        break
+    assert model.generate("b", seed=2, max_tokens=30).read() == expected
+
+
+def test_a_reply_that_failed_to_begin_lets_the_next_one_begin() -> None:
+    model = text_model()
+    for _ in range(2):
+        with pytest.raises(PromptTooLong):
+            model.generate("a" * 400)
+        with pytest.raises(SettingsError):
+            model.generate("a", max_tokens=-1)
+    assert model.generate("b", seed=2, max_tokens=3).read()
+
+
+# --- closing
+
+
+def test_close_ends_a_reply_that_another_thread_writes() -> None:
+    gated = Gated(TABLE, stop_at=30)
+    closed = threading.Event()
+    model = text_model(gated, on_close=closed.set)
+    reply = model.generate("a", seed=1)
+    thread, found = in_thread(reply.read)
+    assert gated.reached.wait(20)
+    model.close()
+    thread.join(20)
+    assert closed.is_set()
+    assert reply.finish_reason == "cancelled"
+    assert found == [reply.text]
+    assert text_model().generate("a", seed=1).read().startswith(reply.text)
+
+
+def test_close_in_the_midst_of_a_reply_of_the_same_thread() -> None:
+    with text_model() as model:
+        reply = model.generate("a", seed=1)
+        next(reply)
+    assert reply.finish_reason == "cancelled"
+    reply.read()
+
+
+def test_who_waits_for_a_turn_is_told_of_the_close() -> None:
+    gated = Gated(TABLE, stop_at=30)
+    model = text_model(gated)
+    first, _ = in_thread(model.generate("a", seed=1).read)
+    assert gated.reached.wait(20)
+    second, found = in_thread(model.generate("b", seed=2).read)
+    second.join(0.1)
+    model.close()
+    first.join(20)
+    second.join(20)
+    assert len(found) == 1
+    assert isinstance(found[0], Closed)
+
+
+def test_after_close_nothing_works() -> None:
+    model = text_model()
+    waiting = model.generate("a", seed=1)
+    model.close()
+    model.close()
+    for use in (lambda: model.generate("a"), lambda: model.tokenize("a"), lambda: model.detokenize([1]),
+                lambda: model.prompt_of("a"), lambda: next(waiting)):  # fmt: skip
+        with pytest.raises(Closed) as caught:
+            use()
+        assert caught.value.hint
+
+
+# --- what is asked for
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"temprature": 1.0}, SettingsError),
+        ({"temperature": -1.0}, SettingsError),
+        ({"temperature": "hot"}, SettingsError),
+        ({"seed": -1}, SettingsError),
+        ({"logit_bias": {5: 1.0}}, SettingsError),
+        ({"max_tokens": 0}, SettingsError),
+        ({"stop": ""}, SettingsError),
+        ({"stop": ["a", ""]}, SettingsError),
+        ({"tokens": [1]}, SettingsError),
+        ({"prompt": None}, SettingsError),
+        ({"prompt": ""}, PromptError),
+        ({"prompt": [{"role": "user", "content": "a"}]}, PromptError),
+        ({"prompt": None, "tokens": [5]}, PromptError),
+        ({"prompt": None, "tokens": [-1]}, PromptError),
+        ({"prompt": "a" * 400}, PromptTooLong),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_for_is_refused_at_once(asked: dict[str, Any], error: type[EdgeSpecError]) -> None:
+    model = text_model()
+    with pytest.raises(error) as caught:
+        model.generate(**({"prompt": "a"} | asked))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"temprature.*temperature"):
+        text_model().generate("a", temprature=1.0)
+
+
+def test_a_random_seed_can_be_found_and_used_again() -> None:
+    model = text_model()
+    first, second = model.generate("a", max_tokens=50), model.generate("a", max_tokens=50)
+    text = first.read()
+    assert first.settings.seed != second.settings.seed
+    assert model.generate("a", seed=first.settings.seed, max_tokens=50).read() == text
+    assert model.generate("a", seed=first.settings.seed, attempt=1, max_tokens=50).read() != text
+
+
+def test_tokens_stand_for_their_text() -> None:
+    model = text_model()
+    text = model.generate("cab", seed=1, max_tokens=20).read()
+    assert model.generate(tokens=model.tokenize("cab"), seed=1, max_tokens=20).read() == text
+    assert model.detokenize(model.tokenize("cab")) == "cab"
+
+
+def test_a_chat_template_makes_the_prompt() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}e{% endif %}"
+    model = text_model(chat_template=template)
+    assert model.has_chat_template
+    assert model.prompt_of("ab") == [0, 1, 4]
+    assert model.prompt_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]) == [0, 1, 4]
+    assert model.prompt_of("ab", raw=True) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for %}", "{{ raise_exception('no') }}", "{{ messages[0].nothing.more }}", "{{ ''.__class__.__mro__ }}",
+     "{{ messages.append(1) }}", "{{ 1 // 0 }}"],
+    ids=str,
+)  # fmt: skip
+def test_a_broken_or_hostile_template_is_a_prompt_error(template: str) -> None:
+    with pytest.raises(PromptError) as caught:
+        text_model(chat_template=template).generate("a")
+    assert "--raw" in caught.value.hint
+
+
+# --- errors
+
+
+def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
+    """The docstring draws it; whoever catches a branch catches what hangs below it."""
+    drawn: dict[str, str] = {}
+    above = ["EdgeSpecError"]
+    for line in errors.__doc__.splitlines() if errors.__doc__ else ():
+        name = line.strip(" │├└─").split(" ")[0]
+        if "─" in line:
+            depth = (len(line) - len(line.lstrip(" │├└─"))) // 4 - 1
+            above[depth:] = [name]
+            drawn[name] = above[depth - 1]
+    assert set(errors.__all__) == {"EdgeSpecError", *drawn}
+    for name, parent in drawn.items():
+        error = getattr(errors, name)
+        assert error.__bases__ == (getattr(errors, parent),), name
+        assert issubclass(error, EdgeSpecError)
+    everything = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert {error.__name__ for error in everything if issubclass(error, Exception)} == set(errors.__all__)
+
+
+def test_an_error_is_one_line_that_says_what_to_do_next() -> None:
+    error = SettingsError("this is wrong", hint="do that")
+    assert str(error) == "this is wrong; do that"
+    assert str(SettingsError("this is wrong")) == "this is wrong"
+    too_long = PromptTooLong(n_prompt=30, n_ctx=20)
+    assert "30" in str(too_long)
+    assert "20" in str(too_long)
+    needed = errors.OutOfMemory("x", needed_bytes=3 << 30, available_bytes=1 << 30, hint="less")
+    assert "3,072 MiB" in str(needed)
+    assert "1,024 MiB" in str(needed)

@@ -1,0 +1,235 @@
+"""Laws of loading: the demo family writes the same text in every mode, and bad input is one clear sentence."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edge_spec
+from edge_spec.errors import (
+    Closed,
+    EdgeSpecError,
+    ModelNotFound,
+    NotAModel,
+    OutOfMemory,
+    PromptTooLong,
+    SettingsError,
+    TruncatedModel,
+    UnsupportedModel,
+    VocabularyMismatch,
+)
+from edge_spec.models import resolve_family
+from edge_spec.speculation import MODES
+from edge_spec.speculator import Round
+
+DEMO = resolve_family("demo")
+DRAFTER = DEMO.draft or DEMO.target
+
+
+@pytest.fixture
+def load(probe_cache: Path) -> Callable[..., edge_spec.TextModel]:
+    def load_it(model: Any = "demo", **values: Any) -> edge_spec.TextModel:
+        # One thread: two that wait for each other on a busy machine are slower.
+        return edge_spec.load(model, **({"cache_dir": probe_cache, "n_ctx": 400, "n_threads": 1} | values))
+
+    return load_it
+
+
+class Random:
+    """A policy that draws the limit of every round."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    def limit(self) -> int:
+        return self._random.randint(0, 12)
+
+    def learn(self, done: Round) -> None:
+        """Learns nothing."""
+
+
+# --- the same text
+
+
+def replies(model: edge_spec.TextModel, prompts: list[str]) -> list[tuple[Any, ...]]:
+    with model:
+        if model.identity != "bitwise":
+            pytest.skip("on this device rows depend on how many are computed together")
+        written = []
+        for n, prompt in enumerate(prompts):
+            for asked in ({"temperature": 0}, {"repeat_penalty": 1.2, "logit_bias": {261: -2.0}}):
+                reply = model.generate(prompt, raw=n % 2 == 1, seed=n, max_tokens=32, **asked)
+                written.append((reply.read(), tuple(reply.token_ids), reply.finish_reason))
+        # Long enough to cross 256 cells, where llama.cpp changes its path.
+        ends = dict.fromkeys(range(4), float("-inf"))
+        reply = model.generate(prompts[0] * 9, raw=True, seed=1, max_tokens=240, temperature=1.0, logit_bias=ends)
+        written.append((reply.read(), tuple(reply.token_ids), reply.finish_reason))
+    return written
+
+
+def test_the_demo_writes_the_same_text_in_every_mode(
+    load: Callable[..., edge_spec.TextModel], prompts: list[str]
+) -> None:
+    plain = replies(load(speculation="off"), prompts[:3])
+    assert len(plain[-1][1]) == 240
+    for mode in [*MODES, "auto"]:
+        assert replies(load(speculation=mode), prompts[:3]) == plain, mode
+    for mode in ("tree", "hierarchy"):
+        assert replies(load(speculation=mode, policy=Random()), prompts[:3]) == plain, f"{mode}, random limits"
+
+
+def test_the_profile_says_what_rounds_and_not_how_it_speculates(load: Callable[..., edge_spec.TextModel]) -> None:
+    names = set()
+    for mode in ("off", "tree", "hierarchy"):
+        with load(speculation=mode) as model:
+            names.add(model.profile.name)
+            assert model.mode == mode
+    assert len(names) == 1
+    for other in ({"n_ctx": 401}, {"kv_k": "f16"}):
+        with load(DRAFTER, speculation="off", **other) as model:
+            names.add(model.profile.name)
+    with load(DRAFTER, speculation="off") as model:
+        names.add(model.profile.name)
+    assert len(names) == 4
+
+
+def test_after_close_nothing_works(load: Callable[..., edge_spec.TextModel]) -> None:
+    model = load(DRAFTER)
+    model.close()
+    model.close()
+    with pytest.raises(Closed):
+        model.generate("a")
+
+
+# --- bad files
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def check(error: EdgeSpecError, path: Path) -> None:
+    """One line that names the file and the next step."""
+    assert path.name in str(error)
+    assert error.hint
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", (NotAModel, TruncatedModel)),
+        (b"Once upon a time there was a text.\n" * 99, (NotAModel,)),
+        (random.Random(1).randbytes(50_000), (NotAModel,)),
+        (b"GGUF" + random.Random(2).randbytes(50_000), (NotAModel, TruncatedModel, UnsupportedModel)),
+        (b"PK\x03\x04" + bytes(1000), (NotAModel,)),
+    ],
+    ids=["empty", "text", "random bytes", "random GGUF", "zip"],
+)
+@pytest.mark.parametrize("role", ["model", "draft", "middle"])
+def test_what_is_no_model_is_refused(
+    load: Callable[..., Any], tmp_path: Path, role: str, content: bytes, expected: tuple[type[EdgeSpecError], ...]
+) -> None:
+    path = written(tmp_path / "bad.gguf", content)
+    asked = {"model": path} if role == "model" else {role: path, "speculation": "hierarchy"}
+    with pytest.raises(expected) as caught:
+        load(**asked)
+    check(caught.value, path)
+
+
+def test_what_is_not_there_is_refused(load: Callable[..., Any], tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.gguf", tmp_path):
+        with pytest.raises(ModelNotFound) as caught:
+            load(path)
+        check(caught.value, path)
+        with pytest.raises(ModelNotFound):
+            load(draft=path)
+    with pytest.raises(ModelNotFound, match="demo"):
+        load("no-such-family")
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.2, 0.5, 0.99, 0.999999])
+def test_a_truncated_model_is_refused(load: Callable[..., Any], tmp_path: Path, share: float) -> None:
+    whole = DRAFTER.read_bytes()
+    path = written(tmp_path / "cut.gguf", whole[: int(len(whole) * share)])
+    with pytest.raises(TruncatedModel) as caught:
+        load(path)
+    check(caught.value, path)
+
+
+@pytest.mark.parametrize("name", [b"lamba", b"mamba", b"t5enc"], ids=lambda name: name.decode())
+def test_an_architecture_that_cannot_be_run_is_refused(
+    load: Callable[..., Any], tmp_path: Path, name: bytes
+) -> None:
+    """The header stays sound; what it promises is unknown, or not what the file holds."""
+    path = written(tmp_path / "other.gguf", DRAFTER.read_bytes().replace(b"llama", name))
+    with pytest.raises(UnsupportedModel) as caught:
+        load(path)
+    check(caught.value, path)
+
+
+def test_a_drafter_with_another_vocabulary_is_refused(load: Callable[..., Any], tmp_path: Path) -> None:
+    whole = DRAFTER.read_bytes()
+    word = "Ġthe".encode()
+    assert word in whole
+    path = written(tmp_path / "other.gguf", whole.replace(word, "Ġteh".encode(), 1))
+    with pytest.raises(VocabularyMismatch) as caught:
+        load(draft=path)
+    check(caught.value, path)
+    # What is not needed is not looked at.
+    load(draft=path, speculation="ngram").close()
+
+
+def test_the_process_survives_and_loads_a_good_model_after_bad_ones(
+    load: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    for content in (b"", b"GGUF", DRAFTER.read_bytes()[:-1], DRAFTER.read_bytes().replace(b"llama", b"lamba")):
+        with pytest.raises(EdgeSpecError):
+            load(written(path, content))
+    shutil.copy(DRAFTER, path)
+    with load(path) as model:
+        assert model.generate("A", max_tokens=4, raw=True).read()
+
+
+# --- bad settings
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"n_ctx": 0}, SettingsError),
+        ({"n_ctx": -5}, SettingsError),
+        ({"n_ctx": 2_000_000_000}, OutOfMemory),
+        ({"speculation": "magic"}, SettingsError),
+        ({"draft_limit": -1, "speculation": "sequence"}, SettingsError),
+        ({"kv_k": "q9"}, SettingsError),
+        ({"n_treads": 2}, SettingsError),
+        ({"model": DEMO.target, "speculation": "tree"}, SettingsError),
+        ({"model": DEMO.target, "draft": DEMO.draft, "speculation": "hierarchy"}, SettingsError),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_loaded_so_is_refused(
+    load: Callable[..., Any], asked: dict[str, Any], error: type[EdgeSpecError]
+) -> None:
+    with pytest.raises(error) as caught:
+        load(**asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_longer_than_the_context_names_both_lengths(load: Callable[..., Any]) -> None:
+    with load(DRAFTER, n_ctx=16) as model:
+        with pytest.raises(PromptTooLong) as caught:
+            model.generate("many words " * 30)
+        assert caught.value.n_ctx == 16
+        assert caught.value.n_prompt > 16
+        reply = model.generate("A", raw=True)
+        reply.read()
+        assert len(reply.prompt) + len(reply.token_ids) <= 16
