@@ -38,8 +38,9 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
 class OpenFamily:
     """Opens target, drafter and intermediate model.
 
-    Whoever asks for a model may close it; the family closes what is left, and frees the weights. Every opening is checked against the memory that is
-    available at that moment, before anything is loaded. Text becomes tokens by llama.cpp, whatever computes.
+    Whoever asks for a model may close it; the family closes what is left, and frees the weights. Every opening
+    is checked against the memory that is available at that moment, before anything is loaded. Text becomes
+    tokens by llama.cpp, whatever computes.
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.

@@ -198,7 +198,8 @@ def _gather_floats(graph: Graph, store: Store, matrix: Matrix, ids: str, y: str)
 
 
 def _floats(matrix: Matrix) -> Array:
-    return np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
+    numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
+    return numbers
 
 
 FORMS: dict[str, Form] = {form.name: form for form in (Rows(), NBits())}

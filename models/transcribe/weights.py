@@ -48,5 +48,5 @@ class WeightsFile:
 
     def use(self, graph: Graph, name: str, *, shape: Sequence[int] = (), alias: str = "") -> str:
         kind, offset, own_shape, n_bytes = self._known[name]
-        at = {"location": WEIGHTS, "offset": offset, "length": n_bytes}
+        at: dict[str, str | int] = {"location": WEIGHTS, "offset": offset, "length": n_bytes}
         return graph.external(alias or name, kind, shape or own_shape, at)
