@@ -178,7 +178,8 @@ class NBits:
             return (unpacked[..., 0::2] | unpacked[..., 1::2] << 4).reshape(matrix.n_out, -1)
 
         def scales() -> Array:
-            return np.ascontiguousarray(parts()[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+            halves: npt.NDArray[np.float16] = np.ascontiguousarray(parts()[..., :2]).view(np.float16)
+            return halves[..., 0].astype(np.float32)
 
         store.put(matrix.name, codes)
         store.put(matrix.name + ".scales", scales)
