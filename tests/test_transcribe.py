@@ -163,6 +163,27 @@ def test_another_model_of_the_same_name_is_made_anew(gguf: Path, tmp_path: Path)
     assert first.folder != second.folder
 
 
+def test_a_change_that_the_fingerprint_misses_is_noticed(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "F32"))
+    first = transcribe(inspect(path), tmp_path / "cache")
+    weights = (first.folder / "weights.bin").read_bytes()
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1  # samples are taken from the middle of a tensor
+    path.write_bytes(data)
+    second = transcribe(inspect(path), tmp_path / "cache")
+    assert second.folder == first.folder
+    assert (second.folder / "weights.bin").read_bytes() != weights
+
+
+def test_a_copy_of_a_model_shares_its_transcription(gguf: Path, tmp_path: Path) -> None:
+    made: list[int] = []
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(gguf.read_bytes())
+    for path in (gguf, copy, gguf, copy):
+        transcribe(inspect(path), tmp_path / "cache", on_start=lambda: made.append(1))
+    assert made == [1]
+
+
 def _delete(path: Path) -> None:
     path.unlink()
 
@@ -178,16 +199,17 @@ def _scribble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_delete, _shorten, _scribble])
-@pytest.mark.parametrize("name", ["weights.bin", "graph", "facts.json"])
+@pytest.mark.parametrize("name", ["weights.bin", "graph", "facts.json", "source.json"])
 def test_a_damaged_cache_is_rebuilt(gguf: Path, tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
     source = transcribe(inspect(gguf), tmp_path / "cache")
     name = source.graph(trees=True).name if name == "graph" else name
     whole = (source.folder / name).read_bytes()
     harm(source.folder / name)
-    assert read_transcription(source.folder) is None
+    assert name == "source.json" or read_transcription(source.folder) is None
     again = transcribe(inspect(gguf), tmp_path / "cache")
     assert again.folder == source.folder
     assert (again.folder / name).read_bytes() == whole
+    assert len(list(again.folder.iterdir())) == 4
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [source.folder.name]
 
 

@@ -23,6 +23,7 @@ from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
 from edge_spec.models.transcribe.forms import Form, best_form
 from edge_spec.models.transcribe.graph import Writer, matrices_of
+from edge_spec.models.transcribe.source import is_of, note_source
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
 __all__ = ["Transcription", "read_transcription", "transcribe"]
@@ -90,7 +91,7 @@ def transcribe(
     form = form or best_form()
     folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
     found = read_transcription(folder)
-    if found is not None:
+    if found is not None and is_of(folder, file.path):
         return found
     network = read_network(file, read_header(file.path))
     on_start()
@@ -101,7 +102,7 @@ def transcribe(
         _check_space(file, cache_dir, total)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=cache_dir, ignore_cleanup_errors=True) as made:
             _write(network, form, Path(made), lambda done: progress(done, total))
-            _put_in_place(Path(made), folder)
+            _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(file, cache_dir, total) from error
@@ -174,9 +175,10 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
         "files": _digests(folder, attention),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
+    note_source(folder, network.header.path)
 
 
-def _put_in_place(made: Path, folder: Path) -> None:
+def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
     """Move a finished folder to its name. Whoever comes second to a sound one leaves it there."""
     for _ in range(3):
         try:
@@ -186,9 +188,9 @@ def _put_in_place(made: Path, folder: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES):
                 raise
-        if read_transcription(folder) is not None:
+        if read_transcription(folder) is not None and is_of(folder, file.path):
             return
-        # Damaged: out of the way first, so that nobody ever sees a half of it.
+        # Damaged or of another content: out of the way first, so that nobody ever sees a half of it.
         out = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             folder.rename(out / "damaged")
