@@ -175,7 +175,8 @@ class NBits:
                 return (stored ^ 128).reshape(matrix.n_out, -1)  # the same number above a zero point of 128
             # GGUF: byte i holds weights i and i + 16. Here: weights 2i and 2i + 1.
             unpacked = np.concatenate([stored & 15, stored >> 4], axis=-1)
-            return (unpacked[..., 0::2] | unpacked[..., 1::2] << 4).reshape(matrix.n_out, -1)
+            packed: Array = (unpacked[..., 0::2] | unpacked[..., 1::2] << 4).reshape(matrix.n_out, -1)
+            return packed
 
         def scales() -> Array:
             halves: npt.NDArray[np.float16] = np.ascontiguousarray(parts()[..., :2]).view(np.float16)
