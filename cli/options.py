@@ -7,10 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
+from edge_spec.engines import ENGINES
+
 __all__ = ["load_arguments", "model_options", "sampler_arguments", "sampler_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_ENGINE = click.Choice(["auto", *ENGINES])
+_PASSED = ("model", "draft", "middle", "engine", "draft_engine", "middle_engine", "draft_limit")
 _SAMPLER = {
     "temperature": (float, "Divides the logits; 0 takes the best token. [default: 0.8]"),
     "top_k": (int, "Keep the k best tokens; 0 for all. [default: 40]"),
@@ -31,6 +35,9 @@ def model_options(command: Command) -> Command:
         click.argument("model", default="demo"),
         click.option("--draft", metavar="PATH", help="The drafter's GGUF; the demo family brings its own."),
         click.option("--middle", metavar="PATH", help="The intermediate model's GGUF, for the hierarchy."),
+        click.option("--engine", type=_ENGINE, help="What runs the models. [default: auto]"),
+        click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
+        click.option("--middle-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"),
         click.option("--draft-limit", type=int, metavar="N", help="Most tokens drafted per round."),
         click.option("--ctx", type=int, metavar="N", help="Most tokens of prompt and reply together."),
         click.option("--threads", type=int, metavar="N", help="Threads; 0 for the number of cores. [default: 0]"),
@@ -45,7 +52,7 @@ def model_options(command: Command) -> Command:
 
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``edge_spec.load`` from the values of ``model_options``, taken only where given."""
-    arguments = {name: values[name] for name in ("model", "draft", "middle", "draft_limit") if values[name] is not None}
+    arguments = {name: values[name] for name in _PASSED if values[name] is not None}
     arguments["verbose"] = values["verbose"]
     arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {sentence} ...", err=True)
     for option, name in (("ctx", "n_ctx"), ("threads", "n_threads"), ("threads_batch", "n_threads_batch")):

@@ -12,6 +12,7 @@
     │   └── PromptTooLong
     ├── ContextFull               no room for one more token
     ├── OutOfMemory               it would not fit; both numbers are in the error
+    ├── DiskFull                  a file would not fit; both numbers are in the error
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── Closed                    used after close()
     ├── StateError                saved state that is damaged or of another model
@@ -28,6 +29,7 @@ __all__ = [
     "Cancelled",
     "Closed",
     "ContextFull",
+    "DiskFull",
     "EdgeSpecError",
     "ModelFileError",
     "ModelNotFound",
@@ -118,6 +120,19 @@ class OutOfMemory(EdgeSpecError):
         mib = 1 << 20
         super().__init__(
             f"{what} needs {-(-needed_bytes // mib):,} MiB and {available_bytes // mib:,} MiB are available", hint=hint
+        )
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
+class DiskFull(EdgeSpecError):
+    """A file that is to be written needs more room than the disk has."""
+
+    def __init__(self, what: str, *, needed_bytes: int, available_bytes: int, hint: str) -> None:
+        mib = 1 << 20
+        super().__init__(
+            f"{what} needs {-(-needed_bytes // mib):,} MiB of disk and {available_bytes // mib:,} MiB are free",
+            hint=hint,
         )
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes

@@ -10,6 +10,7 @@ from typing import Any
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.library import library
 from edge_spec.drafters.plain import NoDrafter
+from edge_spec.engines import engines_of, refuse_idle_settings
 from edge_spec.errors import SettingsError
 from edge_spec.family import OpenFamily
 from edge_spec.memory import probe as probe_device
@@ -33,6 +34,9 @@ def load(
     draft: StrPath | None = None,
     middle: StrPath | None = None,
     speculation: str | Mode = "auto",
+    engine: str = "auto",
+    draft_engine: str | None = None,
+    middle_engine: str | None = None,
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
@@ -48,18 +52,22 @@ def load(
         draft: path of the drafter's GGUF; a family brings its own.
         middle: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
+        engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
+            or ``auto``, which is llama.cpp.
+        draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
         n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096.
-        cache_dir: where what was found out about this device is kept; the user's cache directory by default,
-            None for nowhere.
+        cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
+            directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
     Raises:
         ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
-        OutOfMemory: it would not fit. SettingsError: a setting is out of range or contradicts another.
+        OutOfMemory: it would not fit. DiskFull: a transcription would not.
+        SettingsError: a setting is out of range or contradicts another.
     """
     for name, value in (("model", model), ("draft", draft), ("middle", middle)):
         if value is not None:
@@ -70,6 +78,8 @@ def load(
     given = _given(draft_path, middle_path)
     mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
     require_models(mode, given)
+    engines = engines_of(engine, draft_engine, middle_engine)
+    refuse_idle_settings(engines, ("target", *mode.needs), llama)
     target_file = inspect(family.target)
     draft_file = inspect(draft_path) if draft_path and "draft" in mode.needs else None
     middle_file = inspect(middle_path) if middle_path and "middle" in mode.needs else None
@@ -84,7 +94,7 @@ def load(
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, probe_device=probe_device,
+        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
         cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
@@ -129,7 +139,7 @@ def _assemble(
         speculator,
         # What an adaptive policy has learned about this device holds for the next reply as well.
         (lambda: first) if first else new_policy,
-        opened.weights("target"),
+        opened.tokenizer(),
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=template,

@@ -83,7 +83,7 @@ def test_what_probing_found_is_remembered(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [memory]
     with monkeypatch.context() as patch:
         # The package shows the function of that name, not the module.
-        home = sys.modules["edge_spec.backends.llama.probe"]
+        home = sys.modules["edge_spec.backends.probe"]
         patch.setattr(home, "probe", lambda model: pytest.fail("probed again"))
         assert open_it() == first
         assert open_it(n_ctx=50) == first

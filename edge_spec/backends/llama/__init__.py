@@ -11,9 +11,9 @@ from pathlib import Path
 from edge_spec.backends.base import NumericsProfile, Traits
 from edge_spec.backends.llama.context import LlamaModel
 from edge_spec.backends.llama.library import library
-from edge_spec.backends.llama.probe import ProbeResult, probe, probe_cached
 from edge_spec.backends.llama.settings import LlamaSettings
 from edge_spec.backends.llama.weights import LlamaWeights
+from edge_spec.backends.probe import ProbeResult, probe, probe_cached
 
 __all__ = ["LlamaModel", "LlamaSettings", "LlamaWeights", "ProbeResult", "open_llama", "probe"]
 

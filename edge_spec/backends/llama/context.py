@@ -12,8 +12,8 @@ from edge_spec.backends.base import Logits, NumericsProfile, Traits
 from edge_spec.backends.llama.branches import Branches, in_plain_order
 from edge_spec.backends.llama.library import KV_TYPES, AbortFlag, library
 from edge_spec.backends.llama.settings import LlamaSettings
-from edge_spec.backends.llama.state import pack_state, unpack_state
 from edge_spec.backends.llama.weights import LlamaWeights
+from edge_spec.backends.state import pack_state, unpack_state
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
 from edge_spec.tree import EMPTY, Tree
 

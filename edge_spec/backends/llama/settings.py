@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from edge_spec.backends.llama.library import KV_TYPES
+from edge_spec.backends.threads import physical_cores
 from edge_spec.errors import SettingsError
 from edge_spec.requirements import require_whole
 
@@ -67,12 +67,5 @@ class LlamaSettings:
     @property
     def threads(self) -> tuple[int, int]:
         """Threads for one row and for many, resolved."""
-        n = self.n_threads or _physical_cores()
+        n = self.n_threads or physical_cores()
         return n, self.n_threads_batch or n
-
-
-def _physical_cores() -> int:
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))

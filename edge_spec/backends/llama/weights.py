@@ -17,17 +17,22 @@ __all__ = ["LlamaWeights"]
 class LlamaWeights:
     """The weights of a GGUF, and its tokeniser.
 
+    Args:
+        repack: let the library copy weights into a layout that computes faster; else they stay mapped.
+        vocab_only: load the tokeniser and no weights; no context can be made of it.
+
     Raises:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
     """
 
-    def __init__(self, path: Path, *, repack: bool = True) -> None:
+    def __init__(self, path: Path, *, repack: bool = True, vocab_only: bool = False) -> None:
         lib = library()
         self._c = lib.c
         self.path = path
         params = self._c.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = repack
+        params.vocab_only = vocab_only
         lib.complaint()
         self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
         if not self._handle:

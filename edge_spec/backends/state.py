@@ -1,4 +1,4 @@
-"""A saved cache: llama.cpp's bytes in an envelope that tells damage and strangers."""
+"""A saved cache: an engine's bytes in an envelope that tells damage and strangers."""
 
 from __future__ import annotations
 

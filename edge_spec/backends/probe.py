@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from edge_spec.backends.base import Logits, Traits
-from edge_spec.backends.llama.context import LlamaModel
+from edge_spec.backends.base import LanguageModel, Logits, Traits
 from edge_spec.errors import BackendError
 from edge_spec.tree import Tree
 
-__all__ = ["ProbeResult", "probe", "probe_cached"]
+__all__ = ["ProbeResult", "Probed", "probe", "probe_cached"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -32,6 +32,36 @@ another path for a lone row (it pads to 512 cells), and one that has passed 512 
 _VERSION = 3
 
 
+class ProbedSettings(Protocol):
+    """What a probe has to know of an engine's settings, which are a dataclass."""
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of one decode that returns logits."""
+
+    @property
+    def trees(self) -> bool:
+        """Whether the model was opened for trees."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether rows have to be bit-identical to count as alike."""
+
+    @property
+    def threads(self) -> object:
+        """Threads, resolved."""
+
+
+class Probed(LanguageModel, Protocol):
+    """A model whose traits can be set to what was found."""
+
+    traits: Traits
+
+    @property
+    def settings(self) -> ProbedSettings:
+        """The settings that it was opened with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
     """Traits, and seconds of one decode by number of rows as measured in passing."""
@@ -40,7 +70,7 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: LlamaModel) -> ProbeResult:
+def probe(model: Probed) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
@@ -80,7 +110,7 @@ def probe(model: LlamaModel) -> ProbeResult:
     return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
 
 
-def _probe_drafter(model: LlamaModel, text: Sequence[int]) -> ProbeResult:
+def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
     model.prefill(text[model.n_past : _depths(model)[0]])
     trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
     model.rollback(0)
@@ -88,12 +118,12 @@ def _probe_drafter(model: LlamaModel, text: Sequence[int]) -> ProbeResult:
     return ProbeResult(traits=traits, seconds={})
 
 
-def _depths(model: LlamaModel) -> list[int]:
+def _depths(model: Probed) -> list[int]:
     """The depths that a text in this context can reach; never none."""
     return [min(_DEPTHS[0], model.n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= model.n_ctx)]
 
 
-def _can_rollback(model: LlamaModel, text: Sequence[int]) -> bool:
+def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
     try:
         model.prefill(text[:2])
         model.rollback(1)
@@ -102,7 +132,7 @@ def _can_rollback(model: LlamaModel, text: Sequence[int]) -> bool:
     return True
 
 
-def _rows(model: LlamaModel, tokens: Sequence[int], seconds: dict[int, float]) -> Logits:
+def _rows(model: Probed, tokens: Sequence[int], seconds: dict[int, float]) -> Logits:
     start = perf_counter()
     rows = model.decode(Tree.sequence(tokens)).copy()
     seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
@@ -123,7 +153,7 @@ def _largest_class(rows: Mapping[int, Logits]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
-def _takes_trees(model: LlamaModel, tokens: Sequence[int]) -> bool:
+def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
     root, first, side, deep = tokens
     try:
@@ -138,7 +168,7 @@ def _takes_trees(model: LlamaModel, tokens: Sequence[int]) -> bool:
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
 
 
-def probe_cached(model: LlamaModel, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None]) -> ProbeResult:
+def probe_cached(model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None]) -> ProbeResult:
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:
@@ -150,7 +180,7 @@ def probe_cached(model: LlamaModel, *, file: str, cache_dir: Path | None, on_pro
         on_probe()
         return probe(model)
     # n_ctx only decides how deep the probe can go.
-    settings = asdict(model.settings) | {"n_ctx": None, "threads": model.settings.threads}
+    settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
     profile = [fact for fact in model.profile.facts if fact[0] != "n_ctx"]
     facts = [_VERSION, file, settings, _depths(model), profile]
     name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()

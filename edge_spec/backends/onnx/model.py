@@ -1,0 +1,163 @@
+"""A language model on ONNX Runtime: one session, one KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_spec.backends.base import Logits, NumericsProfile, Traits
+from edge_spec.backends.onnx.caches import Place, new_cache
+from edge_spec.backends.onnx.session import Session
+from edge_spec.backends.onnx.settings import OnnxSettings
+from edge_spec.backends.state import pack_state, unpack_state
+from edge_spec.errors import Closed, ContextFull, StateError
+from edge_spec.models.transcribe import Transcription
+from edge_spec.tree import EMPTY, Tree
+
+__all__ = ["OnnxModel"]
+
+
+class OnnxModel:
+    """A transcription with a cache; see ``LanguageModel`` for what its methods promise.
+
+    The cells of the committed text are the first ``n_past`` of the cache, in its order, and the nodes of a
+    pending tree lie behind them in theirs. So to roll back is to count less, and to keep a side branch is to
+    move its cells up to the text.
+
+    Raises:
+        BackendError: ONNX Runtime cannot load it.
+    """
+
+    def __init__(
+        self, source: Transcription, settings: OnnxSettings, *, name: str, profile: NumericsProfile, traits: Traits
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self._name = name
+        self.profile = profile
+        self.traits = traits
+        # Drafts and padding come on top of what the user asked for, always equally many: they must not make
+        # a difference to the text that fits.
+        n_cells = settings.n_ctx + 2 * settings.max_rows
+        self._cache = new_cache(source, n_cells, settings.prefill_chunk, trees=settings.trees)
+        self._session = Session(
+            source,
+            self._cache,
+            most_tokens=settings.prefill_chunk,
+            most_rows=settings.max_rows,
+            n_threads=settings.threads,
+            spin=settings.spin,
+            trees=settings.trees,
+        )
+        self._n_past = 0
+        self._pending: Tree = EMPTY
+        self._closed = False
+
+    @property
+    def n_vocab(self) -> int:
+        return self._source.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._settings.n_ctx
+
+    @property
+    def n_past(self) -> int:
+        return self._n_past
+
+    @property
+    def settings(self) -> OnnxSettings:
+        """The settings this model was opened with."""
+        return self._settings
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._check(len(tokens))
+        self._pending = EMPTY
+        for start in range(0, len(tokens), self._settings.prefill_chunk):
+            chunk = tokens[start : start + self._settings.prefill_chunk]
+            n = len(chunk)
+            n_run = self.traits.padded(n)
+            self._fill(chunk, n_run)
+            self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
+            self._n_past += n
+
+    def decode(self, tree: Tree) -> Logits:
+        first = len(self._pending)
+        n = len(tree) - first
+        if not 1 <= n <= self._settings.max_rows:
+            raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
+        if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
+            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        self._check(len(tree))
+        if not (tree.is_sequence or self._settings.trees):
+            raise ValueError("this model takes sequences, not trees")
+        n_run = self.traits.padded(n)
+        self._fill(tree.tokens[first:], n_run)
+        # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
+        wanted = n if self._source.form == "rows" else n_run
+        # Should the run fail, nothing is pending any more.
+        self._pending = EMPTY
+        place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
+        rows = self._session.run(place, range(wanted))
+        self._pending = tree
+        return rows[:n]
+
+    def _fill(self, tokens: Sequence[int], n_run: int) -> None:
+        """Tokens, padded behind: what is computed there is overwritten by the next run."""
+        n = len(tokens)
+        self._session.ids[:n] = tokens
+        self._session.ids[n:n_run] = tokens[-1]
+
+    def keep(self, path: Sequence[int]) -> None:
+        for above, node in zip([-1, *path], path, strict=False):
+            if self._pending.parents[node] != above:
+                raise ValueError(f"{list(path)} is no path down the pending tree")
+        moved = [(place, node) for place, node in enumerate(path) if node != place]
+        if moved:
+            targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
+            self._cache.move(sources, targets)
+        self._n_past += len(path)
+        self._pending = EMPTY
+
+    def rollback(self, n_past: int) -> None:
+        self._open()
+        if not 0 <= n_past <= self._n_past:
+            raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
+        self._pending = EMPTY
+        self._n_past = n_past
+
+    def save(self) -> bytes:
+        self._open()
+        self._pending = EMPTY
+        return pack_state(self._cache.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
+
+    def restore(self, state: bytes) -> None:
+        self.rollback(0)
+        body, n_past = unpack_state(state, profile=self.profile.name)
+        if n_past > self.n_ctx:
+            raise StateError(
+                f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
+            )
+        if not self._cache.restore(body, n_past):
+            raise StateError("the saved state is damaged", hint="read the text again instead")
+        self._n_past = n_past
+
+    def cancel(self) -> None:
+        self._session.cancel()
+
+    def resume(self) -> None:
+        self._session.resume()
+
+    def close(self) -> None:
+        self._closed = True
+        self._session.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Closed(f"the model {self._name}")
+
+    def _check(self, n_new: int) -> None:
+        self._open()
+        if self._n_past + n_new > self._settings.n_ctx + self._settings.max_rows:
+            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)

@@ -1,0 +1,60 @@
+/* Attention one float at a time, and which variant to take. */
+#include "attention.h"
+
+#include "target.h"
+
+#define vec float
+#define WIDTH 1
+#define VARIANT er_attention_reference
+#define VARIANT_NAME "reference"
+#define RUNS_HERE true
+#define SCORE_QUERIES 4
+#define VALUE_QUERIES 2
+#define LOAD(at) (*(at))
+#define STORE(at, x) (*(at) = (x))
+#define SET1(x) (x)
+#define FMA(a, b, c) fmaf(a, b, c)
+#define ADD(a, b) ((a) + (b))
+#define SUB(a, b) ((a) - (b))
+#define MUL(a, b) ((a) * (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define EXPONENT(p, t) exponent(p, t)
+
+#include <string.h>
+static float exponent(float p, float t) {
+    uint32_t bits, whole;
+    memcpy(&bits, &p, 4);
+    memcpy(&whole, &t, 4);
+    bits += whole << 23;
+    memcpy(&p, &bits, 4);
+    return p;
+}
+#include "attention_body.h"
+
+#if ER_X86
+extern const er_attention_variant er_attention_avx512, er_attention_avx2;
+#elif ER_ARM
+extern const er_attention_variant er_attention_neon;
+#endif
+
+static const er_attention_variant *const variants[] = {
+#if ER_X86
+    &er_attention_avx512,
+    &er_attention_avx2,
+#elif ER_ARM
+    &er_attention_neon,
+#endif
+    &er_attention_reference,
+};
+
+const er_attention_variant *er_attention_find(const char *name) {
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if ((*name == '\0' || strcmp(name, variants[i]->name) == 0) && variants[i]->runs_here())
+            return variants[i];
+    return NULL;
+}
+
+size_t er_attention_scratch(const er_attention *a) {
+    const size_t stride = (a->n_text + a->n_pending + ER_LANES - 1) / ER_LANES * ER_LANES;
+    return ER_LANES * (2 * a->head_dim + stride) + a->n_pending;
+}

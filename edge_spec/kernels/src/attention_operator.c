@@ -1,0 +1,226 @@
+/* Attention as an operator of ONNX Runtime, in the domain edge_spec:
+ *
+ *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys f32[n_head_kv, cells / 16, head_dim, 16],
+ *                values f32[n_head_kv, cells, head_dim], cosines, sines f32[cells, head_dim / 2],
+ *                tree i32[1 + pending]) -> f32[1, rows, n_head head_dim]
+ *
+ * `tree` is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are
+ * the last of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), and variant for tests. The keys
+ * and values of the rows are entered into the cache, which is an input: whoever binds it gives leave to write.
+ */
+#include "attention.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ort_interface.h"
+
+enum {
+    /* A job's rows: enough to use a tile of keys again and again, few enough to spread a prompt. */
+    JOB_ROWS = 16,
+    /* Below this many multiplications waking other threads costs more than it saves. */
+    ALONE = 1 << 20,
+    N_INPUTS = 6,
+    MOST_DIMS = 8,
+};
+
+typedef struct {
+    const OrtApi *api;
+    int64_t n_head, n_head_kv, head_dim, interleaved;
+    const er_attention_variant *variant;
+} operator_state;
+
+#define TRY(call)                  \
+    do {                           \
+        OrtStatus *status_ = call; \
+        if (status_ != NULL)       \
+            return status_;        \
+    } while (0)
+
+static OrtStatus *refuse(const OrtApi *api, const char *message) {
+    return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
+}
+
+static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
+    operator_state state = {.api = api};
+    char name[64] = "";
+    size_t size = sizeof name;
+    (void)op;
+    TRY(api->KernelInfoGetAttribute_int64(info, "n_head", &state.n_head));
+    TRY(api->KernelInfoGetAttribute_int64(info, "n_head_kv", &state.n_head_kv));
+    TRY(api->KernelInfoGetAttribute_int64(info, "head_dim", &state.head_dim));
+    TRY(api->KernelInfoGetAttribute_int64(info, "interleaved", &state.interleaved));
+    OrtStatus *status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
+    if (status != NULL) {
+        api->ReleaseStatus(status);
+        name[0] = '\0';
+    }
+    state.variant = er_attention_find(name);
+    if (state.variant == NULL)
+        return refuse(api, "edge_spec.AttendRows: there is no such variant, or it cannot run on this CPU");
+    if (state.n_head_kv < 1 || state.n_head < 1 || state.n_head % state.n_head_kv || state.n_head > 65536 ||
+        state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MOST_HEAD_DIM)
+        return refuse(api, "edge_spec.AttendRows: impossible heads");
+    operator_state *kept = malloc(sizeof *kept);
+    if (kept == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
+    *kept = state;
+    *kernel = kept;
+    return NULL;
+}
+
+static void ORT_CALL destroy(void *kernel) { free(kernel); }
+
+/* An input's data, and its shape, which must have `rank` dimensions. */
+static OrtStatus *input(const OrtApi *api, OrtKernelContext *context, size_t i, size_t rank, int64_t *dims,
+                        void **data) {
+    const OrtValue *value;
+    OrtShape *shape;
+    size_t found;
+    TRY(api->KernelContext_GetInput(context, i, &value));
+    TRY(api->GetTensorTypeAndShape(value, &shape));
+    OrtStatus *status = api->GetDimensionsCount(shape, &found);
+    if (status == NULL && found == rank)
+        status = api->GetDimensions(shape, dims, rank);
+    api->ReleaseTensorTypeAndShapeInfo(shape);
+    if (status != NULL)
+        return status;
+    if (found != rank)
+        return refuse(api, "edge_spec.AttendRows: an input has the wrong number of dimensions");
+    return api->GetTensorMutableData((OrtValue *)value, data);
+}
+
+typedef struct {
+    er_attention a;
+    const er_attention_variant *variant;
+    size_t jobs_per_head;
+    atomic_bool lacked_memory;
+} work;
+
+static void store_job(void *user, size_t i) {
+    const work *w = user;
+    w->variant->store(&w->a, i);
+}
+
+static void attend_job(void *user, size_t i) {
+    work *w = user;
+    const size_t first = i % w->jobs_per_head * JOB_ROWS, left = w->a.n_rows - first;
+    /* ParallelFor does not say which thread runs a job, so each has scratch of its own, while it runs. */
+    float *scratch = malloc(sizeof(float) * er_attention_scratch(&w->a));
+    if (scratch == NULL) {
+        atomic_store(&w->lacked_memory, true);
+        return;
+    }
+    w->variant->attend(&w->a, i / w->jobs_per_head, first, left < JOB_ROWS ? left : JOB_ROWS, scratch);
+    free(scratch);
+}
+
+static OrtStatus *run_jobs(const OrtApi *api, OrtKernelContext *context, bool alone, void (*job)(void *, size_t),
+                           size_t n, work *w) {
+    if (!alone && n > 1)
+        return api->KernelContext_ParallelFor(context, job, n, 0, w);
+    for (size_t i = 0; i < n; i++)
+        job(w, i);
+    return NULL;
+}
+
+/* Depths of the pending nodes into depths[n]; false if a parent does not stand before its child. */
+static bool read_tree(const int32_t *parents, size_t n, int32_t *depths, bool *is_chain) {
+    *is_chain = true;
+    for (size_t i = 0; i < n; i++) {
+        if (parents[i] < -1 || parents[i] >= (int64_t)i)
+            return false;
+        *is_chain = *is_chain && parents[i] == (int32_t)i - 1;
+        depths[i] = parents[i] < 0 ? 0 : depths[parents[i]] + 1;
+    }
+    return true;
+}
+
+static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
+    const operator_state *state = kernel;
+    const OrtApi *api = state->api;
+    const size_t n_head = (size_t)state->n_head, n_head_kv = (size_t)state->n_head_kv, hd = (size_t)state->head_dim;
+    int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1];
+    void *data[N_INPUTS], *out_data;
+    TRY(input(api, context, 0, 3, qkv, &data[0]));
+    TRY(input(api, context, 1, 4, keys, &data[1]));
+    TRY(input(api, context, 2, 3, values, &data[2]));
+    TRY(input(api, context, 3, 2, cosines, &data[3]));
+    TRY(input(api, context, 4, 2, sines, &data[4]));
+    TRY(input(api, context, 5, 1, tree, &data[5]));
+    const int32_t *numbers = data[5];
+    const int64_t n_cells = values[1], n_pending = tree[0] - 1;
+    if (qkv[0] != 1 || qkv[2] != (int64_t)((n_head + 2 * n_head_kv) * hd) || keys[0] != state->n_head_kv ||
+        keys[1] * ER_LANES != n_cells || keys[2] != state->head_dim || keys[3] != ER_LANES ||
+        values[0] != state->n_head_kv || values[2] != state->head_dim || cosines[0] < n_cells ||
+        cosines[1] * 2 != state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
+        return refuse(api, "edge_spec.AttendRows: inputs have shapes that do not fit each other");
+    if (n_pending < qkv[1] || numbers[0] < 0 || numbers[0] + n_pending > n_cells)
+        return refuse(api, "edge_spec.AttendRows: the rows do not fit the cache");
+    int64_t dims[3] = {1, qkv[1], state->n_head * state->head_dim};
+    OrtValue *out;
+    TRY(api->KernelContext_GetOutput(context, 0, dims, 3, &out));
+    if (qkv[1] == 0)
+        return NULL;
+    TRY(api->GetTensorMutableData(out, &out_data));
+    work w = {
+        .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
+              .parents = numbers + 1, .out = out_data, .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending,
+              .n_text = (size_t)numbers[0], .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
+              .head_dim = hd, .interleaved = state->interleaved != 0},
+        .variant = state->variant,
+    };
+    w.jobs_per_head = (w.a.n_rows + JOB_ROWS - 1) / JOB_ROWS;
+    const size_t n_jobs = n_head_kv * w.jobs_per_head;
+    int32_t *depths = malloc(sizeof(int32_t) * w.a.n_pending);
+    if (depths == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
+    w.a.depths = depths;
+    OrtStatus *status = NULL;
+    if (!read_tree(w.a.parents, w.a.n_pending, depths, &w.a.is_chain)) {
+        status = refuse(api, "edge_spec.AttendRows: a parent does not stand before its child");
+    } else {
+        const bool alone = w.a.n_rows * n_head * hd * (w.a.n_text + w.a.n_pending) < ALONE;
+        status = run_jobs(api, context, alone, store_job, n_head_kv, &w);
+        if (status == NULL)
+            status = run_jobs(api, context, alone, attend_job, n_jobs, &w);
+    }
+    free(depths);
+    if (status == NULL && atomic_load(&w.lacked_memory))
+        status = api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
+    return status;
+}
+
+static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "AttendRows"; }
+static const char *ORT_CALL no_provider(const OrtCustomOp *op) { (void)op; return NULL; }
+static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) { (void)op; return i == 5 ? ORT_INT32 : ORT_FLOAT; }
+static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
+static int ORT_CALL output_type(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_FLOAT; }
+static size_t ORT_CALL n_outputs(const OrtCustomOp *op) { (void)op; return 1; }
+static int ORT_CALL required(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_INPUT_REQUIRED; }
+static int ORT_CALL default_memory(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_MEMORY_DEFAULT; }
+static int ORT_CALL one(const OrtCustomOp *op) { (void)op; return 1; }
+static int ORT_CALL last_version(const OrtCustomOp *op) { (void)op; return INT32_MAX; }
+
+const OrtCustomOp er_attend_rows = {
+    .version = ORT_VERSION,
+    .GetName = name,
+    .GetExecutionProviderType = no_provider,
+    .GetInputType = input_type,
+    .GetInputTypeCount = n_inputs,
+    .GetOutputType = output_type,
+    .GetOutputTypeCount = n_outputs,
+    .KernelDestroy = destroy,
+    .GetInputCharacteristic = required,
+    .GetOutputCharacteristic = required,
+    .GetInputMemoryType = default_memory,
+    .GetVariadicInputMinArity = one,
+    .GetVariadicInputHomogeneity = one,
+    .GetVariadicOutputMinArity = one,
+    .GetVariadicOutputHomogeneity = one,
+    .CreateKernelV2 = create,
+    .KernelComputeV2 = compute,
+    .GetStartVersion = one,
+    .GetEndVersion = last_version,
+};

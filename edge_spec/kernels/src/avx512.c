@@ -1,0 +1,153 @@
+/* AVX-512 with VNNI: a quad of 16 outputs is one register, and one instruction multiplies it with four inputs. */
+#include "target.h"
+
+#if ER_X86
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu.h"
+
+ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#include "quantise_avx2.h"
+#include "rows.h"
+
+/* How far ahead of use weights are asked for: about the time memory takes, at memory speed. */
+enum { AHEAD_BYTES = 3456 };
+
+static bool runs_here(void) { return er_cpu_features().avx512_vnni; }
+
+ER_DEFINE_QUANTISE(er_quantise_block_avx2)
+
+ER_INLINE __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
+
+ER_INLINE __m512 unsigned_bytes(const uint8_t *at) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at)));
+}
+
+ER_INLINE __m512 signed_bytes(const uint8_t *at) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
+}
+
+/* The eight quads of a block as unsigned bytes. */
+ER_INLINE void unpack(er_kind kind, const uint8_t *codes, __m512i quads[8]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    if (er_code_bits(kind) == 8) {
+        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = _mm512_loadu_si512(codes + 64 * j);
+        return;
+    }
+    ER_UNROLL for (int j = 0; j < 4; j++) {
+        const __m512i pair = _mm512_loadu_si512(codes + 64 * j);
+        quads[2 * j] = _mm512_and_si512(pair, low);
+        quads[2 * j + 1] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low);
+    }
+    if (er_code_bits(kind) == 5) {
+        const __m512i high = _mm512_loadu_si512(codes + 256), bit = _mm512_set1_epi8(16);
+        ER_UNROLL for (int j = 0; j < 8; j++) {
+            const __m512i moved = j < 4 ? _mm512_slli_epi16(high, j < 4 ? 4 - j : 0)
+                                        : _mm512_srli_epi16(high, j < 4 ? 0 : j - 4);
+            quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bit));
+        }
+    }
+    if (er_code_bits(kind) == 6) {
+        const __m512i bits = _mm512_set1_epi8(48);
+        ER_UNROLL for (int j = 0; j < 8; j++) {
+            const __m512i high = _mm512_loadu_si512(codes + 256 + 64 * (j / 4));
+            const int shift = 4 - 2 * (j % 4);
+            const __m512i moved = shift >= 0 ? _mm512_slli_epi16(high, shift >= 0 ? shift : 0)
+                                             : _mm512_srli_epi16(high, shift >= 0 ? 0 : -shift);
+            quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bits));
+        }
+    }
+}
+
+ER_INLINE __m512i multiply_quads(__m512i sum, const __m512i *quads, const uint8_t *q, int from, int to) {
+    ER_UNROLL for (int j = from; j < to; j++)
+        sum = _mm512_dpbusd_epi32(sum, quads[j], _mm512_set1_epi32(er_load_i32(q + 4 * j)));
+    return sum;
+}
+
+ER_INLINE __m512 add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, const uint8_t *activations,
+                           int rows, int r, __m512 acc) {
+    const uint8_t *q = activations + 32 * r, *scales = activations + 32 * rows, *firsts = scales + 4 * rows;
+    const __m512 scale = _mm512_set1_ps(er_load_f32(scales + 4 * r));
+    __m512i sum = _mm512_setzero_si512();
+    if (er_form_of(kind) != ER_MINIMUM)
+        sum = _mm512_set1_epi32(er_load_i32(firsts + 4 * r));
+    if (er_form_of(kind) == ER_HALVES) {
+        __m512i sum1 = _mm512_set1_epi32(er_load_i32(firsts + 4 * rows + 4 * r));
+        sum = multiply_quads(sum, quads, q, 0, 4);
+        sum1 = multiply_quads(sum1, quads, q, 4, 8);
+        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
+        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum1), _mm512_mul_ps(d1, scale), acc);
+    }
+    sum = multiply_quads(sum, quads, q, 0, 8);
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
+    if (er_form_of(kind) == ER_MINIMUM)
+        acc = _mm512_fmadd_ps(d1, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc);
+    return acc;
+}
+
+ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
+    const size_t unit_bytes = (size_t)er_unit_bytes(kind), tile_bytes = t->n_units * unit_bytes;
+    for (size_t g = 0; g < t->n_groups; g++) {
+        const uint8_t *head = t->weights + g * t->group_bytes, *end = head + tile_bytes, *a = t->activations;
+        float *out = t->out + g * ER_GROUP;
+        __m512 acc[ER_TILE_ROWS];
+        ER_UNROLL for (int r = 0; r < rows; r++)
+            acc[r] = t->first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + (size_t)r * t->out_stride);
+        for (; head < end; head += unit_bytes) {
+            const __m512 d = halves(head);
+            const __m512 m = er_form_of(kind) == ER_MINIMUM ? halves(head + 32) : d;
+            const uint8_t *block = head + er_head_bytes(kind);
+            /* What follows this pass over a group is the next group's pass, not the next bytes. */
+            const uint8_t *ahead = block + AHEAD_BYTES;
+            if (ahead >= end)
+                ahead += t->group_bytes - tile_bytes;
+            for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
+                __m512 d0 = d, d1 = m;
+                __m512i quads[8];
+                ER_UNROLL for (int line = 0; line < (er_block_bytes(kind) + 63) / 64; line++)
+                    _mm_prefetch((const char *)ahead + b * er_block_bytes(kind) + 64 * line, _MM_HINT_T0);
+                if (er_form_of(kind) == ER_HALVES) {
+                    d0 = _mm512_mul_ps(d, signed_bytes(block));
+                    d1 = _mm512_mul_ps(d, signed_bytes(block + 16));
+                } else if (er_has_subscales(kind)) {
+                    d0 = _mm512_mul_ps(d, unsigned_bytes(block));
+                    d1 = _mm512_xor_ps(_mm512_mul_ps(m, unsigned_bytes(block + 16)), _mm512_set1_ps(-0.0f));
+                }
+                unpack(kind, block + (er_has_subscales(kind) ? 32 : 0), quads);
+                ER_UNROLL for (int r = 0; r < rows; r++) acc[r] = add_block(kind, quads, d0, d1, a, rows, r, acc[r]);
+                a += ER_ACTIVATION_BYTES * rows;
+            }
+        }
+        ER_UNROLL for (int r = 0; r < rows; r++) {
+            const __mmask16 is_nan = t->last ? _mm512_cmp_ps_mask(acc[r], acc[r], _CMP_UNORD_Q) : 0;
+            acc[r] = _mm512_mask_mov_ps(acc[r], is_nan, _mm512_castsi512_ps(_mm512_set1_epi32(ER_QUIET_NAN)));
+            _mm512_storeu_ps(out + (size_t)r * t->out_stride, acc[r]);
+        }
+    }
+}
+
+/* With the number of rows a constant, sums stay in registers. */
+#define ROWS(kind_, n) case n: multiply_rows(t, kind_, n); break;
+#define DEFINE(kind_)                                                                                          \
+    static void multiply_##kind_(const er_tile *t) {                                                           \
+        switch (t->n_rows) {                                                                                   \
+            ROWS(kind_, 1) ROWS(kind_, 2) ROWS(kind_, 3) ROWS(kind_, 4)                                        \
+            ROWS(kind_, 5) ROWS(kind_, 6) ROWS(kind_, 7) ROWS(kind_, 8)                                        \
+            ROWS(kind_, 9) ROWS(kind_, 10) ROWS(kind_, 11) ROWS(kind_, 12)                                     \
+            ROWS(kind_, 13) ROWS(kind_, 14) ROWS(kind_, 15) ROWS(kind_, 16)                                    \
+        }                                                                                                      \
+    }
+DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0)
+DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K)
+
+static void multiply(const er_tile *t) {
+#define CALL(kind_) multiply_##kind_(t)
+    ER_FOR_KIND(t->kind, CALL)
+#undef CALL
+}
+
+const er_variant er_avx512_vnni = {"avx512-vnni", runs_here, quantise, multiply};
+ER_TARGET_END
+#endif

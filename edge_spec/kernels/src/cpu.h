@@ -1,0 +1,17 @@
+/* What this CPU and operating system let us use. */
+#ifndef EDGE_ROWS_CPU_H
+#define EDGE_ROWS_CPU_H
+
+#include <stdbool.h>
+
+typedef struct {
+    bool avx2;        /* with FMA and F16C */
+    bool avx_vnni;
+    bool avx512_vnni; /* with F, BW, DQ and VL */
+    bool neon_dotprod, neon_i8mm;
+} er_cpu;
+
+/* Asked anew every time: callers ask once per matrix, and nothing needs to be shared between threads. */
+er_cpu er_cpu_features(void);
+
+#endif

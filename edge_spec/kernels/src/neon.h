@@ -1,0 +1,233 @@
+/* 128-bit registers of 64-bit Arm: four outputs at a time.
+ *
+ * The file that includes this names VARIANT, VARIANT_NAME, RUNS_HERE and its instruction set. With PAIRS, two rows
+ * at a time go through 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, through dot products.
+ */
+#include <arm_neon.h>
+#include <string.h>
+
+#include "rows.h"
+
+enum { QUARTER_GROUP = 4, AHEAD_BYTES = 1152 };
+
+static bool runs_here(void) { return RUNS_HERE; }
+
+ER_INLINE er_quantised quantise_block(const float *x, int8_t *q) {
+    const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
+    float32x4_t values[8];
+    int32x4_t largest = vdupq_n_s32(0);
+    ER_UNROLL for (int i = 0; i < 8; i++) {
+        values[i] = vld1q_f32(x + 4 * i);
+        largest = vmaxq_s32(largest, vandq_s32(vreinterpretq_s32_f32(values[i]), magnitude));
+    }
+    er_quantised block;
+    float inverse;
+    if (!er_scale_of(vmaxvq_s32(largest), &block, &inverse)) {
+        memset(q, 0, ER_BLOCK);
+        return block;
+    }
+    ER_UNROLL for (int half = 0; half < 2; half++) {
+        int16x4_t narrow[4];
+        ER_UNROLL for (int i = 0; i < 4; i++) /* rounds half to even, as the reference does */
+            narrow[i] = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(values[4 * half + i], inverse)));
+        const int8x16_t whole = vcombine_s8(vmovn_s16(vcombine_s16(narrow[0], narrow[1])),
+                                            vmovn_s16(vcombine_s16(narrow[2], narrow[3])));
+        vst1q_s8(q + 16 * half, whole);
+        block.sum[half] = vaddlvq_s8(whole);
+    }
+    return block;
+}
+
+ER_DEFINE_QUANTISE(quantise_block)
+
+ER_INLINE float32x4_t halves(const uint8_t *at) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vreinterpret_u16_u8(vld1_u8(at))));
+}
+
+/* Four bytes, as floats. */
+ER_INLINE float32x4_t unsigned_bytes(const uint8_t *at) {
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32((uint32_t)er_load_i32(at)));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
+}
+
+ER_INLINE float32x4_t signed_bytes(const uint8_t *at) {
+    const int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32((uint32_t)er_load_i32(at)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
+
+/* A quarter of each of the eight quads of a block. 8-bit codes count 128 less here, as signed bytes. */
+ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int8x16_t quads[8]) {
+    uint8x16_t u[8];
+    if (er_code_bits(kind) == 8) {
+        ER_UNROLL for (int j = 0; j < 8; j++)
+            quads[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes + 64 * j), vdupq_n_u8(128)));
+        return;
+    }
+    ER_UNROLL for (int j = 0; j < 4; j++) {
+        const uint8x16_t pair = vld1q_u8(codes + 64 * j);
+        u[2 * j] = vandq_u8(pair, vdupq_n_u8(15));
+        u[2 * j + 1] = vshrq_n_u8(pair, 4);
+    }
+    if (er_code_bits(kind) == 5) {
+        const uint8x16_t high = vld1q_u8(codes + 256), bit = vdupq_n_u8(16);
+        ER_UNROLL for (int j = 0; j < 8; j++)
+            u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - j))), bit));
+    }
+    if (er_code_bits(kind) == 6) {
+        const uint8x16_t bits = vdupq_n_u8(48);
+        ER_UNROLL for (int j = 0; j < 8; j++) {
+            const uint8x16_t high = vld1q_u8(codes + 256 + 64 * (j / 4));
+            u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - 2 * (j % 4)))), bits));
+        }
+    }
+    ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = vreinterpretq_s8_u8(u[j]);
+}
+
+/* The products of four quads with 16 values of one row. */
+ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const int8x16_t quads[4], const uint8_t *q) {
+    const int8x16_t values = vreinterpretq_s8_u8(vld1q_u8(q));
+    sum = vdotq_laneq_s32(sum, quads[0], values, 0);
+    sum = vdotq_laneq_s32(sum, quads[1], values, 1);
+    sum = vdotq_laneq_s32(sum, quads[2], values, 2);
+    return vdotq_laneq_s32(sum, quads[3], values, 3);
+}
+
+/* What a row brings to a block besides q. */
+ER_INLINE int32x4_t start_of(er_kind kind, const uint8_t *activations, int rows, int r, int half) {
+    const uint8_t *firsts = activations + 36 * rows;
+    if (er_form_of(kind) == ER_MINIMUM || er_code_bits(kind) == 8)
+        return vdupq_n_s32(0);
+    return vdupq_n_s32(er_load_i32(firsts + 4 * rows * half + 4 * r));
+}
+
+/* Turns the sums over the two halves of a block into an output. */
+ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, float32x4_t d0, float32x4_t d1,
+                               const uint8_t *activations, int rows, int r, float32x4_t acc) {
+    const uint8_t *scales = activations + 32 * rows, *firsts = scales + 4 * rows;
+    const float32x4_t scale = vdupq_n_f32(er_load_f32(scales + 4 * r));
+    if (er_form_of(kind) == ER_HALVES) {
+        acc = vfmaq_f32(acc, vcvtq_f32_s32(sum0), vmulq_f32(d0, scale));
+        return vfmaq_f32(acc, vcvtq_f32_s32(sum1), vmulq_f32(d1, scale));
+    }
+    acc = vfmaq_f32(acc, vcvtq_f32_s32(vaddq_s32(sum0, sum1)), vmulq_f32(d0, scale));
+    if (er_form_of(kind) == ER_MINIMUM)
+        acc = vfmaq_f32(acc, d1, vdupq_n_f32(er_load_f32(firsts + 4 * r)));
+    return acc;
+}
+
+ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], float32x4_t d0, float32x4_t d1,
+                              const uint8_t *activations, int rows, int r, float32x4_t acc) {
+    const uint8_t *q = activations + 32 * r;
+    int32x4_t sum0 = start_of(kind, activations, rows, r, 0), sum1 = vdupq_n_s32(0);
+    if (er_form_of(kind) == ER_HALVES)
+        sum1 = start_of(kind, activations, rows, r, 1);
+    sum0 = multiply_quads(sum0, quads, q);
+    sum1 = multiply_quads(sum1, quads + 4, q + 16);
+    return add_sums(kind, sum0, sum1, d0, d1, activations, rows, r, acc);
+}
+
+#ifdef PAIRS
+/* Sums of [output 0 or 1] x [row 0 or 1] and of outputs 2, 3; two inputs quads = eight inputs at a time. */
+ER_INLINE void multiply_pairs(int32x4_t sums[2], const int8x16_t quads[4], const uint8_t *q) {
+    ER_UNROLL for (int j = 0; j < 4; j += 2) {
+        const int32x4_t even = vreinterpretq_s32_s8(quads[j]), odd = vreinterpretq_s32_s8(quads[j + 1]);
+        const int8x16_t rows = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(q + 4 * j), vld1_u8(q + 32 + 4 * j)));
+        sums[0] = vmmlaq_s32(sums[0], vreinterpretq_s8_s32(vzip1q_s32(even, odd)), rows);
+        sums[1] = vmmlaq_s32(sums[1], vreinterpretq_s8_s32(vzip2q_s32(even, odd)), rows);
+    }
+}
+
+ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], float32x4_t d0, float32x4_t d1,
+                            const uint8_t *activations, int rows, int r, float32x4_t acc[2]) {
+    const uint8_t *q = activations + 32 * r;
+    int32x4_t low[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}, high[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
+    multiply_pairs(low, quads, q);
+    multiply_pairs(high, quads + 4, q + 16);
+    for (int i = 0; i < 2; i++) {
+        int32x4_t sum0 = i == 0 ? vuzp1q_s32(low[0], low[1]) : vuzp2q_s32(low[0], low[1]);
+        int32x4_t sum1 = i == 0 ? vuzp1q_s32(high[0], high[1]) : vuzp2q_s32(high[0], high[1]);
+        sum0 = vaddq_s32(sum0, start_of(kind, activations, rows, r + i, 0));
+        if (er_form_of(kind) == ER_HALVES)
+            sum1 = vaddq_s32(sum1, start_of(kind, activations, rows, r + i, 1));
+        acc[i] = add_sums(kind, sum0, sum1, d0, d1, activations, rows, r + i, acc[i]);
+    }
+}
+#endif
+
+ER_INLINE void multiply_block(er_kind kind, const uint8_t *head, const uint8_t *block, int quarter,
+                              const uint8_t *activations, int rows, float32x4_t acc[ER_TILE_ROWS]) {
+    const int first_output = QUARTER_GROUP * quarter;
+    float32x4_t d0 = halves(head + 2 * first_output), d1 = d0;
+    int8x16_t quads[8];
+    int r = 0;
+    if (er_form_of(kind) == ER_MINIMUM)
+        d1 = halves(head + 32 + 2 * first_output);
+    if (er_form_of(kind) == ER_HALVES) {
+        d1 = vmulq_f32(d0, signed_bytes(block + 16 + first_output));
+        d0 = vmulq_f32(d0, signed_bytes(block + first_output));
+    } else if (er_has_subscales(kind)) {
+        d0 = vmulq_f32(d0, unsigned_bytes(block + first_output));
+        d1 = vnegq_f32(vmulq_f32(d1, unsigned_bytes(block + 16 + first_output)));
+    }
+    unpack(kind, block + (er_has_subscales(kind) ? 32 : 0) + 16 * quarter, quads);
+#ifdef PAIRS
+    for (; r + 1 < rows; r += 2)
+        add_two_rows(kind, quads, d0, d1, activations, rows, r, acc + r);
+#endif
+    for (; r < rows; r++)
+        acc[r] = add_row(kind, quads, d0, d1, activations, rows, r, acc[r]);
+}
+
+ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
+    const size_t unit_bytes = (size_t)er_unit_bytes(kind), tile_bytes = t->n_units * unit_bytes;
+    const float32x4_t quiet_nan = vreinterpretq_f32_u32(vdupq_n_u32(ER_QUIET_NAN));
+    for (size_t g = 0; g < t->n_groups; g++) {
+        const uint8_t *head = t->weights + g * t->group_bytes, *end = head + tile_bytes, *a = t->activations;
+        float *out = t->out + g * ER_GROUP;
+        float32x4_t acc[4][ER_TILE_ROWS];
+        for (int quarter = 0; quarter < 4; quarter++)
+            for (int r = 0; r < rows; r++)
+                acc[quarter][r] = t->first ? vdupq_n_f32(0)
+                                           : vld1q_f32(out + (size_t)r * t->out_stride + QUARTER_GROUP * quarter);
+        for (; head < end; head += unit_bytes) {
+            const uint8_t *block = head + er_head_bytes(kind);
+            /* What follows this pass over a group is the next group's pass, not the next bytes. */
+            const uint8_t *ahead = block + AHEAD_BYTES;
+            if (ahead >= end)
+                ahead += t->group_bytes - tile_bytes;
+            for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
+                for (int line = 0; line < (er_block_bytes(kind) + 63) / 64; line++)
+                    ER_PREFETCH(ahead + b * er_block_bytes(kind) + 64 * line);
+                for (int quarter = 0; quarter < 4; quarter++)
+                    multiply_block(kind, head, block, quarter, a, rows, acc[quarter]);
+                a += ER_ACTIVATION_BYTES * rows;
+            }
+        }
+        for (int quarter = 0; quarter < 4; quarter++)
+            for (int r = 0; r < rows; r++) {
+                float32x4_t value = acc[quarter][r];
+                if (t->last)
+                    value = vbslq_f32(vceqq_f32(value, value), value, quiet_nan);
+                vst1q_f32(out + (size_t)r * t->out_stride + QUARTER_GROUP * quarter, value);
+            }
+    }
+}
+
+#define DEFINE(kind_)                                                                                          \
+    static void multiply_##kind_(const er_tile *t) {                                                           \
+        switch (t->n_rows) {                                                                                   \
+        case 1: multiply_rows(t, kind_, 1); break;                                                             \
+        case 2: multiply_rows(t, kind_, 2); break;                                                             \
+        default: multiply_rows(t, kind_, t->n_rows);                                                           \
+        }                                                                                                      \
+    }
+DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0)
+DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K)
+
+static void multiply(const er_tile *t) {
+#define CALL(kind_) multiply_##kind_(t)
+    ER_FOR_KIND(t->kind, CALL)
+#undef CALL
+}
+
+const er_variant VARIANT = {VARIANT_NAME, runs_here, quantise, multiply};

@@ -1,0 +1,17 @@
+/* Arm with 8-bit matrix products: Apple M2 and later, phones since 2021, Graviton 3. */
+#include "target.h"
+
+#if ER_ARM_HAS_I8MM
+#include <arm_neon.h>
+#include <string.h>
+
+#include "cpu.h"
+
+ER_TARGET_BEGIN(ER_ARM_I8MM)
+#define VARIANT er_neon_i8mm
+#define VARIANT_NAME "neon-i8mm"
+#define RUNS_HERE er_cpu_features().neon_i8mm
+#define PAIRS 1
+#include "neon.h"
+ER_TARGET_END
+#endif

@@ -1,0 +1,263 @@
+/* The kernels as operators of ONNX Runtime, in the domain edge_spec:
+ *
+ *     MatMulRows(x f32[..., n_in], packed u8[bytes]) -> f32[..., n_out]
+ *     GatherRows(ids i64[...], packed u8[bytes]) -> f32[..., n_in]: the weights of these outputs, as an embedding
+ *
+ * Attributes: n_in, n_out (they must be those of the packed header, so that a graph never runs on another graph's
+ * weights); for MatMulRows also variant, a name for tests and comparisons, "" or absent for the fastest.
+ * Weights are checked when a session is made, if they are constant, and in every call; the check reads the header.
+ */
+#include <stdlib.h>
+
+#include "export.h"
+#include "ort_interface.h"
+#include "rows.h"
+
+enum {
+    MOST_DIMS = 8,
+    /* A longer input takes several passes over the weights, so that scratch memory has a bound. */
+    PASS_ROWS = 256,
+    /* Groups whose weights a core's second-level cache holds while the tiles of a pass go by. */
+    MOST_GROUPS_PER_JOB = 16,
+    LEAST_JOB_BYTES = 1 << 16,
+    JOBS_AIMED_AT = 32,
+    /* Below this many bytes of weights, times rows + 3, waking other threads costs more than it saves. */
+    ALONE_BYTES = 400000,
+};
+
+typedef struct {
+    const OrtApi *api;
+    int64_t n_in, n_out;
+    const er_variant *variant;
+} operator_state;
+
+#define TRY(call)                  \
+    do {                           \
+        OrtStatus *status_ = call; \
+        if (status_ != NULL)       \
+            return status_;        \
+    } while (0)
+
+static OrtStatus *refuse(const OrtApi *api, const char *message) {
+    return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
+}
+
+/* Dimensions of a tensor into dims[MOST_DIMS + 1], and the product of all but the last `inner` of them. */
+static OrtStatus *shape_of(const OrtApi *api, const OrtValue *value, size_t inner, int64_t *dims, size_t *rank,
+                           size_t *n_outer) {
+    OrtShape *shape;
+    TRY(api->GetTensorTypeAndShape(value, &shape));
+    OrtStatus *status = api->GetDimensionsCount(shape, rank);
+    if (status == NULL && *rank <= MOST_DIMS)
+        status = api->GetDimensions(shape, dims, *rank);
+    api->ReleaseTensorTypeAndShapeInfo(shape);
+    if (status != NULL)
+        return status;
+    if (*rank > MOST_DIMS || *rank < inner)
+        return refuse(api, "edge_spec: an input has too many or too few dimensions");
+    *n_outer = 1;
+    for (size_t i = 0; i + inner < *rank; i++)
+        *n_outer *= (size_t)dims[i];
+    return NULL;
+}
+
+static OrtStatus *open_weights(const operator_state *state, const OrtValue *value, er_matrix *matrix) {
+    const OrtApi *api = state->api;
+    int64_t dims[MOST_DIMS + 1];
+    size_t rank, n_bytes = 0;
+    void *packed;
+    TRY(shape_of(api, value, 0, dims, &rank, &n_bytes));
+    TRY(api->GetTensorMutableData((OrtValue *)value, &packed));
+    const char *wrong = er_open(packed, n_bytes, matrix);
+    if (wrong != NULL)
+        return refuse(api, wrong);
+    if (matrix->n_in != (size_t)state->n_in || matrix->n_out != (size_t)state->n_out)
+        return refuse(api, "packed weights have another shape than the graph says");
+    return NULL;
+}
+
+/* The attribute `variant` into name[size]; "" if it is absent. */
+static void read_variant(const OrtApi *api, const OrtKernelInfo *info, char *name, size_t size) {
+    OrtStatus *status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
+    if (status != NULL) {
+        api->ReleaseStatus(status);
+        name[0] = '\0';
+    }
+}
+
+static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
+    operator_state state = {.api = api};
+    char name[64] = "";
+    int is_constant = 0;
+    const OrtValue *weights = NULL;
+    (void)op;
+    TRY(api->KernelInfoGetAttribute_int64(info, "n_in", &state.n_in));
+    TRY(api->KernelInfoGetAttribute_int64(info, "n_out", &state.n_out));
+    read_variant(api, info, name, sizeof name);
+    state.variant = er_find_variant(name);
+    if (state.variant == NULL)
+        return refuse(api, "edge_spec: there is no such variant, or it cannot run on this CPU");
+    TRY(api->KernelInfoGetConstantInput_tensor(info, 1, &is_constant, &weights));
+    if (is_constant && weights != NULL) {
+        er_matrix matrix;
+        TRY(open_weights(&state, weights, &matrix));
+    }
+    operator_state *kept = malloc(sizeof *kept);
+    if (kept == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
+    *kept = state;
+    *kernel = kept;
+    return NULL;
+}
+
+static void ORT_CALL destroy(void *kernel) { free(kernel); }
+
+typedef struct {
+    const er_variant *variant;
+    er_matrix matrix;
+    const float *x;
+    uint8_t *activations;
+    float *y;
+    size_t n_rows, groups_per_job;
+} product;
+
+static void quantise_job(void *user, size_t i) {
+    const product *p = user;
+    er_quantise(p->variant, &p->matrix, p->x, p->n_rows, i, p->activations);
+}
+
+static void multiply_job(void *user, size_t i) {
+    const product *p = user;
+    const size_t first = i * p->groups_per_job, left = p->matrix.n_groups - first;
+    er_multiply(p->variant, &p->matrix, p->activations, p->n_rows, first,
+                first + (left < p->groups_per_job ? left : p->groups_per_job), p->y);
+}
+
+static OrtStatus *run_jobs(const OrtApi *api, OrtKernelContext *context, bool alone, void (*job)(void *, size_t),
+                           size_t n_jobs, product *p) {
+    if (!alone && n_jobs > 1)
+        return api->KernelContext_ParallelFor(context, job, n_jobs, 0, p);
+    for (size_t i = 0; i < n_jobs; i++)
+        job(p, i);
+    return NULL;
+}
+
+static size_t groups_per_job(const er_matrix *matrix) {
+    size_t groups = (matrix->n_groups + JOBS_AIMED_AT - 1) / JOBS_AIMED_AT;
+    const size_t least = (LEAST_JOB_BYTES + matrix->group_bytes - 1) / matrix->group_bytes;
+    groups = groups < least ? least : groups;
+    return groups > MOST_GROUPS_PER_JOB ? MOST_GROUPS_PER_JOB : groups;
+}
+
+static OrtStatus *multiply_pass(const OrtApi *api, OrtKernelContext *context, product *p) {
+    const er_matrix *matrix = &p->matrix;
+    const bool alone = matrix->n_groups * matrix->group_bytes * (p->n_rows + 3) < ALONE_BYTES;
+    TRY(run_jobs(api, context, alone, quantise_job, er_n_tiles(p->n_rows), p));
+    return run_jobs(api, context, alone, multiply_job,
+                    (matrix->n_groups + p->groups_per_job - 1) / p->groups_per_job, p);
+}
+
+static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
+    const operator_state *state = kernel;
+    const OrtApi *api = state->api;
+    product p = {.variant = state->variant};
+    const OrtValue *x, *weights;
+    OrtValue *y;
+    int64_t dims[MOST_DIMS + 1];
+    size_t rank, n_rows = 0;
+    void *x_data, *y_data;
+    TRY(api->KernelContext_GetInput(context, 0, &x));
+    TRY(api->KernelContext_GetInput(context, 1, &weights));
+    TRY(open_weights(state, weights, &p.matrix));
+    TRY(shape_of(api, x, 1, dims, &rank, &n_rows));
+    if (dims[rank - 1] != state->n_in)
+        return refuse(api, "edge_spec.MatMulRows: the last dimension of x is not n_in");
+    dims[rank - 1] = state->n_out;
+    TRY(api->KernelContext_GetOutput(context, 0, dims, rank, &y));
+    if (n_rows == 0)
+        return NULL;
+    TRY(api->GetTensorMutableData((OrtValue *)x, &x_data));
+    TRY(api->GetTensorMutableData(y, &y_data));
+    p.groups_per_job = groups_per_job(&p.matrix);
+    p.activations = malloc(er_activations_bytes(n_rows < PASS_ROWS ? n_rows : PASS_ROWS, p.matrix.n_in));
+    if (p.activations == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec.MatMulRows: out of memory for the activations");
+    OrtStatus *status = NULL;
+    for (size_t row = 0; row < n_rows && status == NULL; row += PASS_ROWS) {
+        p.n_rows = n_rows - row < PASS_ROWS ? n_rows - row : PASS_ROWS;
+        p.x = (const float *)x_data + row * p.matrix.n_in;
+        p.y = (float *)y_data + row * p.matrix.n_out;
+        status = multiply_pass(api, context, &p);
+    }
+    free(p.activations);
+    return status;
+}
+
+static OrtStatus *ORT_CALL gather(void *kernel, OrtKernelContext *context) {
+    const operator_state *state = kernel;
+    const OrtApi *api = state->api;
+    er_matrix matrix;
+    const OrtValue *ids, *weights;
+    OrtValue *y;
+    int64_t dims[MOST_DIMS + 1];
+    size_t rank, n_ids = 0;
+    void *ids_data, *y_data;
+    TRY(api->KernelContext_GetInput(context, 0, &ids));
+    TRY(api->KernelContext_GetInput(context, 1, &weights));
+    TRY(open_weights(state, weights, &matrix));
+    TRY(shape_of(api, ids, 0, dims, &rank, &n_ids));
+    dims[rank] = state->n_in;
+    TRY(api->KernelContext_GetOutput(context, 0, dims, rank + 1, &y));
+    TRY(api->GetTensorMutableData((OrtValue *)ids, &ids_data));
+    TRY(api->GetTensorMutableData(y, &y_data));
+    for (size_t i = 0; i < n_ids; i++) {
+        const int64_t id = ((const int64_t *)ids_data)[i];
+        if (id < 0 || id >= state->n_out)
+            return refuse(api, "edge_spec.GatherRows: an id is out of range");
+        er_weights(&matrix, (size_t)id, (float *)y_data + i * matrix.n_in);
+    }
+    return NULL;
+}
+
+static const char *ORT_CALL multiply_name(const OrtCustomOp *op) { (void)op; return "MatMulRows"; }
+static const char *ORT_CALL gather_name(const OrtCustomOp *op) { (void)op; return "GatherRows"; }
+static const char *ORT_CALL no_provider(const OrtCustomOp *op) { (void)op; return NULL; }
+static int ORT_CALL multiply_input(const OrtCustomOp *op, size_t i) { (void)op; return i == 0 ? ORT_FLOAT : ORT_UINT8; }
+static int ORT_CALL gather_input(const OrtCustomOp *op, size_t i) { (void)op; return i == 0 ? ORT_INT64 : ORT_UINT8; }
+static int ORT_CALL output_type(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_FLOAT; }
+static size_t ORT_CALL two(const OrtCustomOp *op) { (void)op; return 2; }
+static size_t ORT_CALL one(const OrtCustomOp *op) { (void)op; return 1; }
+static int ORT_CALL required(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_INPUT_REQUIRED; }
+static int ORT_CALL default_memory(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_MEMORY_DEFAULT; }
+static int ORT_CALL first_version(const OrtCustomOp *op) { (void)op; return 1; }
+static int ORT_CALL last_version(const OrtCustomOp *op) { (void)op; return INT32_MAX; }
+
+#define OPERATOR(name_, input_, compute_)                                                                      \
+    {                                                                                                          \
+        .version = ORT_VERSION, .GetName = name_, .GetExecutionProviderType = no_provider,                     \
+        .GetInputType = input_, .GetInputTypeCount = two, .GetOutputType = output_type,                        \
+        .GetOutputTypeCount = one, .KernelDestroy = destroy, .GetInputCharacteristic = required,               \
+        .GetOutputCharacteristic = required, .GetInputMemoryType = default_memory,                             \
+        .GetVariadicInputMinArity = first_version, .GetVariadicInputHomogeneity = first_version,               \
+        .GetVariadicOutputMinArity = first_version, .GetVariadicOutputHomogeneity = first_version,             \
+        .CreateKernelV2 = create, .KernelComputeV2 = compute_, .GetStartVersion = first_version,               \
+        .GetEndVersion = last_version,                                                                         \
+    }
+
+static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, multiply);
+static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, gather);
+
+extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
+
+/* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain, and never frees it. */
+ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
+    const OrtApi *api = base->GetApi(ORT_VERSION);
+    OrtCustomOpDomain *domain;
+    if (api == NULL)
+        return base->GetApi(1)->CreateStatus(ORT_FAIL, "edge_spec needs ONNX Runtime 1.18 or later");
+    TRY(api->CreateCustomOpDomain("edge_spec", &domain));
+    TRY(api->CustomOpDomain_Add(domain, &matmul_rows));
+    TRY(api->CustomOpDomain_Add(domain, &gather_rows));
+    TRY(api->CustomOpDomain_Add(domain, &er_attend_rows));
+    return api->AddCustomOpDomain(options, domain);
+}

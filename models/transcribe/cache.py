@@ -1,0 +1,241 @@
+"""Transcriptions on disk: made once per content, whole or not at all, and looked at before they are used."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.errors import DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.models.gguf_header import read_header
+from edge_spec.models.model_file import ModelFile
+from edge_spec.models.transcribe.architecture import Network, read_network
+from edge_spec.models.transcribe.forms import Form, best_form
+from edge_spec.models.transcribe.graph import Writer, matrices_of
+from edge_spec.models.transcribe.source import is_of, note_source
+from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
+
+__all__ = ["Transcription", "read_transcription", "transcribe"]
+
+VERSION = 1
+"""Of what a folder holds and how; another version is made anew."""
+
+_FACTS = "facts.json"
+_GRAPHS = {"rows": {"model.onnx": True}, "gqa": {"plain.onnx": False, "tree.onnx": True}}
+"""The graphs of each kind of attention, and which of them take trees."""
+
+_SAMPLES, _SAMPLE_BYTES = 256, 4096
+_ABANDONED_S = 86400.0
+
+Progress = Callable[[int, int], None]
+"""Told bytes written and bytes to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcription:
+    """A model as ONNX Runtime reads it: graphs for sequences and for trees over the same weights.
+
+    Attributes:
+        folder: where its files are.
+        form: how matrices are stored, see ``forms``.
+        attention: ``rows`` or ``gqa``, see ``graph``.
+        frequencies: angle per position of each pair of numbers in a head, ``[head_dim / 2]``, float64.
+    """
+
+    folder: Path
+    form: str
+    attention: str
+    n_layers: int
+    n_head_kv: int
+    head_dim: int
+    n_vocab: int
+    frequencies: npt.NDArray[np.float64]
+
+    def graph(self, *, trees: bool) -> Path:
+        """The graph that takes sequences only, or trees as well."""
+        graphs = _GRAPHS[self.attention]
+        return self.folder / next(name for name in graphs if graphs[name] or not trees)
+
+
+def transcribe(
+    file: ModelFile,
+    cache_dir: Path,
+    *,
+    form: Form | None = None,
+    on_start: Callable[[], None] = lambda: None,
+    progress: Progress = lambda done, total: None,
+) -> Transcription:
+    """The transcription of a model file, from the cache if it is there and whole, else made.
+
+    Args:
+        cache_dir: folder of all transcriptions; made if missing.
+        form: how to store matrices; the best that this installation has by default.
+        on_start: called before one is made.
+
+    Raises:
+        UnsupportedModel: a GGUF that cannot be transcribed.
+        DiskFull: the transcription does not fit; nothing is left behind.
+        ModelFileError: the cache cannot be written.
+    """
+    form = form or best_form()
+    folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
+    found = read_transcription(folder)
+    if found is not None and is_of(folder, file.path):
+        return found
+    network = read_network(file, read_header(file.path))
+    on_start()
+    total = _total_bytes(file, network, form)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        _sweep(cache_dir)
+        _check_space(file, cache_dir, total)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=cache_dir, ignore_cleanup_errors=True) as made:
+            _write(network, form, Path(made), lambda done: progress(done, total))
+            _put_in_place(Path(made), folder, file)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(file, cache_dir, total) from error
+        raise ModelFileError(
+            f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
+            hint="choose another cache folder, or use --engine llama",
+        ) from error
+    found = read_transcription(folder)
+    if found is None:
+        raise ModelFileError(f"what was written to {folder} reads back wrong", hint="check the disk")
+    return found
+
+
+def read_transcription(folder: Path) -> Transcription | None:
+    """The transcription in a folder; None if there is none, or it is damaged or of another version.
+
+    The graphs are compared with their hashes, the weights with their size and the hash of samples: reading all
+    of them would take longer than loading the model.
+    """
+    try:
+        facts = json.loads((folder / _FACTS).read_text("utf-8"))
+        attention = str(facts["attention"])
+        if facts["version"] != VERSION or facts["files"] != _digests(folder, attention):
+            return None
+        network = facts["network"]
+        return Transcription(
+            folder=folder,
+            form=str(facts["form"]),
+            attention=attention,
+            frequencies=np.array(network.pop("frequencies"), dtype=np.float64),
+            **{name: int(value) for name, value in network.items()},
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _total_bytes(file: ModelFile, network: Network, form: Form) -> int:
+    """At most what a transcription takes."""
+    total = 1 << 20
+    for matrix in matrices_of(network):
+        try:
+            total += form.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
+            ) from error
+    return total
+
+
+def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:
+    attention = form.attention(network.head_dim)
+    with (folder / WEIGHTS).open("wb") as file:
+        store = WeightsFile(file, progress)
+        for name, trees in _GRAPHS[attention].items():
+            writer = Writer(network, form, store, attention=attention, trees=trees)
+            (folder / name).write_bytes(writer.write().serialize())
+        file.flush()
+        os.fsync(file.fileno())
+    facts: dict[str, Any] = {
+        "version": VERSION,
+        "form": form.name,
+        "attention": attention,
+        "network": {
+            "n_layers": network.n_layers,
+            "n_head_kv": network.n_head_kv,
+            "head_dim": network.head_dim,
+            "n_vocab": network.n_vocab,
+            "frequencies": network.frequencies.tolist(),
+        },
+        "files": _digests(folder, attention),
+    }
+    (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
+    note_source(folder, network.header.path)
+
+
+def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
+    """Move a finished folder to its name. Whoever comes second to a sound one leaves it there."""
+    for _ in range(3):
+        try:
+            made.rename(folder)
+            made.mkdir()  # for whoever wants to remove it
+            return
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES):
+                raise
+        if read_transcription(folder) is not None and is_of(folder, file.path):
+            return
+        # Damaged or of another content: out of the way first, so that nobody ever sees a half of it.
+        out = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+        try:
+            folder.rename(out / "damaged")
+        except FileNotFoundError:
+            pass
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+    raise OSError(errno.EBUSY, "another process keeps replacing it")
+
+
+def _digests(folder: Path, attention: str) -> dict[str, str]:
+    return {name: _digest(folder / name) for name in (*_GRAPHS[attention], WEIGHTS)}
+
+
+def _digest(path: Path) -> str:
+    """Hash of the size and of evenly spread samples, which is all of a small file."""
+    size = path.stat().st_size
+    state = blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        step = max(_SAMPLE_BYTES, size // _SAMPLES)
+        for start in range(0, size, step):
+            file.seek(start)
+            state.update(file.read(_SAMPLE_BYTES))
+    return state.hexdigest()
+
+
+def _check_space(file: ModelFile, cache_dir: Path, total: int) -> None:
+    if shutil.disk_usage(cache_dir).free < total:
+        raise _full(file, cache_dir, total)
+
+
+def _full(file: ModelFile, cache_dir: Path, total: int) -> DiskFull:
+    return DiskFull(
+        f"the ONNX form of {file.path.name} in {cache_dir}",
+        needed_bytes=total,
+        available_bytes=shutil.disk_usage(cache_dir).free,
+        hint="free some space, choose another cache folder, or use --engine llama",
+    )
+
+
+def _sweep(cache_dir: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for left in cache_dir.glob(".part-*"):
+        try:
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
+        except OSError:
+            pass

@@ -1,0 +1,119 @@
+"""Small GGUFs with random weights, of every architecture and weight type that tests need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFWriter
+
+N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_DIM, N_LAYERS, N_VOCAB = 256, 512, 4, 2, 64, 2, 384
+
+_HALVES = {"Q4_K": 2, "Q5_K": 2, "Q6_K": 1}
+"""How many half-precision scales a block of these types has; gguf cannot quantise them, so bytes are random."""
+
+
+def write_gguf(
+    path: Path,
+    architecture: str = "llama",
+    *,
+    kinds: Mapping[str, str] | None = None,
+    tied: bool = False,
+    biases: bool = False,
+    head_norms: bool = False,
+    rope_factors: bool = False,
+    extra: Mapping[str, str | int | float] | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write a model.
+
+    Args:
+        kinds: weight types by the last part of a tensor's name, such as ``attn_v``; Q4_0 where nothing is said.
+        extra: further metadata, the architecture put before its names.
+    """
+    writer = GGUFWriter(path, architecture)
+    rng = np.random.default_rng(seed)
+    writer.add_context_length(512)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_block_count(N_LAYERS)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEAD)
+    writer.add_head_count_kv(N_HEAD_KV)
+    writer.add_key_length(HEAD_DIM)
+    writer.add_value_length(HEAD_DIM)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_rope_freq_base(10000.0)
+    for name, value in (extra or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(f"{architecture}.{name}", value)
+    _add_vocabulary(writer)
+
+    def matrix(name: str, n_in: int, n_out: int) -> None:
+        kind = (kinds or {}).get(name.split(".")[-1], "Q4_0")
+        blocks = _random_blocks(rng, kind, n_out, n_in)
+        writer.add_tensor(name + ".weight", blocks, raw_dtype=GGMLQuantizationType[kind])
+
+    def vector(name: str, n: int, mean: float) -> None:
+        writer.add_tensor(name, (mean + 0.1 * rng.standard_normal(n)).astype(np.float32))
+
+    matrix("token_embd", N_EMBD, N_VOCAB)
+    vector("output_norm.weight", N_EMBD, 1)
+    if not tied:
+        matrix("output", N_EMBD, N_VOCAB)
+    if rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, HEAD_DIM // 2).astype(np.float32))
+    n_q, n_kv = N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM
+    for layer in range(N_LAYERS):
+        blk = f"blk.{layer}."
+        for name in ("attn_norm", "ffn_norm"):
+            vector(f"{blk}{name}.weight", N_EMBD, 1)
+        for name, n_out in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
+            matrix(blk + name, N_EMBD, n_out)
+            if biases:
+                vector(f"{blk}{name}.bias", n_out, 0)
+        matrix(blk + "attn_output", n_q, N_EMBD)
+        if head_norms:
+            for name in ("attn_q_norm", "attn_k_norm"):
+                vector(f"{blk}{name}.weight", HEAD_DIM, 1)
+        for name in ("ffn_gate", "ffn_up"):
+            matrix(blk + name, N_EMBD, N_FF)
+        matrix(blk + "ffn_down", N_FF, N_EMBD)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:
+    if kind not in _HALVES:
+        values = rng.standard_normal((n_out, n_in)).astype(np.float32) / np.sqrt(n_in) * 2
+        blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, GGMLQuantizationType[kind])
+        return blocks
+    weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    raw = rng.integers(0, 256, (n_out, n_in // weights, n_bytes), dtype=np.uint8)
+    n = _HALVES[kind]
+    # Scales that make numbers about as large as those of the other types.
+    sizes = {"Q4_K": (3e-4, 2e-3), "Q5_K": (1.5e-4, 2e-3), "Q6_K": (5e-5,)}[kind]
+    halves = np.broadcast_to(np.array(sizes, np.float16), (n_out, n_in // weights, n))
+    place = slice(-2, None) if kind == "Q6_K" else slice(0, 2 * n)
+    raw[..., place] = np.ascontiguousarray(halves).view(np.uint8)
+    return raw.reshape(n_out, -1)
+
+
+def _add_vocabulary(writer: GGUFWriter) -> None:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL, *[gguf.TokenType.BYTE] * 256]
+    more = N_VOCAB - len(tokens)
+    tokens += [f"▁w{number}" for number in range(more)]
+    kinds += [gguf.TokenType.NORMAL] * more
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(number) for number in range(N_VOCAB)])
+    writer.add_token_types([int(kind) for kind in kinds])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)

@@ -1,0 +1,73 @@
+/* Compares every variant of attention that runs here with the reference, bit for bit, on random trees. For machines
+ * that only an emulator has:
+ *
+ *     aarch64-linux-gnu-gcc -std=c11 -O3 -ffp-contract=off -static -o selftest tests/kernels/attention_selftest.c \
+ *         edge_spec/kernels/src/{attention*,cpu}.c -Iedge_spec/kernels/src -lm && qemu-aarch64 ./selftest
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention.h"
+
+enum { HEADS = 6, KV = 2, HD = 48, CELLS = 112, ROWS = 20, WIDTH = (HEADS + 2 * KV) * HD };
+
+static uint32_t state = 1;
+static float number(void) {
+    state = state * 1664525u + 1013904223u;
+    return (float)(int32_t)state / 2147483648.0f * 3.0f;
+}
+static size_t below(size_t n) {
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % n;
+}
+static void fill(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = number();
+}
+
+int main(void) {
+    static const char *const names[] = {"avx512", "avx2", "neon"};
+    static float qkv[ROWS * WIDTH], keys[KV * CELLS * HD], values[KV * CELLS * HD], cosines[CELLS * HD / 2],
+        sines[CELLS * HD / 2], out[2][ROWS * HEADS * HD];
+    int32_t parents[ROWS], depths[ROWS];
+    int n_variants = 0;
+    fill(cosines, CELLS * HD / 2);
+    fill(sines, CELLS * HD / 2);
+    for (int which = 0; which < 3; which++) {
+        const er_attention_variant *variants[2] = {er_attention_find("reference"), er_attention_find(names[which])};
+        if (variants[1] == NULL)
+            continue;
+        n_variants++;
+        for (int round = 0; round < 300; round++) {
+            er_attention a = {.qkv = qkv, .keys = keys, .values = values, .cosines = cosines, .sines = sines,
+                              .parents = parents, .depths = depths, .n_text = below(90), .n_cells = CELLS,
+                              .n_head = HEADS, .n_head_kv = KV, .head_dim = HD, .interleaved = round & 1,
+                              .is_chain = true};
+            a.n_rows = a.n_pending = 1 + below(ROWS);
+            for (size_t i = 0; i < a.n_pending; i++) {
+                parents[i] = round & 2 ? (int32_t)i - 1 : (int32_t)below(i + 1) - 1;
+                depths[i] = parents[i] < 0 ? 0 : depths[parents[i]] + 1;
+                a.is_chain = a.is_chain && parents[i] == (int32_t)i - 1;
+            }
+            fill(qkv, ROWS * WIDTH);
+            fill(keys, KV * CELLS * HD);
+            fill(values, KV * CELLS * HD);
+            float *scratch = malloc(sizeof(float) * er_attention_scratch(&a));
+            for (int v = 0; v < 2; v++) {
+                a.out = out[v];
+                for (size_t head = 0; head < KV; head++) {
+                    variants[v]->store(&a, head);
+                    variants[v]->attend(&a, head, 0, a.n_rows, scratch);
+                }
+            }
+            free(scratch);
+            if (memcmp(out[0], out[1], sizeof(float) * a.n_rows * HEADS * HD) != 0) {
+                printf("%s differs from the reference in round %d\n", names[which], round);
+                return 1;
+            }
+        }
+        printf("%s equals the reference\n", names[which]);
+    }
+    return n_variants == 0;
+}

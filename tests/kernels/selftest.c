@@ -1,0 +1,162 @@
+/* Every variant that runs here against the reference, bit for bit, without Python.
+ *
+ * For machines that only an emulator or a sanitizer build can be had for. Random bytes are valid packed weights, and
+ * every array lies in memory of exactly its size, so that a sanitizer sees any step outside. Prints one line per
+ * variant with a digest of all its outputs, to compare machines by; exit status 1 if one differs from the reference.
+ * Then damages headers: a damaged matrix is refused, or still describes the memory it lies in and can be multiplied.
+ * With a number as argument: that many rounds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "rows.h"
+
+static uint64_t state = 1;
+
+static uint32_t next(void) {
+    state += 0x9E3779B97F4A7C15u;
+    uint64_t z = state;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)((z ^ z >> 31) >> 32);
+}
+
+static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1, ER_Q8_0, ER_Q4_K, ER_Q5_K, ER_Q6_K};
+enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
+
+/* Half the matrices hold any bytes, NaN and infinite scales included; the others sane scales. */
+static uint8_t *random_matrix(er_kind kind, uint64_t n_out, uint64_t n_in, er_matrix *matrix) {
+    const size_t units = (size_t)((n_out + 15) / 16 * (n_in / 32 / (uint64_t)er_unit_blocks(kind)));
+    const uint64_t bytes = ER_HEADER_BYTES + units * (size_t)er_unit_bytes(kind);
+    const uint32_t version = ER_VERSION, number = kind;
+    uint8_t *packed = calloc(1, bytes);
+    memcpy(packed, "EDGEROWS", 8);
+    memcpy(packed + 8, &version, 4);
+    memcpy(packed + 12, &number, 4);
+    memcpy(packed + 16, &n_out, 8);
+    memcpy(packed + 24, &n_in, 8);
+    memcpy(packed + 32, &bytes, 8);
+    for (uint64_t i = ER_HEADER_BYTES; i < bytes; i++)
+        packed[i] = (uint8_t)next();
+    if (next() & 1)
+        for (size_t u = 0; u < units; u++)
+            for (int i = 1; i < er_head_bytes(kind); i += 2)
+                packed[ER_HEADER_BYTES + u * (size_t)er_unit_bytes(kind) + (size_t)i] &= 0xab;
+    const char *wrong = er_open(packed, bytes, matrix);
+    if (wrong != NULL) {
+        fprintf(stderr, "refused: %s\n", wrong);
+        exit(2);
+    }
+    return packed;
+}
+
+static float random_activation(uint32_t flavour) {
+    const float plain = (float)(int32_t)next() * 0x1p-31f;
+    switch (flavour % 8) {
+    case 0: return er_float_of_bits(next());       /* anything, NaN included */
+    case 1: return plain * 0x1p-140f;              /* denormal */
+    case 2: return plain * 0x1p126f;
+    case 3: return next() % 3 ? 0.0f : plain;
+    default: return plain;
+    }
+}
+
+static float *product(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows) {
+    uint8_t *activations = malloc(er_activations_bytes(n_rows, matrix->n_in));
+    float *y = malloc(n_rows * matrix->n_out * sizeof *y);
+    const size_t split = matrix->n_groups / 2;
+    for (size_t t = 0; t < er_n_tiles(n_rows); t++)
+        er_quantise(variant, matrix, x, n_rows, t, activations);
+    er_multiply(variant, matrix, activations, n_rows, 0, split, y);
+    er_multiply(variant, matrix, activations, n_rows, split, matrix->n_groups, y);
+    free(activations);
+    return y;
+}
+
+static uint64_t digest;
+
+static void add_to_digest(const float *values, size_t n) { /* FNV-1a over 32-bit words */
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
+    }
+}
+
+static void damage_headers(int rounds) {
+    int refused = 0, accepted = 0;
+    state = 2;
+    for (int round = 0; round < rounds; round++) {
+        er_matrix matrix;
+        const uint64_t n_out = 1 + next() % 40, n_in = 256 * (1 + next() % 3);
+        uint8_t *packed = random_matrix(KINDS[round % N_KINDS], n_out, n_in, &matrix);
+        const size_t bytes = ER_HEADER_BYTES + matrix.n_groups * matrix.group_bytes;
+        const size_t kept = next() % 4 ? bytes : next() % bytes;
+        uint8_t *copy = malloc(kept ? kept : 1);
+        memcpy(copy, packed, kept);
+        for (uint32_t i = next() % 3; i > 0 && kept >= ER_HEADER_BYTES; i--) {
+            const uint32_t position = next() % 40, value = next() % 20 * (next() & 1 ? 1 : 13);
+            copy[position] = (uint8_t)value;
+        }
+        if (er_open(copy, kept, &matrix) != NULL) {
+            refused++;
+        } else {
+            float *x = calloc(matrix.n_in, sizeof *x), *values = malloc(matrix.n_in * sizeof *values);
+            free(product(er_find_variant(NULL), &matrix, x, 1));
+            er_weights(&matrix, matrix.n_out - 1, values);
+            free(values);
+            free(x);
+            accepted++;
+        }
+        free(copy);
+        free(packed);
+    }
+    printf("damaged headers  %d refused, %d accepted\n", refused, accepted);
+}
+
+int main(int argc, char **argv) {
+    const int rounds = argc > 1 ? atoi(argv[1]) : 400;
+    int failures = 0;
+    for (int v = 0; v < er_n_variants; v++) {
+        const er_variant *variant = er_variants[v];
+        int differing = 0;
+        if (!variant->runs_here()) {
+            printf("%-16s cannot run here\n", variant->name);
+            continue;
+        }
+        state = 1;
+        digest = UINT64_C(0xcbf29ce484222325);
+        for (int round = 0; round < rounds; round++) {
+            er_matrix matrix;
+            const er_kind kind = KINDS[round % N_KINDS];
+            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 12)
+                                                         : 32 * (1 + next() % 96);
+            const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18);
+            const size_t n_out = 1 + next() % 50;
+            uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
+            float *x = malloc(n_rows * n_in * sizeof *x);
+            for (size_t r = 0; r < n_rows; r++)
+                for (uint32_t flavour = next(), i = 0; i < n_in; i++)
+                    x[r * n_in + i] = random_activation(flavour);
+            float *y = product(variant, &matrix, x, n_rows), *expected = product(&er_reference, &matrix, x, n_rows);
+            if (memcmp(y, expected, n_rows * n_out * sizeof *y) != 0)
+                differing++;
+            add_to_digest(y, n_rows * n_out);
+            /* One row alone, which must not feel the absence of the others. */
+            const size_t row = next() % n_rows;
+            float *alone = product(variant, &matrix, x + row * n_in, 1);
+            if (memcmp(alone, expected + row * n_out, n_out * sizeof *y) != 0)
+                differing++;
+            free(alone);
+            free(expected);
+            free(y);
+            free(x);
+            free(packed);
+        }
+        printf("%-16s %d rounds, %d differ, digest %016llx\n", variant->name, rounds, differing,
+               (unsigned long long)digest);
+        failures += differing != 0;
+    }
+    damage_headers(5 * rounds);
+    return failures != 0;
+}

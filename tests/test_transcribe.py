@@ -1,0 +1,280 @@
+"""Laws of transcription: the same weights, whole or not at all, and only what the graph can express."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_files import N_VOCAB, write_gguf
+
+from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
+from edge_spec.backends.onnx import OnnxSettings, open_onnx
+from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.models import inspect, resolve_family
+from edge_spec.models.transcribe import FORMS, Transcription, best_form, cache, read_transcription, transcribe
+from edge_spec.tree import Tree
+
+MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+MIX = dict.fromkeys(MATRICES, "Q4_K") | dict.fromkeys(("attn_v", "ffn_down", "output"), "Q6_K")
+
+needs_kernels = pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
+
+
+def rows_of(model: Any, tokens: list[int]) -> np.ndarray[Any, Any]:
+    """Rows after a prefix, eight at a time, ``[len(tokens) - 4, n_vocab]``."""
+    model.prefill(tokens[:4])
+    rows = []
+    for start in range(4, len(tokens), 8):
+        part = Tree.sequence(tokens[start : start + 8])
+        rows.append(model.decode(part).copy())
+        model.keep(range(len(part)))
+    return np.concatenate(rows)
+
+
+def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, Any]:
+    weights = LlamaWeights(path)
+    settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f16", flash_attention=flash)
+    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    rows = rows_of(model, tokens)
+    model.close()
+    weights.close()
+    return rows
+
+
+def on_onnx(source: Transcription, tokens: list[int]) -> np.ndarray[Any, Any]:
+    model, _ = open_onnx(source, OnnxSettings(n_ctx=96, n_threads=1), file="x", cache_dir=None)
+    rows = rows_of(model, tokens)
+    model.close()
+    return rows
+
+
+def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    return float(np.sqrt(np.mean((a - b) ** 2)))
+
+
+# --- the same weights
+
+
+@pytest.mark.parametrize(
+    ("made", "allowed"),
+    [
+        pytest.param({}, 1.3, id="llama"),
+        pytest.param({"tied": True, "rope_factors": True, "kinds": {"token_embd": "Q8_0"}}, 1.3, id="tied, factors"),
+        pytest.param({"extra": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}}, 1.3, id="linear rope"),
+        pytest.param({"architecture": "qwen2", "biases": True}, 1.3, id="qwen2"),
+        pytest.param({"architecture": "qwen3", "head_norms": True}, 1.3, id="qwen3"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "F16")}, 1.5, id="F16"),
+        # llama.cpp rounds activations for these in other groups than it does elsewhere, and than the kernels do.
+        pytest.param({"kinds": MIX}, 2.0, id="Q4_K_M", marks=needs_kernels),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "Q5_1")}, 1.3, id="Q5_1", marks=needs_kernels),
+    ],
+)
+def test_logits_are_no_further_from_llama_cpp_than_its_own_with_and_without_flash_attention(
+    tmp_path: Path, made: dict[str, Any], allowed: float
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **made)
+    tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
+    flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
+    ours = on_onnx(transcribe(inspect(path), tmp_path / "cache"), tokens)
+    assert apart(ours, flash) <= allowed * apart(flash, plain)
+
+
+@pytest.mark.parametrize("role", ["target", "middle", "draft"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str, form: Any) -> None:
+    if form.name == "rows" and best_form().name != "rows":
+        pytest.skip("the kernels were not built")
+    path = getattr(resolve_family("demo"), role)
+    weights = LlamaWeights(path, vocab_only=True)
+    tokens = weights.tokenize("Once upon a time, there was a little girl named Lily. " * 8, add_special=True)[:92]
+    weights.close()
+    flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
+    ours = on_onnx(transcribe(inspect(path), tmp_path, form=form), tokens)
+    assert apart(ours, flash) <= 1.3 * apart(flash, plain)
+    best = np.sort(flash, axis=1)
+    certain = best[:, -1] - best[:, -2] > 2 * np.abs(ours - flash).max()
+    assert certain.mean() > 0.5
+    assert np.array_equal(ours.argmax(axis=1)[certain], flash.argmax(axis=1)[certain])
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ({"architecture": "gemma3"}, "gemma3"),
+        ({"architecture": "qwen2", "extra": {"rope.scaling.type": "yarn"}}, "yarn"),
+        ({"extra": {"expert_count": 8}}, "expert_count"),
+        ({"extra": {"rope.scaling.attn_factor": 1.1}}, "attn_factor"),
+        ({"head_norms": True}, "attn_q_norm"),
+        ({"architecture": "qwen3"}, "lacks the tensor"),
+        ({"kinds": {"ffn_up": "BF16"}}, "BF16"),
+    ],
+)
+def test_what_the_graph_cannot_express_is_left_to_llama_cpp(tmp_path: Path, made: dict[str, Any], named: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **made)
+    with pytest.raises(UnsupportedModel, match=named) as caught:
+        transcribe(inspect(path), tmp_path / "cache")
+    assert "llama" in str(caught.value)
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_types_without_an_operator_need_the_kernels(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=MIX)
+    with pytest.raises(UnsupportedModel, match="own kernels"):
+        transcribe(inspect(path), tmp_path, form=FORMS["nbits"])
+
+
+# --- the cache
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "model.gguf")
+
+
+def test_a_transcription_is_made_once(gguf: Path, tmp_path: Path) -> None:
+    made: list[int] = []
+    progress: list[tuple[int, int]] = []
+    for _ in range(2):
+        source = transcribe(
+            inspect(gguf), tmp_path / "cache", on_start=lambda: made.append(1),
+            progress=lambda done, total: progress.append((done, total)),
+        )  # fmt: skip
+    assert made == [1]
+    assert progress == sorted(progress)
+    assert progress[-1][0] <= progress[-1][1]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [source.folder.name]
+
+
+def test_another_model_of_the_same_name_is_made_anew(gguf: Path, tmp_path: Path) -> None:
+    first = transcribe(inspect(gguf), tmp_path / "cache")
+    second = transcribe(inspect(write_gguf(gguf, seed=1)), tmp_path / "cache")
+    assert first.folder != second.folder
+
+
+def test_a_change_that_the_fingerprint_misses_is_noticed(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "F32"))
+    first = transcribe(inspect(path), tmp_path / "cache")
+    weights = (first.folder / "weights.bin").read_bytes()
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1  # samples are taken from the middle of a tensor
+    path.write_bytes(data)
+    second = transcribe(inspect(path), tmp_path / "cache")
+    assert second.folder == first.folder
+    assert (second.folder / "weights.bin").read_bytes() != weights
+
+
+def test_a_copy_of_a_model_shares_its_transcription(gguf: Path, tmp_path: Path) -> None:
+    made: list[int] = []
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(gguf.read_bytes())
+    for path in (gguf, copy, gguf, copy):
+        transcribe(inspect(path), tmp_path / "cache", on_start=lambda: made.append(1))
+    assert made == [1]
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _shorten(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _scribble(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [_delete, _shorten, _scribble])
+@pytest.mark.parametrize("name", ["weights.bin", "graph", "facts.json", "source.json"])
+def test_a_damaged_cache_is_rebuilt(gguf: Path, tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
+    source = transcribe(inspect(gguf), tmp_path / "cache")
+    name = source.graph(trees=True).name if name == "graph" else name
+    whole = (source.folder / name).read_bytes()
+    harm(source.folder / name)
+    assert name == "source.json" or read_transcription(source.folder) is None
+    again = transcribe(inspect(gguf), tmp_path / "cache")
+    assert again.folder == source.folder
+    assert (again.folder / name).read_bytes() == whole
+    assert len(list(again.folder.iterdir())) == 4
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [source.folder.name]
+
+
+def test_a_cache_of_another_version_is_rebuilt(gguf: Path, tmp_path: Path) -> None:
+    source = transcribe(inspect(gguf), tmp_path / "cache")
+    facts = json.loads((source.folder / "facts.json").read_text())
+    (source.folder / "facts.json").write_text(json.dumps(facts | {"version": facts["version"] + 1}))
+    transcribe(inspect(gguf), tmp_path / "cache")
+    assert json.loads((source.folder / "facts.json").read_text()) == facts
+
+
+def test_missing_weights_are_a_clear_error(gguf: Path, tmp_path: Path) -> None:
+    source = transcribe(inspect(gguf), tmp_path / "cache")
+    (source.folder / "weights.bin").unlink()
+    with pytest.raises(BackendError, match="ONNX Runtime"):
+        open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1), file="x", cache_dir=None)
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    with pytest.raises(DiskFull) as caught:
+        transcribe(inspect(gguf), tmp_path / "cache")
+    assert caught.value.needed_bytes > caught.value.available_bytes == 1 << 20
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFull), (errno.EIO, ModelFileError)])
+def test_a_failure_while_writing_leaves_nothing(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    def fail(done: int, total: int) -> None:
+        if done > 300_000:
+            raise OSError(code, os.strerror(code))
+
+    with pytest.raises(error):
+        transcribe(inspect(gguf), tmp_path / "cache", progress=fail)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_what_a_killed_process_left_is_swept_away_in_time(gguf: Path, tmp_path: Path) -> None:
+    for name, age in ((".part-old", 2e5), (".part-new", 10)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    transcribe(inspect(gguf), tmp_path)
+    assert not (tmp_path / ".part-old").exists()
+    assert (tmp_path / ".part-new").exists()
+
+
+def _transcribe(gguf: Path, folder: Path, barrier: Any, results: Any) -> None:
+    barrier.wait()
+    results.put(str(transcribe(inspect(gguf), folder).folder))
+
+
+def test_several_processes_at_once_agree(gguf: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    folder = tmp_path / "cache"
+    processes = [context.Process(target=_transcribe, args=(gguf, folder, barrier, results)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = {results.get(timeout=60) for _ in processes}
+    for process in processes:
+        process.join(60)
+    assert len(found) == 1
+    assert [str(path) for path in folder.iterdir()] == list(found)
