@@ -36,10 +36,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("work")
 
-    def run_it(*arguments: str, stdin: bytes = b"", **values: Any) -> subprocess.CompletedProcess[bytes]:
-        values = {"stdout": subprocess.PIPE, "cwd": folder} | values
+    def run_it(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, stderr=subprocess.PIPE, env=surroundings, timeout=60, **values
+            [*COMMAND, *arguments], input=stdin, capture_output=True, env=surroundings, cwd=folder, timeout=60
         )
 
     return run_it

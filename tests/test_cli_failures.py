@@ -36,11 +36,13 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("work")
 
-    def run_it(*arguments: str, stdin: bytes = b"", **values: Any) -> subprocess.CompletedProcess[bytes]:
-        values = {"stdout": subprocess.PIPE, "cwd": folder} | values
+    def run_it(
+        *arguments: str, stdin: bytes = b"", stdout: Any = subprocess.PIPE
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, stderr=subprocess.PIPE, env=surroundings, timeout=60, **values
-        )
+            [*COMMAND, *arguments], input=stdin, stdout=stdout, stderr=subprocess.PIPE,
+            env=surroundings, cwd=folder, timeout=60,
+        )  # fmt: skip
 
     return run_it
 
