@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from edge_spec.bench import Speed, bench
-from edge_spec.cli.check import _modes, prompts_or_own
+from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
 from edge_spec.loading import load
-from edge_spec.speculation import MODES
 
 __all__ = ["command"]
 
@@ -21,13 +20,11 @@ __all__ = ["command"]
 @model_options
 @click.option("--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
 @click.option("--limit", type=click.IntRange(1), default=8, show_default=True, metavar="N", help="Prompts used.")
-@click.option(
-    "--modes", default=",".join(["auto", *MODES]), show_default=True, metavar="A,B,...", help="Ways to speculate."
-)
+@click.option("--modes", metavar="A,B,...", help="Ways to speculate. [default: auto and all that the models allow]")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
 @click.option("-n", "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N")
-@sampler_options
+@sampler_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
 def command(**values: Any) -> int:
     """Time every way to speculate against plain decoding.
@@ -36,7 +33,10 @@ def command(**values: Any) -> int:
     run by run.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
-    modes = ["off", *(mode for mode in _modes(values["modes"]) if mode != "off")]
+    modes = modes_of(values)
+    if values["modes"] is None:
+        modes.insert(0, "auto")
+    modes = ["off", *(mode for mode in modes if mode != "off")]
     arguments = load_arguments(values)
 
     def work() -> int:
@@ -44,7 +44,7 @@ def command(**values: Any) -> int:
         from rich.progress import Progress
 
         total = len(modes) * (1 + values["rounds"] * len(prompts))
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        with Progress(console=Console(stderr=True), transient=True, disable=values["as_json"]) as progress:
             task = progress.add_task("writing", total=total)
             speeds = list(
                 bench(
@@ -67,7 +67,7 @@ def _print(speeds: list[Speed]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("mode", "tokens/s", "against off", "mean accepted length", "accepted", "drafting", "verifying")
+    table = Table("mode", "tokens/s", "to off", "mean length", "accepted", "drafting", "verifying")
     for speed in speeds:
         table.add_row(
             speed.mode,

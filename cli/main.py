@@ -24,6 +24,10 @@ _VERBS = {
 _INTERRUPTED = 130
 
 
+class _OutputClosed(click.ClickException):
+    """Who reads what we write has gone."""
+
+
 class _Verbs(click.Group):
     """Imports a verb's file only when it is called: ``--help`` should not wait for NumPy."""
 
@@ -36,6 +40,14 @@ class _Verbs(click.Group):
         command = import_module(f"edge_spec.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # Click would leave without a word.
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            message = "standard output was closed before everything was written; keep its reader open"
+            raise _OutputClosed(message) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -65,17 +77,16 @@ def main(arguments: list[str] | None = None) -> Any:
         # What is still in the buffer may not find a reader.
         sys.stdout.flush()
     except click.UsageError as error:
-        error.show()
-        code = error.exit_code
+        verb = error.ctx.command_path if error.ctx else "edge-spec"
+        code = _complain(f"{error.format_message().rstrip('.')}; see '{verb} --help'", error.exit_code)
     except click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
+        if isinstance(error, _OutputClosed):
+            _forget_stdout()
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     except EdgeSpecError as error:
         code = _complain(str(error))
-    except BrokenPipeError:
-        code = _complain("standard output was closed before everything was written; keep the reader open")
-        _forget_stdout()
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")

@@ -66,19 +66,24 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def sampler_options(command: Command) -> Command:
-    """The sampler's flags."""
-    for name, (kind, text) in reversed(_SAMPLER.items()):
-        flags = ["--temperature", "--temp"] if name == "temperature" else ["--" + name.replace("_", "-")]
-        command = click.option(*flags, name, type=kind, metavar="X", help=text)(command)
-    return click.option(
-        "--logit-bias", multiple=True, metavar="ID=X", help="Added to a token's logit; -inf forbids it. Repeatable."
-    )(command)
+def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]:
+    """The sampler's flags; without ``temperature`` for verbs that take several."""
+
+    def decorate(command: Command) -> Command:
+        for name, (kind, text) in reversed(_SAMPLER.items()):
+            flags = ["--" + name.replace("_", "-"), *(["--temp"] if name == "temperature" else [])]
+            if temperature or name != "temperature":
+                command = click.option(*flags, name, type=kind, metavar="N" if kind is int else "X", help=text)(command)
+        return click.option(
+            "--logit-bias", multiple=True, metavar="ID=X", help="Added to a token's logit; -inf forbids it. Repeatable."
+        )(command)
+
+    return decorate
 
 
 def sampler_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of ``SamplerSettings`` from the values of ``sampler_options``, taken only where given."""
-    arguments = {name: values[name] for name in _SAMPLER if values[name] is not None}
+    arguments = {name: values[name] for name in _SAMPLER if values.get(name) is not None}
     if values["logit_bias"]:
         arguments["logit_bias"] = dict(map(_bias, values["logit_bias"]))
     return arguments

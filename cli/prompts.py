@@ -11,7 +11,7 @@ import click
 
 from edge_spec.errors import PromptError
 
-__all__ = ["read_prompt", "read_prompts"]
+__all__ = ["argument_text", "read_prompt", "read_prompts"]
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
@@ -23,17 +23,25 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     if prompt is not None and file is not None:
         raise click.UsageError("give the prompt with -p or with -f, not with both")
     if prompt is not None:
-        # Bytes of an argument that are no UTF-8 arrive as lone surrogates.
-        text = _decoded(prompt.encode("utf-8", "surrogateescape"), "the prompt")
+        text = argument_text(prompt, "the prompt")
     elif file is not None and file != "-":
         text = _decoded(_bytes_of(file), file)
-    elif file is None and sys.stdin.isatty():
+    elif sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise click.UsageError("no prompt; give one with -p TEXT, -f FILE, or on standard input")
     else:
         text = _decoded(sys.stdin.buffer.read(), "standard input")
     if not text.strip():
         raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
     return text
+
+
+def argument_text(argument: str, name: str) -> str:
+    """An argument's text; bytes that are no UTF-8 arrive in it as lone surrogates.
+
+    Raises:
+        PromptError: it is no UTF-8.
+    """
+    return _decoded(argument.encode("utf-8", "surrogateescape"), name)
 
 
 def read_prompts(path: str) -> list[str]:
@@ -44,8 +52,9 @@ def read_prompts(path: str) -> list[str]:
     Raises:
         PromptError: there is none, a line is damaged, or the file is no UTF-8.
     """
-    lines = [line for line in _decoded(_bytes_of(path), path).splitlines() if line.strip()]
-    prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    # Not splitlines(): JSON strings may hold what else counts as the end of a line.
+    lines = enumerate(_decoded(_bytes_of(path), path).split("\n"), 1)
+    prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not prompts:
         raise PromptError(f"{path} holds no prompts", hint="write one per line")
     return prompts

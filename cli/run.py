@@ -10,7 +10,7 @@ import click
 
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
-from edge_spec.cli.prompts import read_prompt
+from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.generation import Generation
 from edge_spec.loading import load
 from edge_spec.speculation import MODES
@@ -33,7 +33,7 @@ __all__ = ["command"]
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply where this would appear. Repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
-@sampler_options
+@sampler_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--stats", is_flag=True, help="Say on standard error what speculation did.")
 def command(**values: Any) -> int:
@@ -80,12 +80,12 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Generati
     if values["system"] is not None:
         if values["raw"] or not model.has_chat_template:
             raise click.UsageError("--system needs a model with a chat template, and no --raw")
-        messages.insert(0, {"role": "system", "content": values["system"]})
+        messages.insert(0, {"role": "system", "content": argument_text(values["system"], "--system")})
     return model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
         raw=values["raw"],
         max_tokens=values["max_tokens"],
-        stop=values["stop"],
+        stop=[argument_text(text, "--stop") for text in values["stop"]],
         seed=values["seed"],
         ignore_eos=values["ignore_eos"],
         **sampler_arguments(values),
@@ -114,7 +114,7 @@ def _report(model: TextModel, generation: Generation, *, asked: str) -> dict[str
         "prompt_tokens": len(generation.prompt),
         "finish_reason": generation.finish_reason,
         "seed": generation.settings.seed,
-        "lossless": True,
+        "lossless": model.lossless,
         "identity": model.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},
         "timings": statistics.timings(),

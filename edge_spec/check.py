@@ -10,7 +10,7 @@ from typing import Any
 from edge_spec.speculator import Round
 from edge_spec.text_model import TextModel
 
-__all__ = ["Comparison", "RandomPolicy", "check"]
+__all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
 
 
 class RandomPolicy:
@@ -25,6 +25,13 @@ class RandomPolicy:
 
     def learn(self, done: Round) -> None:
         """Random numbers learn nothing."""
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A mode that the model could not be opened in, so nothing is proven about it."""
+
+    mode: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +63,7 @@ def check(
     raw: bool = False,
     ignore_eos: bool = False,
     **sampling: Any,
-) -> Iterator[Comparison | str]:
+) -> Iterator[Comparison | Unchecked | str]:
     """Write every prompt at every temperature in every mode and compare with mode ``off``.
 
     Prompts that do not fit the context together with one more token are left out.
@@ -66,13 +73,16 @@ def check(
         sampling: further fields of ``SamplerSettings``.
 
     Yields:
-        The note of a model that does not speculate the way it was asked to, and the comparisons as they are made.
+        The models' notes, modes that could not be had, and the comparisons as they are made.
     """
     grid = [(number, temperature) for number in range(len(prompts)) for temperature in temperatures]
     plain: dict[tuple[int, float], list[int]] = {}
     for mode in ("off", *(mode for mode in modes if mode != "off")):
         with open_model(mode) as model:
             yield from (f"{mode}: {note}" for note in model.notes)
+            if mode not in ("off", "auto", model.mode):
+                yield Unchecked(mode)
+                continue
             for number, temperature in grid:
                 tokens = model.prompt_of(prompts[number], raw=raw)
                 if len(tokens) >= model.n_ctx:

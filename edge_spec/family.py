@@ -11,6 +11,7 @@ from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
 from edge_spec.models.transcribe import transcribe
@@ -21,8 +22,19 @@ _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
 
 
+_LESS = "use a smaller --ctx, a smaller model, or --speculation off"
+
+_RESERVE_BYTES = 48 << 20
+"""Stacks of threads, the library's own tables and what else no estimate names."""
+
+
 def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "llama") -> int:
-    """What weights, KV cache and logits of one model take; compute buffers are small beside them."""
+    """What one model takes: weights, KV cache, logits and compute buffers.
+
+    Weights count once: where llama.cpp copies them into another layout, the mapped file can be evicted. Compute
+    buffers grow with the prefill chunk and the width; 14 floats per token and embedding value is what its log
+    shows for the shapes that were tried.
+    """
     cache = kv_cache_bytes(
         n_ctx=settings.n_ctx + 2 * settings.max_rows,
         n_layers=file.n_layers,
@@ -32,15 +44,16 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
         type_k=settings.kv_k if engine == "llama" else "f32",
         type_v=settings.kv_v if engine == "llama" else "f32",
     )
-    return file.weight_bytes + cache + logits_bytes(settings.max_rows, file.n_vocab)
+    compute = settings.prefill_chunk * file.n_embd * 14 * 4
+    return file.weight_bytes + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
 class OpenFamily:
     """Opens target, drafter and intermediate model.
 
-    Whoever asks for a model may close it; the family closes what is left, and frees the weights. Every opening
-    is checked against the memory that is available at that moment, before anything is loaded. Text becomes
-    tokens by llama.cpp, whatever computes.
+    Whoever asks for a model may close it; the family closes what is left, and frees the weights. Before
+    anything is loaded, all that has been opened and this are held against what the device had to begin with. Text
+    becomes tokens by llama.cpp, whatever computes.
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
@@ -57,14 +70,15 @@ class OpenFamily:
         settings: LlamaSettings,
         *,
         engines: Mapping[str, str],
-        device: Device,
+        probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
         self._engines = engines
-        self._device = device
+        self._probe_device = probe_device
+        self._device = probe_device()
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
@@ -84,6 +98,11 @@ class OpenFamily:
     def middle(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
         return self._open_small("middle", trees=trees)
+
+    @property
+    def helpers(self) -> tuple[LanguageModel, ...]:
+        """All models but the target, as far as they are open."""
+        return tuple(self._models[1:])
 
     def tokenizer(self) -> LlamaWeights:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
@@ -121,17 +140,20 @@ class OpenFamily:
 
     def _open(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file, engine = self._file(role), self._engines[role]
+        settings = settings.for_heads(file.head_dim_k)
         wanted = needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
         self._claimed.add(file.path)
+        what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
+        if self._claimed_bytes:
+            what += " on top of the other models"
         self._claimed_bytes += wanted
-        require(
-            f"{file.path.name} with a context of {settings.n_ctx} tokens"
-            + (" on top of the other models" if self._claimed_bytes > wanted else ""),
-            self._claimed_bytes,
-            self._device,
-            hint="use a smaller --ctx, a smaller model, or --speculation off",
-        )
-        opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        require(what, self._claimed_bytes + _RESERVE_BYTES, self._device, hint=_LESS)
+        try:
+            opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        except (UnsupportedModel, BackendError, MemoryError):
+            # The library does not say that memory was the reason; what is left does.
+            require(what, wanted + _RESERVE_BYTES, self._probe_device(), hint=_LESS)
+            raise
         self._models.append(opened[0])
         return opened
 
@@ -142,7 +164,7 @@ class OpenFamily:
             settings,
             file=file.fingerprint,
             cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(file, "trying out {} on this device, once"),
+            on_probe=lambda: self._announce(role, file, "trying out {} on this device, once"),
         )
 
     def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
@@ -152,7 +174,7 @@ class OpenFamily:
         base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
         assert base is not None
         source = transcribe(
-            file, base / "onnx", on_start=lambda: self._announce(file, "transcribing {} for ONNX Runtime, once")
+            file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
         )
         return open_onnx(
             source,
@@ -168,9 +190,9 @@ class OpenFamily:
             ),
             file=file.fingerprint,
             cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(file, "trying out {} on this device, once"),
+            on_probe=lambda: self._announce(role, file, "trying out {} on this device, once"),
         )
 
-    def _announce(self, file: ModelFile, sentence: str) -> None:
-        if file.n_params > _SMALL_PARAMS:
+    def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
+        if role == "target":
             self._on_wait(sentence.format(file.path.name))

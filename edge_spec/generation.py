@@ -9,6 +9,7 @@ from typing import Protocol
 
 from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsError
 from edge_spec.policy import Policy
+from edge_spec.requirements import require_whole
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculator import Speculator
 from edge_spec.statistics import Statistics
@@ -34,7 +35,7 @@ class Generation(Iterator[str]):
         prompt: token ids of the prompt.
         token_ids: token ids written so far, the end token included.
         finish_reason: ``None`` while it goes on, then ``eos`` (the model ended it), ``stop`` (a stop string),
-            ``length`` (``max_tokens``), ``context`` (no room) or ``cancelled``.
+            ``length`` (``max_tokens``), ``context`` (no room), ``cancelled`` or ``error``.
         statistics: what speculation did.
 
     Raises:
@@ -57,10 +58,10 @@ class Generation(Iterator[str]):
             raise PromptError("the prompt is empty", hint="give some text to continue")
         if len(prompt) >= n_ctx:
             raise PromptTooLong(n_prompt=len(prompt), n_ctx=n_ctx)
-        if max_tokens is not None and max_tokens < 1:
-            raise SettingsError(f"max_tokens is {max_tokens} and must be 1 or more")
-        if any(not text for text in stop):
-            raise SettingsError("a stop string is empty")
+        if max_tokens is not None:
+            require_whole("max_tokens", max_tokens, 1, 1 << 62)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise SettingsError("a stop string is empty or no text", hint="give texts of at least one character")
         self.prompt = tuple(prompt)
         self.settings = settings
         self.token_ids: list[int] = []
@@ -78,6 +79,8 @@ class Generation(Iterator[str]):
         self._cancelled = threading.Event()
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
+        self._ending = threading.Lock()
+        self._ended = False
 
     @property
     def text(self) -> str:
@@ -93,8 +96,10 @@ class Generation(Iterator[str]):
     def cancel(self) -> None:
         """Stop soon, from any thread. What was written stays."""
         self._cancelled.set()
-        if self._started and self.finish_reason is None:
-            self._speculator.model.cancel()
+        # Once it has ended, the models work for the next reply.
+        with self._ending:
+            if self._started and not self._ended:
+                self._speculator.cancel()
 
     def close(self) -> None:
         """Stop, from any thread, and wait until it has stopped; for whoever does not want the rest."""
@@ -110,7 +115,9 @@ class Generation(Iterator[str]):
             except Cancelled:
                 self._end("cancelled")
             except BaseException:
-                self._end("cancelled")
+                # Before it has begun, it can still begin later.
+                if self._started:
+                    self._end("error")
                 raise
             if not self._ready:
                 raise StopIteration
@@ -130,7 +137,7 @@ class Generation(Iterator[str]):
     def _begin(self) -> None:
         """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
         start = perf_counter()
-        self._speculator.model.resume()
+        self._speculator.resume()
         self._started = True
         if self._cancelled.is_set():
             raise Cancelled
@@ -166,6 +173,8 @@ class Generation(Iterator[str]):
 
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
+        with self._ending:
+            self._ended = True
         held = self._stream.finish()
         if held:
             self._ready.append(held)

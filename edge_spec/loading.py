@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from edge_spec.engines import engines_of, refuse_idle_settings
 from edge_spec.errors import SettingsError
 from edge_spec.family import OpenFamily
 from edge_spec.memory import probe as probe_device
-from edge_spec.models import check_pair, inspect, resolve, resolve_family
+from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
-from edge_spec.speculation import MODES, Mode, mode_of
+from edge_spec.requirements import require_path, require_whole
+from edge_spec.speculation import MODES, Mode, mode_of, require_models
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
 
-__all__ = ["load"]
+__all__ = ["load", "possible_modes"]
 
 _DEFAULT_N_CTX = 4096
 
@@ -69,29 +69,32 @@ def load(
         OutOfMemory: it would not fit. DiskFull: a transcription would not.
         SettingsError: a setting is out of range or contradicts another.
     """
+    for name, value in (("model", model), ("draft", draft), ("middle", middle)):
+        if value is not None:
+            require_path(name, value)
     family = resolve_family(model)
     draft_path = resolve(draft) if draft is not None else family.draft
     middle_path = resolve(middle) if middle is not None else family.middle
-    given = frozenset(role for role, path in (("draft", draft_path), ("middle", middle_path)) if path)
-    mode = mode_of(speculation, given=given) if isinstance(speculation, str) else speculation
+    given = _given(draft_path, middle_path)
+    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
+    require_models(mode, given)
     engines = engines_of(engine, draft_engine, middle_engine)
     refuse_idle_settings(engines, ("target", *mode.needs), llama)
-    if draft_limit is not None and draft_limit < 1 and mode.name != "off":
-        raise SettingsError(f"a draft of {draft_limit} tokens", hint="ask for 1 or more, or use --speculation off")
     target_file = inspect(family.target)
     draft_file = inspect(draft_path) if draft_path and "draft" in mode.needs else None
     middle_file = inspect(middle_path) if middle_path and "middle" in mode.needs else None
     for file in (draft_file, middle_file):
         if file is not None:
             check_pair(target_file, file)
+    settings = _settings(n_ctx, target_file, llama)
+    if draft_limit is not None:
+        require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
     notes: list[str] = []
-    if n_ctx is None:
-        n_ctx = min(target_file.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
-    elif 0 < target_file.n_ctx_train < n_ctx:
-        notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {n_ctx}")
+    if 0 < target_file.n_ctx_train < settings.n_ctx:
+        notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
     opened = OpenFamily(
-        target_file, draft_file, middle_file, _settings(n_ctx, llama), engines=engines, device=probe_device(),
+        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
         cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
@@ -101,23 +104,31 @@ def load(
         raise
 
 
+def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle: StrPath | None = None) -> list[str]:
+    """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
+    family = resolve_family(model)
+    given = _given(draft or family.draft, middle or family.middle)
+    return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
+
+
+def _given(draft: StrPath | None, middle: StrPath | None) -> frozenset[str]:
+    return frozenset(role for role, path in (("draft", draft), ("middle", middle)) if path is not None)
+
+
 def _assemble(
     opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str]
 ) -> TextModel:
     target, probed = opened.target(trees=mode.target_trees)
-    try:
-        if not target.traits.can_rollback and mode.name != "off":
-            notes.append("speculation is off: this model's cache cannot be rolled back")
-            mode = MODES["off"]
-        elif mode.target_trees and not target.traits.takes_trees:
-            notes.append(f"speculation {mode.name!r} is off: this model does not compute trees like sequences")
-            mode = MODES["off"]
-        elif target.traits.identity == "rounding" and mode.name != "off":
-            notes.append("this model's rows round differently from width to width: drafts may change near ties")
-        speculator = Speculator(target, NoDrafter() if mode.name == "off" else mode.build(opened))
-    except BaseException:
-        target.close()
-        raise
+    if not target.traits.can_rollback and mode.name != "off":
+        notes.append("speculation is off: this model's cache cannot be rolled back")
+        mode = MODES["off"]
+    elif mode.target_trees and not target.traits.takes_trees:
+        notes.append(f"speculation {mode.name!r} is off: this model does not compute trees like sequences")
+        mode = MODES["off"]
+    elif target.traits.identity == "rounding" and mode.name != "off":
+        notes.append("this model's rows round differently from width to width: drafts may change near ties")
+    drafter = NoDrafter() if mode.name == "off" else mode.build(opened)
+    speculator = Speculator(target, drafter, helpers=opened.helpers)
     most = limit or mode.limit
 
     def new_policy() -> Policy:
@@ -130,19 +141,21 @@ def _assemble(
         (lambda: first) if first else new_policy,
         opened.tokenizer(),
         mode=mode.name,
+        lossless=mode.lossless,
         chat_template=template,
         notes=notes,
         on_close=opened.close,
     )
 
 
-def _settings(n_ctx: int, llama: dict[str, Any]) -> LlamaSettings:
-    try:
-        return replace(LlamaSettings(n_ctx=n_ctx), **llama)
-    except TypeError:
-        known = sorted(LlamaSettings.__dataclass_fields__)
-        unknown = sorted(set(llama) - set(known))
-        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}") from None
+def _settings(n_ctx: int | None, target: ModelFile, llama: dict[str, Any]) -> LlamaSettings:
+    known = sorted(LlamaSettings.__dataclass_fields__)
+    unknown = sorted(set(llama) - set(known))
+    if unknown:
+        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}")
+    if n_ctx is None:
+        n_ctx = min(target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+    return LlamaSettings(n_ctx=n_ctx, **llama)
 
 
 def _cache_dir(cache_dir: Path | str | None) -> Path | None:

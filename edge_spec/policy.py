@@ -69,6 +69,7 @@ class AdaptivePolicy:
         self._draft_s: float | None = None
         self._wait = probe_every
         self._plain_rounds = 0
+        self._rested = False
 
     def limit(self) -> int:
         if 1 not in self._seconds:
@@ -113,12 +114,16 @@ class AdaptivePolicy:
         # The first decodes of a width pay for page faults and warm-up: believe faster times sooner.
         weight = 0.5 if old is None or done.verify_s < old else 0.1
         self._seconds[done.n_rows] = done.verify_s if old is None else old + weight * (done.verify_s - old)
+        rested, self._rested = self._rested, not n_drafted
         if not n_drafted:
             return
         draft_s = done.draft_s / n_drafted
         old = self._draft_s
-        weight = 0.5 if old is not None and draft_s < old else 0.1
-        self._draft_s = draft_s if old is None else old + weight * (draft_s - old)
-        n_accepted = len(done.tokens) - 1
+        if old is None:
+            self._draft_s = draft_s
+        elif not rested or draft_s < old:
+            # After plain rounds a drafter has to read what it missed, which says nothing of its speed.
+            self._draft_s = old + (0.5 if draft_s < old else 0.1) * (draft_s - old)
+        n_accepted = done.accepted
         for place in range(min(n_accepted + 1, n_drafted, self._most)):
             self._accepts[place] += 0.05 * ((place < n_accepted) - self._accepts[place])

@@ -14,7 +14,7 @@ from edge_spec.drafters.ngram import NgramDrafter
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import SettingsError
 
-__all__ = ["MODES", "DraftModels", "Mode", "mode_of"]
+__all__ = ["MODES", "DraftModels", "Mode", "mode_of", "require_models"]
 
 
 class DraftModels(Protocol):
@@ -38,6 +38,7 @@ class Mode:
         needs: which of ``draft`` and ``middle`` must be given.
         target_trees: whether the target must take trees.
         adapts: whether the limit follows what is measured.
+        lossless: whether the text has the model's own law; a mode that trades it away says so here.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Mode:
     needs: tuple[str, ...] = ()
     target_trees: bool = False
     adapts: bool = False
+    lossless: bool = True
 
 
 def _sequence(models: DraftModels) -> Drafter:
@@ -75,20 +77,27 @@ MODES = {
 
 
 def mode_of(name: str, *, given: frozenset[str]) -> Mode:
-    """The mode of that name; ``auto`` takes the best that the ``given`` models (draft, middle) allow.
+    """The mode of that name. ``auto`` is ``sequence`` where a drafter is given, else ``ngram``, and adapts.
 
     Raises:
-        SettingsError: no such mode, or a model is missing that it needs.
+        SettingsError: no such mode.
     """
     if name == "auto":
         chosen = MODES["sequence" if "draft" in given else "ngram"]
         return Mode(name=chosen.name, build=chosen.build, limit=7, needs=chosen.needs, adapts=True)
-    if name not in MODES:
+    if not isinstance(name, str) or name not in MODES:
         raise SettingsError(f"there is no speculation {name!r}", hint=f"choose auto, {', '.join(MODES)}")
-    mode = MODES[name]
+    return MODES[name]
+
+
+def require_models(mode: Mode, given: frozenset[str]) -> None:
+    """Refuse a mode that lacks a model.
+
+    Raises:
+        SettingsError: ``given`` (of draft, middle) is not all that it needs.
+    """
     missing = [f"--{need}" for need in mode.needs if need not in given]
     if missing:
         raise SettingsError(
-            f"speculation {name!r} needs {' and '.join(missing)}", hint="give the missing model, or choose 'auto'"
+            f"speculation {mode.name!r} needs {' and '.join(missing)}", hint="give the missing model, or choose 'auto'"
         )
-    return mode

@@ -24,13 +24,16 @@ class Round:
     """What one step did.
 
     Attributes:
-        tokens: the tokens written; the last one is the bonus (or corrected) token, the others were drafted.
-        drafted: number of drafted nodes at each depth.
+        tokens: the tokens written; the last one is the bonus (or corrected) token, the others were drafted. If
+            the text ends, the last one may have been drafted as well.
+        accepted: how many of them were drafted.
+        drafted: number of drafted nodes at each depth; what lies below the end of the text does not count.
         n_rows: rows that the model computed for it, without padding.
         draft_s, verify_s, sample_s: seconds spent drafting, in the model, and walking and keeping books.
     """
 
     tokens: tuple[int, ...]
+    accepted: int
     drafted: tuple[int, ...]
     n_rows: int
     draft_s: float
@@ -97,9 +100,11 @@ class Speculator:
     fewer (see ``LanguageModel.keep``); the next decode begins with whatever is missing.
     """
 
-    def __init__(self, model: LanguageModel, drafter: Drafter) -> None:
+    def __init__(self, model: LanguageModel, drafter: Drafter, *, helpers: Sequence[LanguageModel] = ()) -> None:
+        """``helpers`` are the drafter's models, for ``cancel`` to reach them too."""
         self.model = model
         self.drafter = drafter
+        self._models = (model, *helpers)
         self.text: list[int] = []
         self._sampler: Sampler | None = None
 
@@ -116,7 +121,9 @@ class Speculator:
         self.text = list(prompt)
         self._sampler = sampler
         self.drafter.begin(prompt, sampler)
-        self.model.prefill(self.text[shared:-1])
+        # A drafter's model may have less room than its target; it then has nothing to say.
+        if len(self.text) <= self.model.n_ctx:
+            self.model.prefill(self.text[shared:-1])
 
     def step(self, limit: int, ends: Callable[[int], bool]) -> Round:
         """Draft at most ``limit`` tokens, decode, walk, keep, learn."""
@@ -126,7 +133,7 @@ class Speculator:
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
         limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
-        draft = self.drafter.draft(limit) if limit > 0 else EMPTY
+        draft = _sound(self.drafter.draft(limit), limit, self.model) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
         rows = self.model.decode(tree)
@@ -134,16 +141,19 @@ class Speculator:
         length = len(self.text)
         try:
             path = walk(tree, len(behind) - 1, rows, self._sampler, self.text, ends)
+            self.model.keep(path)
+            tokens = tuple(self.text[length:])
+            self.drafter.accept(tokens)
         except BaseException:
             del self.text[length:]
-            self.model.rollback(self.model.n_past)
+            self.model.rollback(min(self.model.n_past, length - 1))
             raise
-        self.model.keep(path)
-        tokens = self.text[length:]
-        self.drafter.accept(tokens)
+        # Where the text ends on a drafted token, the walk stops one node early.
+        ended = tree.child(path[-1], tokens[-1]) is not None
         return Round(
-            tokens=tuple(tokens),
-            drafted=_by_depth(draft),
+            tokens=tokens,
+            accepted=len(tokens) - (not ended),
+            drafted=_by_depth(draft)[: len(tokens)] if ended else _by_depth(draft),
             n_rows=len(tree),
             draft_s=drafted - started,
             verify_s=decoded - drafted,
@@ -157,10 +167,37 @@ class Speculator:
         self.drafter.accept(tokens)
         self.text[length:] = tokens
 
+    def cancel(self) -> None:
+        """Make what the models compute, in another thread, raise ``Cancelled``."""
+        for model in self._models:
+            model.cancel()
+
+    def resume(self) -> None:
+        """Forget a ``cancel`` that nothing has answered yet."""
+        for model in self._models:
+            model.resume()
+
     def close(self) -> None:
         """Free the model and the drafter."""
         self.drafter.close()
         self.model.close()
+
+
+def _sound(draft: Tree, limit: int, model: LanguageModel) -> Tree:
+    """What of a draft can be verified: drafters may be as bad as they like, and that includes strangers'."""
+    n_vocab, takes_trees = model.n_vocab, model.traits.takes_trees
+    if len(draft) <= limit and (draft.is_sequence or takes_trees) and all(0 <= x < n_vocab for x in draft.tokens):
+        return draft
+    places = {-1: -1}
+    tokens: list[int] = []
+    parents: list[int] = []
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        fits = takes_trees or places.get(parent) == len(tokens) - 1
+        if parent in places and fits and 0 <= token < n_vocab and len(tokens) < limit:
+            places[node] = len(tokens)
+            tokens.append(token)
+            parents.append(places[parent])
+    return Tree(tuple(tokens), tuple(parents))
 
 
 def _by_depth(draft: Tree) -> tuple[int, ...]:

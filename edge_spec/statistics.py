@@ -44,10 +44,10 @@ class Statistics:
         self.rounds += 1
         self.tokens += n
         self.drafted += sum(done.drafted)
-        self.accepted += n - 1
+        self.accepted += done.accepted
         self.lengths[n] += 1
         self.drafted_at.update(range(len(done.drafted)))
-        self.accepted_at.update(range(n - 1))
+        self.accepted_at.update(range(done.accepted))
         self.draft_s += done.draft_s
         self.verify_s += done.verify_s
         self.sample_s += done.sample_s

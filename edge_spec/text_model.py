@@ -7,6 +7,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -55,6 +56,7 @@ class TextModel:
 
     Attributes:
         mode: the name of the way it speculates.
+        lossless: whether the text has the model's own law.
         notes: sentences that the user should know, such as why it does not speculate.
     """
 
@@ -65,11 +67,13 @@ class TextModel:
         tokenizer: Tokenizer,
         *,
         mode: str,
+        lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
+        self.lossless = lossless
         self.notes = tuple(notes)
         self._speculator = speculator
         self._new_policy = policy
@@ -109,12 +113,14 @@ class TextModel:
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text."""
         self._check_open()
+        if not isinstance(text, str):
+            raise PromptError(f"a text is wanted, not {type(text).__name__}")
         return self._tokenizer.tokenize(text, add_special=add_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without control tokens."""
         self._check_open()
-        return self._tokenizer.text(tokens)
+        return self._tokenizer.text(self._known(tokens))
 
     def prompt_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt as ``generate`` would use it."""
@@ -124,6 +130,10 @@ class TextModel:
                 raise PromptError("messages need a chat template", hint="this model has none: give a text")
             return self._tokenizer.tokenize(prompt, add_special=True)
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
+            raise PromptError(
+                "a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}'
+            )
         bos = self._tokenizer.name(self._tokenizer.bos)
         text = render_chat(self._chat_template, messages, bos=bos, eos=self._tokenizer.name(self._tokenizer.eos))
         # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
@@ -136,7 +146,7 @@ class TextModel:
         tokens: Sequence[int] | None = None,
         raw: bool = False,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         seed: int | None = None,
         **sampling: Any,
@@ -162,9 +172,7 @@ class TextModel:
         if tokens is None:
             assert prompt is not None
             tokens = self.prompt_of(prompt, raw=raw)
-        bad = next((token for token in tokens if not 0 <= token < self.n_vocab), None)
-        if bad is not None:
-            raise PromptError(f"token {bad} is not in the vocabulary of {self.n_vocab}")
+        tokens = self._known(tokens)
         if ignore_eos:
             ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
@@ -180,7 +188,7 @@ class TextModel:
             tokens,
             settings,
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else stop,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         )
 
     def close(self) -> None:
@@ -205,6 +213,17 @@ class TextModel:
     ) -> None:
         self.close()
 
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """Token ids as plain integers; anything else is refused before a library sees it."""
+        try:
+            known = [index(token) for token in tokens]
+        except TypeError:
+            raise PromptError("tokens must be whole numbers", hint="tokenize() makes them of a text") from None
+        bad = next((token for token in known if not 0 <= token < self.n_vocab), None)
+        if bad is not None:
+            raise PromptError(f"token {bad} is not in the vocabulary of {self.n_vocab}")
+        return known
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the model")
@@ -216,10 +235,11 @@ class TextModel:
                 "another reply of this model is not finished yet", hint="read it to the end or close() it first"
             )
         self._turn.acquire()
-        if self._closed:
-            self._turn.release()
-            raise Closed("the model")
         self._writer = (threading.get_ident(), weakref.ref(generation))
+        # Only now: who closes looks for a writer after saying so.
+        if self._closed:
+            self._leave_turn()
+            raise Closed("the model")
 
     def _leave_turn(self) -> None:
         self._writer = None

@@ -173,6 +173,37 @@ def test_close_ends_a_reply_that_another_thread_writes() -> None:
     assert text_model().generate("a", seed=1).read().startswith(reply.text)
 
 
+def test_close_ends_a_reply_that_another_thread_has_left_lying() -> None:
+    model = text_model()
+    reply = model.generate("a", seed=1)
+    thread, found = in_thread(lambda: next(reply))
+    thread.join(20)
+    model.close()
+    assert reply.finish_reason == "cancelled"
+    assert found and reply.text.startswith(found[0])
+
+
+def test_a_late_cancel_does_not_reach_the_next_reply() -> None:
+    with text_model() as model:
+        first = model.generate("a", seed=1, max_tokens=5)
+        alone = first.read()
+        second = model.generate("a", seed=1, max_tokens=5)
+        piece = next(second)
+        first.cancel()
+        assert piece + second.read().removeprefix(piece) == alone
+        assert second.finish_reason == "length"
+
+
+def test_a_reply_that_had_to_wait_can_be_read_later() -> None:
+    with text_model() as model:
+        first, second = model.generate("a", seed=1, max_tokens=9), model.generate("a", seed=1, max_tokens=9)
+        next(first)
+        with pytest.raises(SettingsError):
+            next(second)
+        first.close()
+        assert second.read() == text_model().generate("a", seed=1, max_tokens=9).read()
+
+
 def test_close_in_the_midst_of_a_reply_of_the_same_thread() -> None:
     with text_model() as model:
         reply = model.generate("a", seed=1)

@@ -165,7 +165,9 @@ def test_the_statistics_add_up(cases: st.SearchStrategy[Any], data: st.DataObjec
     assert books.tokens == len(written.token_ids)
     assert sum(books.lengths.values()) == books.rounds
     assert sum(n * times for n, times in books.lengths.items()) == books.tokens
-    assert books.accepted == books.tokens - books.rounds == sum(books.accepted_at.values())
+    # Every round writes a token that was not drafted, but for one that ends the reply on a draft.
+    assert books.accepted - (books.tokens - books.rounds) in (0, 1)
+    assert books.accepted == sum(books.accepted_at.values())
     assert books.accepted <= books.drafted
     assert sum(books.drafted_at.values()) <= books.drafted
     for depth in books.accepted_at:
@@ -185,6 +187,7 @@ def test_an_end_inside_a_draft_is_found(letters: LettersType) -> None:
         done, speculator = reply(letters, end=4, seed=seed, limit=6)
         done.read()
         assert done.statistics.tokens == len(done.token_ids)
+        assert done.statistics.accepted == done.statistics.drafted, "nothing below the end counts as rejected"
         inside += len(done.token_ids) % 7 != 0
         assert speculator.model.cells == (1, *done.token_ids)[: speculator.model.n_past]
     assert inside > 20
@@ -283,7 +286,7 @@ def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType)
     done = Generation(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):
         done.read()
-    assert done.finish_reason == "cancelled"
+    assert done.finish_reason == "error"
     assert speculator.text == [1, *done.token_ids]
 
 

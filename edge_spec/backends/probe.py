@@ -25,11 +25,11 @@ __all__ = ["ProbeResult", "Probed", "probe", "probe_cached"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
-_DEPTHS = (24, 248, 256, 520)
-"""Used cells before the rows that are compared: the fresh cache, one that passes 256 cells on the way, one that
-has, where llama.cpp's fused attention changes its path for a lone row, and one that has passed 512 as well."""
+_DEPTHS = (24, 256, 520)
+"""Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
+another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
 
-_VERSION = 2
+_VERSION = 3
 
 
 class ProbedSettings(Protocol):
@@ -85,6 +85,9 @@ def probe(model: Probed) -> ProbeResult:
     if not _can_rollback(model, text):
         model.rollback(0)
         return ProbeResult(traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
+    if not model.settings.exact:
+        # A drafter's rounding never reaches the text.
+        return _probe_drafter(model, text)
     seconds: dict[int, float] = {}
     alike = set(widths)
     trees = model.settings.trees
@@ -92,20 +95,27 @@ def probe(model: Probed) -> ProbeResult:
         model.rollback(min(depth, model.n_past))
         model.prefill(text[model.n_past : depth])
         rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
+        if depth == _depths(model)[0]:
+            # Once more, warm: the first decode of a width pays for page faults.
+            rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
         alike &= _largest_class(rows)
         trees = trees and _takes_trees(model, text[depth : depth + 4])
-    for n in widths:
-        # Once more, warm: the first decode of a width pays for page faults.
-        _rows(model, text[model.n_past : model.n_past + n], seconds)
     model.rollback(0)
     # To compute three rows wherever one is wanted would cost more than identity is worth; say so instead.
-    identical = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
-    exact = identical if model.settings.exact else ()
+    exact = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
     # Wider than the widest of the class would be outside it.
     most = exact[-1] if exact else max_rows
-    return ProbeResult(
-        traits=Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most), seconds=seconds
-    )
+    traits = Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
+    # What a decode of n rows takes is what its padded width takes.
+    return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
+
+
+def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
+    model.prefill(text[model.n_past : _depths(model)[0]])
+    trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
+    model.rollback(0)
+    traits = Traits(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
+    return ProbeResult(traits=traits, seconds={})
 
 
 def _depths(model: Probed) -> list[int]:
@@ -172,7 +182,7 @@ def probe_cached(model: Probed, *, file: str, cache_dir: Path | None, on_probe: 
     # n_ctx only decides how deep the probe can go.
     settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
     profile = [fact for fact in model.profile.facts if fact[0] != "n_ctx"]
-    facts = [_VERSION, file, settings, _depths(model), profile, _processor()]
+    facts = [_VERSION, file, settings, _depths(model), profile]
     name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
     path = cache_dir / "probes" / f"{name}.json"
     known = _read(path)
@@ -203,14 +213,3 @@ def _write(path: Path, result: ProbeResult) -> None:
         Path(file.name).replace(path)
     except OSError:
         pass
-
-
-def _processor() -> str:
-    import platform
-
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
-            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
-            return blake2b("".join(sorted(lines)).encode(), digest_size=8).hexdigest()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"

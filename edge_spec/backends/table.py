@@ -103,12 +103,12 @@ class TableModel:
         return NumericsProfile(engine="table", facts=(("table", digest), ("n_ctx", str(self._n_ctx))))
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._enter(len(tokens))
+        self._enter(len(tokens), room=self._n_ctx)
         self._pending = EMPTY
         self._cells.extend(tokens)
 
     def decode(self, tree: Tree) -> Logits:
-        self._enter(len(tree))
+        self._enter(len(tree), room=self._n_ctx + self._traits.max_rows)
         first = len(self._pending)
         if (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
@@ -170,12 +170,12 @@ class TableModel:
     def close(self) -> None:
         self._closed = True
 
-    def _enter(self, n: int) -> None:
+    def _enter(self, n: int, *, room: int) -> None:
         if self._closed:
             raise Closed("the table model")
         if self._cancelled:
             self._cancelled = False
             self._pending = EMPTY
             raise Cancelled
-        if len(self._cells) + n > self._n_ctx + self._traits.max_rows:
+        if len(self._cells) + n > room:
             raise ContextFull(n_past=len(self._cells), n_new=n, n_ctx=self._n_ctx)

@@ -9,7 +9,7 @@ from edge_spec.drafters.base import Drafter
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculator import Speculator, common_prefix
-from edge_spec.tree import Tree
+from edge_spec.tree import EMPTY, Tree
 
 __all__ = ["HierarchyDrafter"]
 
@@ -43,6 +43,8 @@ class HierarchyDrafter:
 
     def draft(self, limit: int) -> Tree:
         inner = self._inner
+        if self._length > inner.model.n_ctx:
+            return EMPTY
         # What an earlier draft left over, if the target has agreed with it so far, is still a good guess.
         while len(inner.text) - self._length < limit and len(inner.text) < inner.model.n_ctx:
             inner.step(min(self._leaf_limit, limit - (len(inner.text) - self._length) - 1), _never)

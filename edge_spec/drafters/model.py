@@ -46,11 +46,14 @@ class ModelDrafter:
         self._sampler: Sampler | None = None
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        shared = common_prefix(self._text[: self._model.n_past], prompt)
+        shared = common_prefix(self._text[: self._model.n_past], prompt[:-1])
         self._model.rollback(min(self._model.n_past, shared))
         self._text = list(prompt)
         self._sampler = sampler
         self._pending = EMPTY
+        # Read now what would otherwise be counted as drafting; a text beyond the context is not followed.
+        if len(prompt) <= self._model.n_ctx:
+            self._model.prefill(self._text[self._model.n_past : -1])
 
     def draft(self, limit: int) -> Tree:
         sampler, model = self._sampler, self._model
@@ -63,51 +66,26 @@ class ModelDrafter:
             model.rollback(model.n_past)
             self._pending = EMPTY
         behind = catch_up(model, self._text, model.traits.max_rows // 2)
-        # Nodes that the model has decoded, and the draft's nodes: every candidate met, decoded or not.
         decoded = Tree.sequence(behind)
-        tokens: list[int] = []
-        parents: list[int] = []
-        values: list[float] = []
         rows = model.decode(decoded)[-1:]
+        candidates = _Candidates(self._least_value)
         frontier = [-1]
-        place_of = {-1: len(behind) - 1}
+        places = {-1: len(behind) - 1}
         for level in range(levels):
-            first = len(tokens)
+            first = len(candidates.tokens)
             for node, row in zip(frontier, rows, strict=True):
-                value = values[node] if node >= 0 else 1.0
-                for token, chance in sampler.guess(row, self._text_to(node, tokens, parents), self._width):
-                    if value * chance >= self._least_value:
-                        tokens.append(token)
-                        parents.append(node)
-                        values.append(value * chance)
-            if level == levels - 1:
-                break
+                text = self._text + candidates.path_to(node)
+                candidates.add(node, sampler.guess(row, text, self._width))
             # All of a tree together takes no more rows than one decode may: that bounds its branches and cells.
             room = min(self._width, model.traits.max_rows - len(decoded)) if self._width > 1 else 1
-            frontier = sorted(range(first, len(tokens)), key=lambda node: -values[node])[: max(room, 0)]
-            # A candidate that the limit leaves out anyway is not worth a row.
-            if len(tokens) > limit:
-                worth = sorted(values, reverse=True)[limit - 1]
-                frontier = [node for node in frontier if values[node] >= worth]
+            frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
             if not frontier:
                 break
-            grown_tokens, grown_parents = list(decoded.tokens), list(decoded.parents)
-            for node in frontier:
-                place_of[node] = len(grown_tokens)
-                grown_tokens.append(tokens[node])
-                grown_parents.append(place_of[parents[node]])
-            decoded = Tree(tuple(grown_tokens), tuple(grown_parents))
+            decoded = candidates.grow(decoded, frontier, places)
             rows = model.decode(decoded)
         self._pending = decoded
-        draft = Tree(tuple(tokens), tuple(parents), tuple(values))
+        draft = candidates.tree()
         return draft if self._width == 1 else draft.best(limit)
-
-    def _text_to(self, node: int, tokens: list[int], parents: list[int]) -> list[int]:
-        path: list[int] = []
-        while node >= 0:
-            path.append(tokens[node])
-            node = parents[node]
-        return self._text + path[::-1]
 
     def accept(self, tokens: Sequence[int]) -> None:
         behind = self._text[self._model.n_past :]
@@ -123,3 +101,52 @@ class ModelDrafter:
 
     def close(self) -> None:
         self._model.close()
+
+
+class _Candidates:
+    """All nodes met while a draft grows, decoded or not."""
+
+    def __init__(self, least_value: float) -> None:
+        self.tokens: list[int] = []
+        self._parents: list[int] = []
+        self._values: list[float] = []
+        self._least_value = least_value
+
+    def add(self, parent: int, guesses: Sequence[tuple[int, float]]) -> None:
+        """Take the guesses of what follows a node (-1: the text) that are worth enough."""
+        above = self._values[parent] if parent >= 0 else 1.0
+        for token, chance in guesses:
+            if above * chance >= self._least_value:
+                self.tokens.append(token)
+                self._parents.append(parent)
+                self._values.append(above * chance)
+
+    def worth_expanding(self, first: int, most: int, limit: int) -> list[int]:
+        """The most valuable nodes from ``first`` on, without those that a draft of ``limit`` nodes leaves out."""
+        values = self._values
+        nodes = sorted(range(first, len(values)), key=lambda node: -values[node])[: max(most, 0)]
+        if len(values) <= limit:
+            return nodes
+        worth = sorted(values, reverse=True)[limit - 1]
+        return [node for node in nodes if values[node] >= worth]
+
+    def grow(self, decoded: Tree, nodes: Sequence[int], places: dict[int, int]) -> Tree:
+        """The tree that the model decodes next; ``places`` says where each node stands in it."""
+        tokens, parents = list(decoded.tokens), list(decoded.parents)
+        for node in nodes:
+            places[node] = len(tokens)
+            tokens.append(self.tokens[node])
+            parents.append(places[self._parents[node]])
+        return Tree(tuple(tokens), tuple(parents))
+
+    def path_to(self, node: int) -> list[int]:
+        """The tokens from the text down to a node; none for -1."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self._parents[node]
+        return path[::-1]
+
+    def tree(self) -> Tree:
+        """All of them."""
+        return Tree(tuple(self.tokens), tuple(self._parents), tuple(self._values))

@@ -9,10 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge_spec.sampling.settings import SamplerSettings
 from edge_spec.sampling.survivors import FEW, LOWEST, MARGIN, REACH, Few, Row
 
 __all__ = ["NativeDraw", "native_draw"]
+
+_FLOAT32 = np.dtype(np.float32)
 
 _FILE = Path(__file__).parent / ("draw" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
@@ -44,7 +48,7 @@ class NativeDraw:
 
     def __call__(self, row: Row, key: int) -> Few | None:
         """What can be drawn and its noisy scores, or None where only Python knows."""
-        if not row.flags.c_contiguous:
+        if not row.flags.c_contiguous or row.dtype != _FLOAT32:
             return None
         n = self._function(row.__array_interface__["data"][0], row.shape[0], key, *self._rest)
         if n == 0:

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/round_cost.py
 
-Models that do not compute stand in for target and drafter: they return rows recorded from random laws, so
-what is left is the loop itself: drafting, filling trees, sampling, walking and keeping books. Prints the
-median and the best decile over rounds, in microseconds.
+First on the demo family: the mean over the rounds of a reply, without the time inside llama_decode. Then with models
+that do not compute, which return rows of random laws: what is left is drafting, filling trees, sampling, walking
+and keeping books; the median and the best decile over rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from time import perf_counter
 
 import numpy as np
 
+import edge_spec
 from edge_spec.backends import Logits, NumericsProfile, Traits
+from edge_spec.backends.llama.library import library
 from edge_spec.drafters.model import ModelDrafter
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculator import Speculator
@@ -100,7 +102,39 @@ def measure(n_vocab: int, limit: int, n_rounds: int = 2000) -> list[float]:
     return sorted(spent)
 
 
+def measure_demo(mode: str, max_tokens: int = 400) -> tuple[float, float]:
+    """Microseconds per round on the real demo family, all but the library's decode calls, and tokens per round."""
+    c = library().c
+    decode, inside = c.llama_decode, [0.0]
+
+    def timed(*args: object) -> int:
+        start = perf_counter()
+        try:
+            return int(decode(*args))
+        finally:
+            inside[0] += perf_counter() - start
+
+    with edge_spec.load(speculation=mode, n_threads=1) as model:
+        model.generate("Tell me a story.", seed=1, max_tokens=50, ignore_eos=True).read()
+        c.llama_decode = timed
+        try:
+            reply = model.generate("Tell me a story.", seed=2, max_tokens=max_tokens, ignore_eos=True)
+            next(reply)  # The prompt is no round.
+            rounds = reply.statistics.rounds
+            inside[0] = 0.0
+            start = perf_counter()
+            reply.read()
+            spent = perf_counter() - start - inside[0]
+        finally:
+            c.llama_decode = decode
+    return spent / (reply.statistics.rounds - rounds) * 1e6, reply.statistics.mean_length
+
+
 def main() -> None:
+    for mode in ("off", "ngram", "sequence", "tree", "hierarchy"):
+        runs = [measure_demo(mode) for _ in range(3)]
+        spent, length = statistics.median(us for us, _ in runs), runs[0][1]
+        print(f"demo family, {mode:>9}: {spent:7.1f} us per round outside llama_decode, {length:.2f} tokens per round")
     for n_vocab in (8_192, 152_064):
         for limit in (0, 3, 4):
             spent = measure(n_vocab, limit)

@@ -35,6 +35,7 @@ def open_llama(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before a model is tried out for the first time.
     """
+    settings = settings.for_heads(weights.head_dim_k)
     model = LlamaModel(weights, settings, profile=_profile(settings, file, ()), traits=_PLAIN)
     try:
         result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
@@ -47,23 +48,19 @@ def open_llama(
 
 
 def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
-    """All that rounds on llama.cpp.
-
-    Threads round only in the attention of a lone row, which is split among them in models whose rows differ from
-    width to width; everywhere else one thread sums up a row.
-    """
-    threads = () if widths else (("threads", "/".join(map(str, settings.threads))),)
+    """All that rounds on llama.cpp. Threads do: the attention of a lone row can be split among them."""
     return NumericsProfile(
         engine="llama",
         facts=(
             ("file", file),
             ("library", library().version),
+            ("build", library().build),
             ("weights", "repacked" if settings.repack else "mapped"),
             ("kv", f"{settings.kv_k}/{settings.kv_v}"),
             ("attention", "flash" if settings.flash_attention else "plain"),
             ("n_ctx", str(settings.n_ctx)),
             ("prefill", str(settings.prefill_chunk)),
             ("widths", f"{widths[0]}+" if widths else "any"),
-            *threads,
+            ("threads", "/".join(map(str, settings.threads))),
         ),
     )

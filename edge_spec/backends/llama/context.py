@@ -106,7 +106,7 @@ class LlamaModel:
         return self._settings
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._check(len(tokens))
+        self._check(len(tokens), room=self._settings.n_ctx)
         self._drop_pending()
         for start in range(0, len(tokens), self._settings.prefill_chunk):
             chunk = tokens[start : start + self._settings.prefill_chunk]
@@ -126,7 +126,7 @@ class LlamaModel:
             raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
         if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
-        self._check(len(tree))
+        self._check(len(tree), room=self._settings.n_ctx + self._settings.max_rows)
         # Padding goes on behind the last node, where its cells are cut off again without a trace.
         n_rows = self.traits.padded(n)
         n_past, last = self._n_past, len(tree) - 1
@@ -258,9 +258,9 @@ class LlamaModel:
         if self._handle is None:
             raise Closed(f"the model {self._weights.path.name}")
 
-    def _check(self, n_new: int) -> None:
+    def _check(self, n_new: int, *, room: int) -> None:
         self._open()
-        if self._n_past + n_new > self._settings.n_ctx + self._settings.max_rows:
+        if self._n_past + n_new > room:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
 
     def _decode(self, n: int) -> None:
@@ -273,7 +273,11 @@ class LlamaModel:
         else:
             code = _ABORTED
         self._abort.lower()
-        self._cut(0, self._n_past)
+        try:
+            self._cut(0, self._n_past)
+        except BackendError:
+            # A cache that cannot be rolled back is emptied: whoever goes on reads the text again.
+            self.rollback(0)
         if code == _ABORTED:
             raise Cancelled
         if code == _NO_SLOT:

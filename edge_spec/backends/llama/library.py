@@ -6,8 +6,11 @@ import ctypes
 import sys
 from collections import deque
 from functools import cache
+from hashlib import blake2b
 from types import ModuleType
 from typing import Any
+
+from edge_spec.backends.processor import processor
 
 __all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
 
@@ -17,7 +20,6 @@ KV_TYPES = {
 """ggml's numbers of the types that a KV cache can have."""
 
 _ERROR = 4
-_CONTINUED = 5
 
 
 class Library:
@@ -38,6 +40,9 @@ class Library:
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         self.c.llama_backend_init()
+        # Which instructions the library was built for and finds here: they decide how it rounds.
+        features = self.c.llama_print_system_info()
+        self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
 
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_spec.backends.llama.library import KV_TYPES
 from edge_spec.backends.threads import physical_cores
 from edge_spec.errors import SettingsError
+from edge_spec.requirements import require_whole
 
 __all__ = ["LlamaSettings"]
 
@@ -18,9 +19,10 @@ class LlamaSettings:
     Attributes:
         n_ctx: the most tokens that can be committed. Room for drafts comes on top.
         n_threads, n_threads_batch: threads for one row, and for many; 0 for the number of physical cores.
-        kv_k, kv_v: types of the KV cache. Keys at 8 bits are the default because with them llama.cpp computes
-            a row alone and among others bit for bit alike on the CPU, so plain decoding needs no padding; with
-            16-bit keys a lone row takes another path from 512 cells on. They are smaller and faster to read, too.
+        kv_k, kv_v: types of the KV cache. ``auto`` keys have 8 bits (q8_0) where the heads' size allows: with them
+            llama.cpp computes a row alone and among others bit for bit alike on the CPU, so plain decoding needs
+            no padding; with 16-bit keys a lone row takes another path once the cache is padded to 512 cells. They
+            are smaller and faster to read, too.
         flash_attention: llama.cpp's fused attention; V types below 16 bits need it.
         prefill_chunk: tokens per decode while reading a prompt.
         max_rows: the most rows of one decode that returns logits.
@@ -36,7 +38,7 @@ class LlamaSettings:
     n_ctx: int
     n_threads: int = 0
     n_threads_batch: int = 0
-    kv_k: str = "q8_0"
+    kv_k: str = "auto"
     kv_v: str = "f16"
     flash_attention: bool = True
     prefill_chunk: int = 512
@@ -46,20 +48,21 @@ class LlamaSettings:
     repack: bool = True
 
     def __post_init__(self) -> None:
-        if self.n_ctx < 1:
-            raise SettingsError(f"a context of {self.n_ctx} tokens", hint="ask for 1 or more, such as --ctx 1024")
-        for name in ("n_threads", "n_threads_batch"):
-            if not 0 <= getattr(self, name) <= 512:
-                raise SettingsError(f"{name} is {getattr(self, name)} and must be from 0 (all cores) to 512")
-        for name in ("kv_k", "kv_v"):
-            if getattr(self, name) not in KV_TYPES:
-                raise SettingsError(f"{name} is {getattr(self, name)!r} and must be one of {', '.join(KV_TYPES)}")
+        require_whole("the context size", self.n_ctx, 1, 1 << 30)
+        for name, least, most in (("n_threads", 0, 512), ("n_threads_batch", 0, 512), ("max_rows", 1, 64),
+                                  ("prefill_chunk", self.max_rows, 1 << 16)):  # fmt: skip
+            require_whole(name, getattr(self, name), least, most)
+        for name, known in (("kv_k", ("auto", *KV_TYPES)), ("kv_v", tuple(KV_TYPES))):
+            if getattr(self, name) not in known:
+                raise SettingsError(f"{name} is {getattr(self, name)!r} and must be one of {', '.join(known)}")
         if not self.flash_attention and self.kv_v not in ("f32", "f16", "bf16"):
             raise SettingsError(f"values of type {self.kv_v} need flash attention")
-        if not 1 <= self.max_rows <= 64:
-            raise SettingsError(f"max_rows is {self.max_rows} and must be from 1 to 64")
-        if self.prefill_chunk < self.max_rows:
-            raise SettingsError(f"prefill_chunk is {self.prefill_chunk} and must be at least {self.max_rows}")
+
+    def for_heads(self, head_dim_k: int) -> LlamaSettings:
+        """These settings with the type of the keys decided; quantised types come in blocks of 32."""
+        if self.kv_k != "auto":
+            return self
+        return replace(self, kv_k="q8_0" if head_dim_k % 32 == 0 and self.flash_attention else "f16")
 
     @property
     def threads(self) -> tuple[int, int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_spec.backends.llama.library import library
-from edge_spec.errors import Closed, UnsupportedModel
+from edge_spec.errors import Closed, PromptError, UnsupportedModel
 
 __all__ = ["LlamaWeights"]
 
@@ -33,7 +34,7 @@ class LlamaWeights:
         params.use_extra_bufts = repack
         params.vocab_only = vocab_only
         lib.complaint()
-        self._handle: Any = self._c.llama_model_load_from_file(str(path).encode(), params)
+        self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
         if not self._handle:
             raise UnsupportedModel(
                 f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
@@ -59,14 +60,35 @@ class LlamaWeights:
         """The context the model was trained for."""
         return int(self._c.llama_model_n_ctx_train(self.handle))
 
+    @property
+    def head_dim_k(self) -> int:
+        """The size of an attention head's key."""
+        found = self._metadata(f"{self._metadata('general.architecture')}.attention.key_length")
+        heads = max(1, self._c.llama_model_n_head(self.handle))
+        return int(found) if found else int(self._c.llama_model_n_embd(self.handle)) // heads
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata as text; empty if there is none."""
+        buffer = ctypes.create_string_buffer(128)
+        n = self._c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
         """Token ids of a text; names of special tokens in it become these tokens.
 
         Args:
             add_special: put the tokens around it that the model wants around every text.
+
+        Raises:
+            PromptError: the text holds lone surrogates.
         """
         _ = self.handle
-        raw = text.encode("utf-8")
+        try:
+            raw = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"the text is not Unicode at character {error.start}", hint="decode it properly"
+            ) from None
         room = len(raw) + 16
         while True:
             ids = (ctypes.c_int32 * room)()

@@ -1,0 +1,146 @@
+"""Laws of the command where something is wrong: one line that says what, a code, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_spec.models import resolve_family
+
+COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
+LATER = ["--threads", "1", "-n", "4", "-p", "A"]
+DRAFTER = resolve_family("demo").draft or Path()
+BAD = "no \udcff UTF-8"
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX descriptors")
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment whose caches are a folder of this run of the tests."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return {**os.environ, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}
+
+
+@pytest.fixture(scope="module")
+def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("work")
+
+    def run_it(*arguments: str, stdin: bytes = b"", **values: Any) -> subprocess.CompletedProcess[bytes]:
+        values = {"stdout": subprocess.PIPE, "cwd": folder} | values
+        return subprocess.run(
+            [*COMMAND, *arguments], input=stdin, stderr=subprocess.PIPE, env=surroundings, timeout=60, **values
+        )
+
+    return run_it
+
+
+def complaint(stderr: bytes) -> str:
+    """The one line that says what is wrong; notes may come before it."""
+    *notes, last = stderr.decode().replace(os.linesep, "\n").splitlines(keepends=True)
+    assert all(line.startswith("edge-spec: ") and "error" not in line for line in notes)
+    assert re.fullmatch(r"edge-spec: error: .+\n", last)
+    return last
+
+
+# --- bad input
+
+
+def drafter_of_another_vocabulary() -> bytes:
+    return DRAFTER.read_bytes().replace("Ġthe".encode(), "Ġteh".encode(), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "stdin", "code"),
+    [
+        (["run", "no-such.gguf", *LATER], None, b"", 1),
+        (["run", ".", *LATER], None, b"", 1),
+        (["run", "FILE", *LATER], lambda: b"", b"", 1),
+        (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, b"", 1),
+        (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),
+        (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], b"", 1),
+        (["run", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
+        (["run", "--ctx", "0", *LATER], None, b"", 1),
+        (["run", "--ctx", str(10**8), *LATER], None, b"", 1),
+        (["run", "--top-p", "3", *LATER], None, b"", 1),
+        (["run", "--seed", "-1", *LATER], None, b"", 1),
+        (["run", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 1),
+        (["run", "--kv", "q9", *LATER], None, b"", 1),
+        (["run", "-p", " \n"], None, b"", 1),
+        (["run"], None, b"", 1),
+        (["run", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
+        (["run", "-p", BAD], None, b"", 1),
+        (["run", "-f", "FILE"], lambda: b"no \xff UTF-8", b"", 1),
+        (["run"], None, b"no \xff UTF-8", 1),
+        (["run", "--system", BAD, *LATER], None, b"", 1),
+        (["run", "--stop", BAD, *LATER], None, b"", 1),
+        (["run", "--speculation", "magic", *LATER], None, b"", 2),
+        (["run", "--no-such-option", *LATER], None, b"", 2),
+        (["run", "--logit-bias", "5", *LATER], None, b"", 2),
+        (["run", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
+    ],
+    ids=[
+        "missing model", "directory", "empty file", "text file", "random bytes", "truncated copy", "other vocabulary",
+        "ctx 0", "huge ctx", "top-p 3", "seed -1", "n 0", "unknown kv", "blank prompt", "empty stdin", "long prompt",
+        "-p no UTF-8", "-f no UTF-8", "stdin no UTF-8", "--system no UTF-8", "--stop no UTF-8",
+        "unknown speculation", "unknown option", "bad bias", "-p and -f",
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_a_code(
+    run: Run, tmp_path: Path, arguments: Sequence[str], content: Callable[[], bytes] | None, stdin: bytes, code: int
+) -> None:
+    path = tmp_path / "file.gguf"
+    if content is not None:
+        path.write_bytes(content())
+    done = run(*[str(path) if argument == "FILE" else argument for argument in arguments], stdin=stdin)
+    assert done.returncode == code
+    assert done.stdout == b""
+    said = complaint(done.stderr)
+    if content is not None and code == 1:
+        assert path.name in said
+
+
+# --- output that goes nowhere
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("asked", [[], ["--json"]], ids=["text", "json"])
+def test_a_full_disk_is_one_line(run: Run, asked: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run("run", *LATER, *asked, stdout=full)
+    assert done.returncode == 1
+    assert "space" in complaint(done.stderr)
+
+
+@posix
+def test_output_that_is_closed_from_the_start_is_one_line(surroundings: dict[str, str]) -> None:
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "run", *LATER]
+    done = subprocess.run(shell, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=surroundings, timeout=60)
+    assert done.returncode == 1
+    assert "closed" in complaint(done.stderr)
+
+
+@posix
+def test_a_reader_that_leaves_is_one_line(surroundings: dict[str, str]) -> None:
+    arguments = ["run", "-p", "A", "--threads", "1", "--ignore-eos", "-n", "900"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=surroundings, bufsize=0,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        stderr = process.stderr.read()
+        assert process.wait(30) == 1
+    assert "closed" in complaint(stderr)
