@@ -45,7 +45,7 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
         type_v=settings.kv_v if engine == "llama" else "f32",
     )
     compute = settings.prefill_chunk * file.n_embd * 14 * 4
-    return file.weight_bytes + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
+    return int(file.weight_bytes) + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
 class OpenFamily:

@@ -42,9 +42,12 @@ class AdaptivePolicy:
     Tokens per second after drafting k tokens are ``E(k) / (k * draft + v(k + 1))``: E from running estimates of
     the chance that a draft is accepted given that the ones before it were, v from measured times of the model's
     decodes. The curve v is scanned rather than modelled, since kernels take rows in groups and it has kinks.
-    Plain decoding keeps the upper hand until drafting promises ``margin`` more; while it does, every
-    ``probe_every`` rounds one round drafts anyway, to notice when the text becomes predictable. Probes that find
-    nothing double the wait.
+    Plain decoding keeps the upper hand until drafting promises ``margin`` more.
+
+    What is not done is tried now and then, to notice when the text or the device changes. While it decodes plainly,
+    two rounds in a row draft anyway: in the first a drafter reads what it missed, the second shows its speed. The
+    wait until the next trial doubles, and is long enough that what the trial cost stays below ``trial_share`` of the
+    time. While it drafts, one round in ``recheck_every`` is plain.
 
     Args:
         most: the most tokens ever drafted in a round.
@@ -57,34 +60,45 @@ class AdaptivePolicy:
         most: int = 7,
         seconds: Mapping[int, float] | None = None,
         margin: float = 0.03,
-        probe_every: int = 8,
+        first_wait: int = 8,
         longest_wait: int = 128,
+        trial_share: float = 0.02,
+        recheck_every: int = 64,
     ) -> None:
         self._most = most
         self._seconds = dict(seconds or {})
         self._margin = margin
-        self._probe_every = probe_every
+        self._first_wait = first_wait
         self._longest_wait = longest_wait
+        self._trial_share = trial_share
+        self._recheck_every = recheck_every
         self._accepts = [0.7] * most
         self._draft_s: float | None = None
-        self._wait = probe_every
+        self._wait = first_wait
         self._plain_rounds = 0
+        self._drafting_rounds = 0
+        self._trial_left = 0
+        self._trial_s = 0.0
         self._rested = False
 
     def limit(self) -> int:
         if 1 not in self._seconds:
             return 0
+        if self._trial_left:
+            return min(2, self._most)
         best = self._best()
         if best:
-            self._wait = self._probe_every
-            self._plain_rounds = 0
-            return best
+            self._wait, self._plain_rounds = self._first_wait, 0
+            self._drafting_rounds += 1
+            return best if self._drafting_rounds % self._recheck_every else 0
+        self._drafting_rounds = 0
         self._plain_rounds += 1
-        if self._plain_rounds >= self._wait:
-            self._plain_rounds = 0
-            self._wait = min(2 * self._wait, self._longest_wait)
-            return min(2, self._most)
-        return 0
+        if self._plain_rounds < self._wait:
+            return 0
+        self._plain_rounds = 0
+        self._wait = min(2 * self._wait, self._longest_wait)
+        self._trial_left, self._trial_s = 2, 0.0
+        return min(2, self._most)
 
     def _best(self) -> int:
         if self._draft_s is None:
@@ -114,6 +128,8 @@ class AdaptivePolicy:
         # The first decodes of a width pay for page faults and warm-up: believe faster times sooner.
         weight = 0.5 if old is None or done.verify_s < old else 0.1
         self._seconds[done.n_rows] = done.verify_s if old is None else old + weight * (done.verify_s - old)
+        if self._trial_left:
+            self._count_trial(done)
         rested, self._rested = self._rested, not n_drafted
         if not n_drafted:
             return
@@ -127,3 +143,11 @@ class AdaptivePolicy:
         n_accepted = done.accepted
         for place in range(min(n_accepted + 1, n_drafted, self._most)):
             self._accepts[place] += 0.05 * ((place < n_accepted) - self._accepts[place])
+
+    def _count_trial(self, done: Round) -> None:
+        """After the last round of a trial, wait until what it lost has become a small share of the time."""
+        plain_s = self._verify_s(1)
+        self._trial_left -= 1
+        self._trial_s += done.draft_s + done.verify_s - len(done.tokens) * plain_s
+        if not self._trial_left and plain_s > 0:
+            self._wait = max(self._wait, int(self._trial_s / (self._trial_share * plain_s)))

@@ -206,7 +206,6 @@ def test_slow_first_decodes_do_not_make_drafting_look_bad() -> None:
     assert world.run(policy, 700).gain > 1.5
 
 
-@pytest.mark.xfail(strict=True, reason="while it drafts, nothing measures plain decoding again")
 def test_a_slow_first_plain_decode_does_not_make_drafting_look_good() -> None:
     """What was measured once, on a busy machine, is measured again."""
     policy = AdaptivePolicy(seconds={**first_estimates(flat), 1: 2.0})

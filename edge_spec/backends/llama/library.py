@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import sys
 from collections import deque
 from functools import cache
 from hashlib import blake2b
-from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from edge_spec.backends.processor import processor
 
 __all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
 
@@ -42,7 +42,7 @@ class Library:
         self.c.llama_backend_init()
         # Which instructions the library was built for and finds here: they decide how it rounds.
         features = self.c.llama_print_system_info()
-        self.build = blake2b(features + _processor().encode(), digest_size=6).hexdigest()
+        self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
 
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:
@@ -61,16 +61,6 @@ class Library:
 def library() -> Library:
     """llama.cpp, loaded at the first call; importing edge_spec does not load it."""
     return Library()
-
-
-def _processor() -> str:
-    """What tells processors apart that compute differently."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
-            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
-            return "".join(sorted(lines))
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
 
 
 class AbortFlag:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
@@ -10,6 +11,7 @@ from edge_spec.backends.onnx.model import OnnxModel
 from edge_spec.backends.onnx.session import runtime_version
 from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.backends.probe import ProbeResult, probe_cached
+from edge_spec.backends.processor import processor
 from edge_spec.models.transcribe import Transcription
 
 __all__ = ["OnnxModel", "OnnxSettings", "open_onnx"]
@@ -54,6 +56,8 @@ def _profile(
         facts=(
             ("file", file),
             ("library", runtime_version()),
+            # The runtime chooses its own kernels, of norms and the like, by processor.
+            ("build", blake2b(processor().encode(), digest_size=6).hexdigest()),
             ("weights", source.form),
             ("kv", "f32/f32"),
             ("attention", source.attention),

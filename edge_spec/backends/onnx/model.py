@@ -72,7 +72,7 @@ class OnnxModel:
         return self._settings
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._check(len(tokens))
+        self._check(len(tokens), room=self.n_ctx)
         self._pending = EMPTY
         for start in range(0, len(tokens), self._settings.prefill_chunk):
             chunk = tokens[start : start + self._settings.prefill_chunk]
@@ -89,7 +89,7 @@ class OnnxModel:
             raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
         if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
-        self._check(len(tree))
+        self._check(len(tree), room=self.n_ctx + self._settings.max_rows)
         if not (tree.is_sequence or self._settings.trees):
             raise ValueError("this model takes sequences, not trees")
         n_run = self.traits.padded(n)
@@ -157,7 +157,7 @@ class OnnxModel:
         if self._closed:
             raise Closed(f"the model {self._name}")
 
-    def _check(self, n_new: int) -> None:
+    def _check(self, n_new: int, *, room: int) -> None:
         self._open()
-        if self._n_past + n_new > self._settings.n_ctx + self._settings.max_rows:
+        if self._n_past + n_new > room:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
