@@ -67,6 +67,8 @@ class AdaptivePolicy:
     ) -> None:
         self._most = most
         self._seconds = dict(seconds or {})
+        # The measured width that speaks for another; asked for many times between two measurements.
+        self._stand_in: dict[int, int] = {}
         self._margin = margin
         self._first_wait = first_wait
         self._longest_wait = longest_wait
@@ -115,16 +117,18 @@ class AdaptivePolicy:
         return best
 
     def _verify_s(self, n_rows: int) -> float:
-        """Seconds of a decode; between measured widths, those of the next wider one."""
-        wider = [n for n in self._seconds if n >= n_rows]
-        if wider:
-            return self._seconds[min(wider)]
-        widest = max(self._seconds)
-        return self._seconds[widest] * n_rows / widest
+        """Seconds of a decode; between measured widths those of the next wider one, beyond them in proportion."""
+        width = self._stand_in.get(n_rows)
+        if width is None:
+            wider = [n for n in self._seconds if n >= n_rows]
+            width = self._stand_in[n_rows] = min(wider) if wider else max(self._seconds)
+        return self._seconds[width] * max(1.0, n_rows / width)
 
     def learn(self, done: Round) -> None:
         n_drafted = len(done.drafted)
         old = self._seconds.get(done.n_rows)
+        if old is None:
+            self._stand_in.clear()
         # The first decodes of a width pay for page faults and warm-up: believe faster times sooner.
         weight = 0.5 if old is None or done.verify_s < old else 0.1
         self._seconds[done.n_rows] = done.verify_s if old is None else old + weight * (done.verify_s - old)

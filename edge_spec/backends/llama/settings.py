@@ -48,7 +48,7 @@ class LlamaSettings:
     repack: bool = True
 
     def __post_init__(self) -> None:
-        require_whole("the context size", self.n_ctx, 1, 1 << 30)
+        require_whole("the context size", self.n_ctx, 1, (1 << 31) - 1)
         for name, least, most in (("n_threads", 0, 512), ("n_threads_batch", 0, 512), ("max_rows", 1, 64),
                                   ("prefill_chunk", self.max_rows, 1 << 16)):  # fmt: skip
             require_whole(name, getattr(self, name), least, most)
