@@ -1,0 +1,89 @@
+"""Laws of the sampler's settings: which values are allowed, and what is said of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from edge_spec.errors import SettingsError
+from edge_spec.sampling import SamplerSettings
+
+OUT_OF_RANGE: list[tuple[str, Any, str]] = [
+    ("temperature", -0.1, "0 or more"),
+    ("top_k", -1, "0 .off. or more"),
+    ("top_k", 1.5, "whole"),
+    ("top_k", True, "whole"),
+    ("top_p", 0.0, "above 0 and at most 1"),
+    ("top_p", 1.01, "above 0 and at most 1"),
+    ("min_p", -0.01, "from 0 to 1"),
+    ("min_p", 1.01, "from 0 to 1"),
+    ("typical_p", 0.0, "above 0 and at most 1"),
+    ("typical_p", 2.0, "above 0 and at most 1"),
+    ("repeat_penalty", 0.0, "from 1e-09"),
+    ("repeat_penalty", -1.0, "from 1e-09"),
+    ("repeat_penalty", 1e10, "to 1e.09"),
+    ("frequency_penalty", 1e10, "to 1e.09"),
+    ("presence_penalty", -1e10, "from -1e.09"),
+    ("penalty_window", -2, "-1 .everything., 0 .off. or more"),
+    ("seed", -1, "from 0 to 2..64 - 1"),
+    ("seed", 1 << 64, "from 0 to 2..64 - 1"),
+    ("attempt", -1, "from 0 to 2..64 - 1"),
+    ("attempt", 1 << 64, "from 0 to 2..64 - 1"),
+    ("logit_bias", {-1: 0.0}, "token ids"),
+    ("logit_bias", {1 << 31: 0.0}, "token ids"),
+    ("logit_bias", {"a": 0.0}, "token ids"),
+    ("logit_bias", {3: math.nan}, "numbers"),
+    ("logit_bias", {3: math.inf}, "numbers"),
+    ("logit_bias", {3: "x"}, "numbers"),
+    ("logit_bias", [3], "a map"),
+    *(
+        (name, value, "a finite number")
+        for name in ("temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty",
+                     "frequency_penalty", "presence_penalty")
+        for value in (math.nan, math.inf, -math.inf, "1", None, True)
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "wanted"), OUT_OF_RANGE)
+def test_a_value_out_of_its_range_is_refused_with_name_and_range(name: str, value: Any, wanted: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is .* must be .*{wanted}"):
+        SamplerSettings(**{name: value})
+
+
+def test_unknown_settings_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"unknown setting top_q; known are .*top_p"):
+        SamplerSettings.of({"top_q": 1, "top_p": 0.5})
+    assert SamplerSettings.of({"top_p": 0.5}) == SamplerSettings(top_p=0.5)
+
+
+def test_settings_are_frozen() -> None:
+    bias = {1: 2.0}
+    s = SamplerSettings(logit_bias=bias)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        s.temperature = 1.0  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        s.logit_bias[1] = 0.0  # type: ignore[index]
+    bias[1] = 0.0
+    assert s.logit_bias == {1: 2.0}
+    assert s == dataclasses.replace(s) != dataclasses.replace(s, seed=1)
+
+
+def test_bounds_themselves_are_allowed() -> None:
+    for bounds in (
+        {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "typical_p": 1, "penalty_window": -1},
+        {"seed": (1 << 64) - 1, "attempt": (1 << 64) - 1, "repeat_penalty": 1e-9},
+        {"top_p": 1e-300, "min_p": 0, "top_n_sigma": -7, "logit_bias": {0: -math.inf, 5: 1e9}},
+    ):
+        allowed = SamplerSettings.of(bounds)
+        assert {name: getattr(allowed, name) for name in bounds} == bounds
+
+
+def test_penalties_are_off_unless_they_change_something() -> None:
+    assert not SamplerSettings().penalises
+    assert not SamplerSettings(repeat_penalty=2.0, penalty_window=0).penalises
+    for name in ("repeat_penalty", "frequency_penalty", "presence_penalty"):
+        assert SamplerSettings(**{name: 0.5}).penalises  # type: ignore[arg-type]
