@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -88,9 +89,7 @@ class Case:
         return random_table(self.n_vocab, order=self.order, seed=self.seed)
 
     def target(self) -> TableModel:
-        return TableModel(
-            self.table(), n_ctx=self.n_ctx, max_rows=self.max_rows, keeps_branches=self.keeps_branches
-        )
+        return TableModel(self.table(), n_ctx=self.n_ctx, max_rows=self.max_rows, keeps_branches=self.keeps_branches)
 
     def speculator(self, *, drafts: bool = True) -> Speculator:
         self.models, self.parts = [], []
@@ -231,9 +230,7 @@ def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iter
         if key not in opened:
             values = {"n_ctx": 640, "n_threads": 1} | values
             file = inspect(getattr(resolve_family("demo"), role)).fingerprint
-            opened[key] = open_llama(
-                weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache
-            )[0]
+            opened[key] = open_llama(weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache)[0]
         return opened[key]
 
     yield open_it
@@ -252,3 +249,10 @@ def prompts() -> list[str]:
         "Zwölf Boxkämpfer — 東京 🙂",
         "A",
     ]
+
+
+@pytest.fixture(scope="session")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment whose caches are a folder of this run of the tests."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return {**os.environ, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}

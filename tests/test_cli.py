@@ -26,13 +26,6 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
 @pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment whose caches are a folder of this run of the tests."""
-    home = str(tmp_path_factory.mktemp("home"))
-    return {**os.environ, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}
-
-
-@pytest.fixture(scope="module")
 def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("work")
 
