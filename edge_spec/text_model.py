@@ -6,23 +6,31 @@ import math
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from operator import index
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from edge_spec.backends.base import NumericsProfile
+from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.chat_template import render_chat
-from edge_spec.errors import Closed, PromptError, SettingsError
+from edge_spec.errors import Closed, EdgeSpecError, PromptError, SettingsError, StateError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculator import Speculator
 
-__all__ = ["Messages", "TextModel", "Tokenizer"]
+if TYPE_CHECKING:
+    from edge_spec.chat import ChatSession
+
+__all__ = ["Messages", "TextModel", "Tokenizer", "TurnTaking"]
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
+
+
+Reply = TypeVar("Reply", bound="TurnTaking")
 
 
 class Tokenizer(Vocabulary, Protocol):
@@ -70,6 +78,7 @@ class TextModel:
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
+        shelf_bytes: int = 256 << 20,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
@@ -81,6 +90,9 @@ class TextModel:
         self._chat_template = chat_template
         self._on_close = on_close
         self._turn = threading.Lock()
+        self._shelf = Shelf(shelf_bytes)
+        # The conversation whose text the models have in their caches, if it is one.
+        self._holder: Holder | None = None
         # Weak: a reply that nobody reads any more must go, and give its turn back.
         self._writer: tuple[int, weakref.ref[Generation]] | None = None
         self._closed = False
@@ -106,6 +118,11 @@ class TextModel:
         return self._speculator.model.traits.identity
 
     @property
+    def held_bytes(self) -> int:
+        """Memory that laid aside conversations take."""
+        return self._shelf.n_bytes
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
         return self._chat_template is not None
@@ -120,7 +137,7 @@ class TextModel:
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without control tokens."""
         self._check_open()
-        return self._tokenizer.text(self._known(tokens))
+        return self._tokenizer.text(self.known_tokens(tokens))
 
     def prompt_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt as ``generate`` would use it."""
@@ -134,10 +151,39 @@ class TextModel:
             raise PromptError(
                 "a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}'
             )
+        return self.prompt_tokens(self.render(messages))
+
+    def render(
+        self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None
+    ) -> str:
+        """A conversation as the model's template writes it; see ``render_chat``.
+
+        Raises:
+            PromptError: there is no template, or it refuses the messages.
+        """
+        self._check_open()
+        if self._chat_template is None:
+            raise PromptError("messages need a chat template", hint="this model has none: give a text")
+        bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
+        return render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation."""
         bos = self._tokenizer.name(self._tokenizer.bos)
-        text = render_chat(self._chat_template, messages, bos=bos, eos=self._tokenizer.name(self._tokenizer.eos))
         # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
-        return self._tokenizer.tokenize(text, add_special=not (bos and text.startswith(bos)))
+        return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token stands for no text, but for a place in it, such as the end of a message."""
+        return not self._tokenizer.piece(token) and bool(self._tokenizer.name(token))
+
+    def spelling(self, token: int) -> bytes:
+        """How a rendered conversation writes a token: its bytes, or the name of a control token."""
+        return self._tokenizer.piece(token) or self._tokenizer.name(token).encode()
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return self._tokenizer.ends(token)
 
     def generate(
         self,
@@ -172,24 +218,44 @@ class TextModel:
         if tokens is None:
             assert prompt is not None
             tokens = self.prompt_of(prompt, raw=raw)
-        tokens = self._known(tokens)
+        tokens = self.known_tokens(tokens)
         if ignore_eos:
             ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
+        settings = self.sampler_settings(seed=seed, **sampling)
+        return self.reply(TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop)
+
+    def chat(self, system: str | None = None, **options: Any) -> ChatSession:
+        """A conversation with this model; see ``ChatSession`` for the options."""
+        from edge_spec.chat import ChatSession
+
+        return ChatSession(self, system=system, **options)
+
+    def sampler_settings(self, *, seed: int | None = None, **sampling: Any) -> SamplerSettings:
+        """Settings of a sampler for this model, with a random seed if none is given.
+
+        Raises:
+            SettingsError: a value out of its range, or an unknown name.
+        """
         settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
         outside = next((token for token in settings.logit_bias if token >= self.n_vocab), None)
         if outside is not None:
             raise SettingsError(f"logit_bias names token {outside}; this model has {self.n_vocab} tokens")
-        return _TurnTaking(
-            self,
-            self._speculator,
-            self._new_policy(),
-            self._tokenizer,
-            tokens,
-            settings,
-            max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
-        )
+        return settings
+
+    def reply(
+        self,
+        kind: type[Reply],
+        tokens: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        stop: str | Sequence[str] | None = (),
+        **more: Any,
+    ) -> Reply:
+        """A reply of this model, of a class that takes its turn."""
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        policy = self._new_policy()
+        return kind(self, self._speculator, policy, self._tokenizer, tokens, settings, stop=stops, **more)
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""
@@ -213,7 +279,7 @@ class TextModel:
     ) -> None:
         self.close()
 
-    def _known(self, tokens: Sequence[int]) -> list[int]:
+    def known_tokens(self, tokens: Sequence[int]) -> list[int]:
         """Token ids as plain integers; anything else is refused before a library sees it."""
         try:
             known = [index(token) for token in tokens]
@@ -228,26 +294,74 @@ class TextModel:
         if self._closed:
             raise Closed("the model")
 
-    def _enter_turn(self, generation: Generation) -> None:
+    def caches_of(self, holder: Holder) -> Caches | None:
+        """What the models have in their caches of a conversation, between two replies; None if nothing."""
+        with self._own_turn():
+            return self._held_caches() if self._holder is holder else None
+
+    def bring_back(self, caches: Caches) -> bool:
+        """Fill the models' caches again, in one's turn; False if they do not take it and are empty now."""
+        try:
+            self._speculator.restore(caches.states, caches.text)
+        except StateError:
+            return False
+        return True
+
+    def release(self, holder: Holder) -> None:
+        """A conversation has ended: its caches need not be laid aside."""
+        if self._holder is holder:
+            self._holder = None
+
+    def _held_caches(self) -> Caches:
+        return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))
+
+    def _hand_over(self, holder: Holder | None) -> bool:
+        """Let the models go over to another conversation, or to none; whether they were with it already."""
+        previous, self._holder = self._holder, holder
+        if previous is None or previous is holder:
+            return previous is not None
+        # What cannot be laid aside is read again later.
+        with suppress(EdgeSpecError):
+            self._shelf.lay(previous, self._held_caches())
+        return False
+
+    def _enter_turn(self, generation: Generation | None) -> None:
         writer = self._writer
         if writer is not None and writer[0] == threading.get_ident():
             raise SettingsError(
                 "another reply of this model is not finished yet", hint="read it to the end or close() it first"
             )
         self._turn.acquire()
-        self._writer = (threading.get_ident(), weakref.ref(generation))
+        if generation is not None:
+            self._writer = (threading.get_ident(), weakref.ref(generation))
         # Only now: who closes looks for a writer after saying so.
         if self._closed:
             self._leave_turn()
             raise Closed("the model")
+
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        self._enter_turn(None)
+        try:
+            yield
+        finally:
+            self._leave_turn()
 
     def _leave_turn(self) -> None:
         self._writer = None
         self._turn.release()
 
 
-class _TurnTaking(Generation):
-    """A generation that holds its model's turn from its first piece to its end."""
+class TurnTaking(Generation):
+    """A generation that holds its model's turn from its first piece to its end.
+
+    Attributes:
+        holder: the conversation that it belongs to, if any.
+        owns_caches: the models have this conversation in their caches still.
+    """
+
+    holder: Holder | None = None
+    owns_caches = False
 
     def __init__(self, owner: TextModel, *args: Any, **kwargs: Any) -> None:
         self._owner = owner
@@ -257,11 +371,16 @@ class _TurnTaking(Generation):
     def _begin(self) -> None:
         self._owner._enter_turn(self)
         self._holds_turn = True
+        self.owns_caches = self._owner._hand_over(self.holder)
         super()._begin()
 
     def _end(self, reason: str) -> None:
         super()._end(reason)
+        self._take_down()
         self._leave()
+
+    def _take_down(self) -> None:
+        """It has ended and has its turn still."""
 
     def _leave(self) -> None:
         if self._holds_turn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.drafters.base import Drafter
@@ -60,6 +60,15 @@ class HierarchyDrafter:
     def rollback(self, length: int) -> None:
         self._inner.replace(length, ())
         self._length = length
+
+    def save(self) -> dict[str, bytes]:
+        # What the intermediate model wrote beyond the text is a guess that nobody has asked for yet.
+        self._inner.replace(self._length, ())
+        return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        start = f"{self.name}."
+        self._inner.restore({name[len(start) :]: state for name, state in states.items() if name.startswith(start)}, text)
 
     def close(self) -> None:
         self._inner.close()

@@ -36,6 +36,13 @@ class Sampler:
         self.stream = stream_of(settings.seed, settings.attempt, prompt)
         self._native = native_draw(settings)
 
+    def forget(self, n: int) -> None:
+        """``n`` tokens have been taken out of the text, before those that are drawn from now on.
+
+        The noise goes on as if they were still there: it hangs on the place in the reply, not in a cache.
+        """
+        self.n_prompt -= n
+
     def pick(self, row: Row, text: Sequence[int]) -> int:
         """The token that follows ``text`` (the ids of prompt and reply) by the logits ``row``, ``[n_vocab]``.
 
