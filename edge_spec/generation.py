@@ -131,22 +131,9 @@ class Generation(Iterator[str]):
             on_piece(piece)
         return self.text
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    def __aiter__(self) -> AsyncIterator[str]:
         """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
-        from asyncio import get_running_loop
-
-        # A thread of its own: one out of a pool could be waiting for this very reply's turn to end.
-        with ThreadPoolExecutor(1, "edge-spec") as thread:
-            try:
-                while True:
-                    piece = await get_running_loop().run_in_executor(thread, next, self, None)
-                    if piece is None:
-                        return
-                    yield piece
-            finally:
-                if self.finish_reason is None:
-                    self.cancel()
-                    thread.submit(self.close)
+        return _Awaited(self)
 
     def cancel(self) -> None:
         """Stop soon, from any thread. What was written stays."""
@@ -240,3 +227,27 @@ class Generation(Iterator[str]):
         held = self._stream.finish()
         if held:
             self._ready.append(held)
+
+
+class _Awaited(AsyncIterator[str]):
+    """The pieces of a reply, awaited one by one."""
+
+    def __init__(self, reply: Generation) -> None:
+        self._reply = reply
+        # A thread of its own: one out of a pool could be waiting for this very reply's turn to end.
+        self._thread = ThreadPoolExecutor(1, "edge-spec")
+
+    async def __anext__(self) -> str:
+        from asyncio import CancelledError, get_running_loop
+
+        loop = get_running_loop()
+        try:
+            piece = await loop.run_in_executor(self._thread, next, self._reply, None)
+        except CancelledError:
+            self._reply.cancel()
+            await loop.run_in_executor(self._thread, self._reply.close)
+            raise
+        if piece is None:
+            self._thread.shutdown(wait=False)
+            raise StopAsyncIteration
+        return piece

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from edge_spec.backends.base import NumericsProfile
-from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.chat_template import render_chat
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, SettingsError, StateError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
+from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.speculator import Speculator
 
 if TYPE_CHECKING:
@@ -219,10 +219,7 @@ class TextModel:
             assert prompt is not None
             tokens = self.prompt_of(prompt, raw=raw)
         tokens = self.known_tokens(tokens)
-        if ignore_eos:
-            ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
-            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
-        settings = self.sampler_settings(seed=seed, **sampling)
+        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         return self.reply(TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop)
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
@@ -231,12 +228,17 @@ class TextModel:
 
         return ChatSession(self, system=system, **options)
 
-    def sampler_settings(self, *, seed: int | None = None, **sampling: Any) -> SamplerSettings:
+    def sampler_settings(
+        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any
+    ) -> SamplerSettings:
         """Settings of a sampler for this model, with a random seed if none is given.
 
         Raises:
             SettingsError: a value out of its range, or an unknown name.
         """
+        if ignore_eos:
+            ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
         settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
         outside = next((token for token in settings.logit_bias if token >= self.n_vocab), None)
         if outside is not None:

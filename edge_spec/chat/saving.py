@@ -7,12 +7,15 @@ another model or other settings of an engine, are left aside and the text is rea
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,7 @@ VERSION = 1
 _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
 _LARGEST_TEXT_BYTES = 256 << 20
+_ABANDONED_S = 3600
 _READ_AGAIN = "the conversation is read again"
 
 
@@ -66,7 +70,12 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
         OSError: it cannot be written; what was at ``path`` is still there.
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        # Of a process that was killed; a living one is done sooner.
+        with suppress(OSError):
+            if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
+                left_over.unlink()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     try:
         write(name)

@@ -13,7 +13,7 @@ from edge_spec.chat.history import continued, head_of
 from edge_spec.chat.messages import Message
 from edge_spec.chat.reply import ChatReply
 from edge_spec.chat.window import Window, WindowContext
-from edge_spec.errors import PromptError, SettingsError
+from edge_spec.errors import PromptError, SettingsError, StateError
 from edge_spec.sampling import SamplerSettings
 from edge_spec.shelf import Caches
 from edge_spec.text_model import TextModel
@@ -299,15 +299,23 @@ class ChatSession:
             }
 
     def resume_at(self, values: Mapping[str, Any], caches: Caches | None) -> None:
-        """Take tokens, turns and window over from ``to_json`` of a session with the same messages and vocabulary."""
+        """Take tokens, turns and window over from ``to_json`` of a session with the same messages and vocabulary.
+
+        Raises:
+            StateError: they do not fit together.
+        """
+        tokens = self._model.known_tokens(values["tokens"])
+        turns = [
+            Turn(n_messages=n, start=start, n_prompt=end, seen_from=seen_from)
+            for n, start, end, seen_from in values["turns"]
+        ]
+        head, start = values["window"]
+        places = [place for turn in turns for place in (turn.start, turn.n_prompt)]
+        if places != sorted(places) or max([head, start, *places], default=0) > max(len(tokens), 4):
+            raise StateError("turns of the conversation lie outside of its text")
         with self._lock:
-            self._tokens = self._model.known_tokens(values["tokens"])
-            self._turns = [
-                Turn(n_messages=n, start=start, n_prompt=end, seen_from=seen_from)
-                for n, start, end, seen_from in values["turns"]
-            ]
-            head, start = values["window"]
-            self._window = Window(head, start, [turn.start for turn in self._turns])
+            self._tokens, self._turns = tokens, turns
+            self._window = Window(head, start, [turn.start for turn in turns])
             self.caches = caches
             self._has_cached = True
 
@@ -348,11 +356,8 @@ class ChatSession:
                 tokens, turn = self._ask(self._messages[:n], tokens, message)
                 turns.append(turn)
         if turns and self._messages[-1].role == "assistant":
-            text = self._render(self._messages, answer=False)
-            whole, kept = continued(self._model, tokens, text)
-            tokens = whole if kept == len(tokens) else tokens + self._model.tokenize(
-                self._messages[-1].content, add_special=False
-            )
+            # Not as the template ends it: the model may have more to say.
+            tokens = [*tokens, *self._model.tokenize(self._messages[-1].content, add_special=False)]
         self._tokens, self._turns = tokens, turns
         self._window = Window(self._head() if turns else 0, 0, [turn.start for turn in turns])
         self.caches = None
@@ -374,7 +379,7 @@ class ChatSession:
         system = self._messages[0]
         first, second = (
             self._model.prompt_tokens(self._render([system, Message(role="user", content=text)], answer=False))
-            for text in ("A", "1")
+            for text in ("a", "b")
         )
         return head_of(self._model, first, second)
 
@@ -414,7 +419,7 @@ class ChatSession:
     def _opening(self, prompt: Sequence[int]) -> str:
         """What of the answer stands in the prompt: some templates open the thought."""
         end = b"".join(map(self._model.spelling, prompt[-8:])).decode("utf-8", "replace")
-        before, opened, after = end.rpartition("<think>")
+        _, opened, after = end.rpartition("<think>")
         return opened + after if opened and not after.strip() else ""
 
     def _begin(self, reply: ChatReply, answer: Message) -> ChatReply:

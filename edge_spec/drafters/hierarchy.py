@@ -68,7 +68,8 @@ class HierarchyDrafter:
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
         start = f"{self.name}."
-        self._inner.restore({name[len(start) :]: state for name, state in states.items() if name.startswith(start)}, text)
+        own = {name[len(start) :]: state for name, state in states.items() if name.startswith(start)}
+        self._inner.restore(own, text)
 
     def close(self) -> None:
         self._inner.close()

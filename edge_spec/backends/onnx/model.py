@@ -127,6 +127,9 @@ class OnnxModel:
         self._pending = EMPTY
         self._n_past = n_past
 
+    def shift(self, first: int, last: int) -> None:
+        raise ValueError("this model cannot shift its cache; see its traits")
+
     def save(self) -> bytes:
         self._open()
         self._pending = EMPTY
