@@ -137,7 +137,7 @@ class Speculator:
         # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
-        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
+        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
         draft = _sound(self.drafter.draft(limit), limit, self.model) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
@@ -192,15 +192,15 @@ class Speculator:
 
         A model that can shift goes on with what it computed from them, any other reads again what comes after.
         """
-        assert self._sampler is not None, "begin() comes first"
         self.settle()
         if self.model.traits.can_shift and last <= self.model.n_past:
             self.model.shift(first, last)
         else:
             self.model.rollback(min(first, self.model.n_past))
         del self.text[first:last]
-        self._sampler.forget(last - first)
-        self.drafter.begin(self.text, self._sampler)
+        if self._sampler is not None:
+            self._sampler.forget(last - first)
+            self.drafter.begin(self.text, self._sampler)
         self.model.prefill(self.text[self.model.n_past : -1])
 
     def save(self) -> dict[str, bytes]:

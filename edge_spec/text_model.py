@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat_template import render_chat
-from edge_spec.errors import Closed, EdgeSpecError, PromptError, SettingsError, StateError
+from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
-from edge_spec.shelf import Caches, Holder, Shelf
+from edge_spec.shelf import Shelf
 from edge_spec.speculator import Speculator
+from edge_spec.turns import Turns, TurnTaking
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
 
-__all__ = ["Messages", "TextModel", "Tokenizer", "TurnTaking"]
+__all__ = ["Messages", "TextModel", "Tokenizer"]
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
 
 
-Reply = TypeVar("Reply", bound="TurnTaking")
+Reply = TypeVar("Reply", bound=TurnTaking)
 
 
 class Tokenizer(Vocabulary, Protocol):
@@ -66,6 +64,7 @@ class TextModel:
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own law.
         notes: sentences that the user should know, such as why it does not speculate.
+        turns: who uses the models.
     """
 
     def __init__(
@@ -89,13 +88,8 @@ class TextModel:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._on_close = on_close
-        self._turn = threading.Lock()
         self._shelf = Shelf(shelf_bytes)
-        # The conversation whose text the models have in their caches, if it is one.
-        self._holder: Holder | None = None
-        # Weak: a reply that nobody reads any more must go, and give its turn back.
-        self._writer: tuple[int, weakref.ref[Generation]] | None = None
-        self._closed = False
+        self.turns = Turns(speculator, self._shelf)
 
     @property
     def n_ctx(self) -> int:
@@ -257,21 +251,15 @@ class TextModel:
         """A reply of this model, of a class that takes its turn."""
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         policy = self._new_policy()
-        return kind(self, self._speculator, policy, self._tokenizer, tokens, settings, stop=stops, **more)
+        return kind(self.turns, self._speculator, policy, self._tokenizer, tokens, settings, stop=stops, **more)
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""
-        if self._closed:
+        if self.turns.closed:
             return
-        self._closed = True
-        writer = self._writer
-        reply = writer[1]() if writer is not None else None
-        if reply is not None:
-            reply.close()
-        del reply
-        with self._turn:
-            self._speculator.close()
-            self._on_close()
+        self.turns.close()
+        self._speculator.close()
+        self._on_close()
 
     def __enter__(self) -> Self:
         return self
@@ -293,102 +281,5 @@ class TextModel:
         return known
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.turns.closed:
             raise Closed("the model")
-
-    def caches_of(self, holder: Holder) -> Caches | None:
-        """What the models have in their caches of a conversation, between two replies; None if nothing."""
-        with self._own_turn():
-            return self._held_caches() if self._holder is holder else None
-
-    def bring_back(self, caches: Caches) -> bool:
-        """Fill the models' caches again, in one's turn; False if they do not take it and are empty now."""
-        try:
-            self._speculator.restore(caches.states, caches.text)
-        except StateError:
-            return False
-        return True
-
-    def release(self, holder: Holder) -> None:
-        """A conversation has ended: its caches need not be laid aside."""
-        if self._holder is holder:
-            self._holder = None
-
-    def _held_caches(self) -> Caches:
-        return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))
-
-    def _hand_over(self, holder: Holder | None) -> bool:
-        """Let the models go over to another conversation, or to none; whether they were with it already."""
-        previous, self._holder = self._holder, holder
-        if previous is None or previous is holder:
-            return previous is not None
-        # What cannot be laid aside is read again later.
-        with suppress(EdgeSpecError):
-            self._shelf.lay(previous, self._held_caches())
-        return False
-
-    def _enter_turn(self, generation: Generation | None) -> None:
-        writer = self._writer
-        if writer is not None and writer[0] == threading.get_ident():
-            raise SettingsError(
-                "another reply of this model is not finished yet", hint="read it to the end or close() it first"
-            )
-        self._turn.acquire()
-        if generation is not None:
-            self._writer = (threading.get_ident(), weakref.ref(generation))
-        # Only now: who closes looks for a writer after saying so.
-        if self._closed:
-            self._leave_turn()
-            raise Closed("the model")
-
-    @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        self._enter_turn(None)
-        try:
-            yield
-        finally:
-            self._leave_turn()
-
-    def _leave_turn(self) -> None:
-        self._writer = None
-        self._turn.release()
-
-
-class TurnTaking(Generation):
-    """A generation that holds its model's turn from its first piece to its end.
-
-    Attributes:
-        holder: the conversation that it belongs to, if any.
-        owns_caches: the models have this conversation in their caches still.
-    """
-
-    holder: Holder | None = None
-    owns_caches = False
-
-    def __init__(self, owner: TextModel, *args: Any, **kwargs: Any) -> None:
-        self._owner = owner
-        self._holds_turn = False
-        super().__init__(*args, **kwargs)
-
-    def _begin(self) -> None:
-        self._owner._enter_turn(self)
-        self._holds_turn = True
-        self.owns_caches = self._owner._hand_over(self.holder)
-        super()._begin()
-
-    def _end(self, reason: str) -> None:
-        super()._end(reason)
-        self._take_down()
-        self._leave()
-
-    def _take_down(self) -> None:
-        """It has ended and has its turn still."""
-
-    def _leave(self) -> None:
-        if self._holds_turn:
-            self._holds_turn = False
-            self._owner._leave_turn()
-
-    def __del__(self) -> None:
-        # A reply that nobody reads to its end must not keep the model from the next one.
-        self._leave()

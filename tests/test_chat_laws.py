@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,12 @@ def drafter_of(kind: str, table: Any, seed: int, **model: Any) -> Drafter:
     return ModelDrafter(small(0.5), width=1 if kind == "chain" else 3) if kind != "off" else NoDrafter()
 
 
-def story(model: TextModel, actions: list[tuple[Any, ...]], folder: Path, values: dict[str, Any]) -> list[Any]:
-    """Everything that a person would see of a conversation."""
+def story(
+    make: Callable[[], TextModel], actions: list[tuple[Any, ...]], folder: Path, values: dict[str, Any]
+) -> list[Any]:
+    """Everything that a person would see of a conversation; it goes on in another program whenever it is saved."""
     seen: list[Any] = []
+    model = make()
     session = model.chat("abba", on_notice=seen.append, **values)
     other = model.chat(seed=9)
     for number, (verb, *rest) in enumerate(actions):
@@ -82,6 +86,7 @@ def story(model: TextModel, actions: list[tuple[Any, ...]], folder: Path, values
                 path = folder / f"{number}.chat"
                 session.save(path)
                 session.close()
+                model = make()
                 session = ChatSession.load(model, path, on_notice=seen.append)
             elif verb == "drop":
                 # Nobody reads it: a reply that is dropped has been cancelled.
@@ -111,9 +116,12 @@ def test_conversations_are_the_same_with_every_drafter(
     facts = {"n_ctx": n_ctx, "can_shift": can_shift, "keeps_branches": keeps_branches}
     folder = tmp_path_factory.mktemp("chats")
     plain, drafted = (
-        story(chat_model(table, drafter_of(each, table, seed, n_ctx=n_ctx), **facts), actions, folder, values)
+        story(
+            lambda each=each: chat_model(table, drafter_of(each, table, seed, n_ctx=n_ctx), **facts),  # type: ignore[misc]
+            actions, folder, values,
+        )
         for each in ("off", kind)
-    )
+    )  # fmt: skip
     assert drafted == plain
 
 
@@ -127,7 +135,7 @@ def test_neither_saving_nor_other_conversations_change_what_is_said(
     folder = tmp_path_factory.mktemp("chats")
 
     def states(told: list[tuple[Any, ...]]) -> list[Any]:
-        seen = story(chat_model(table, n_ctx=n_ctx), told, folder, {"seed": seed})
+        seen = story(lambda: chat_model(table, n_ctx=n_ctx), told, folder, {"seed": seed})
         return [state for state in seen if isinstance(state, tuple)]
 
     after = zip(states(actions), actions, strict=True)
@@ -189,3 +197,18 @@ def test_a_model_that_looks_back_two_tokens_does_not_notice_the_window(
         return [session.send(word[:12]).read() for word in words]
 
     assert talk(32) == talk(1000)
+
+
+@pytest.mark.parametrize("can_shift", [True, False])
+@pytest.mark.parametrize("kind", ["off", *DRAFTERS])
+def test_a_talk_that_changes_programs_after_every_turn_is_the_same(kind: str, can_shift: bool, tmp_path: Path) -> None:
+    table = chat_table(7, end=-1.0)
+
+    def messages(*between: tuple[str]) -> Any:
+        def make() -> TextModel:
+            drafter = drafter_of(kind, table, 7, n_ctx=48)
+            return chat_model(table, drafter, n_ctx=48, can_shift=can_shift, keeps_branches=False)
+
+        return story(make, [("send", "abcab", 12), *between] * 12, tmp_path, {"seed": 3})[-1]
+
+    assert messages(("save",)) == messages()

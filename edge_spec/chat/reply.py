@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_spec.chat.messages import Thinking
 from edge_spec.shelf import Holder
-from edge_spec.text_model import TextModel, TurnTaking
+from edge_spec.turns import Turns, TurnTaking
 
 __all__ = ["ChatReply"]
 
@@ -25,7 +25,7 @@ class ChatReply(TurnTaking):
 
     def __init__(
         self,
-        owner: TextModel,
+        turns: Turns,
         *args: Any,
         holder: Holder,
         on_end: Callable[[ChatReply], None],
@@ -37,7 +37,7 @@ class ChatReply(TurnTaking):
         self.notices: list[str] = []
         self._on_end = on_end
         self._opening = opening
-        super().__init__(owner, *args, **more)
+        super().__init__(turns, *args, **more)
         self.holder = holder
         self.is_taken_down = False
 

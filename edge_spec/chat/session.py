@@ -5,39 +5,24 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from edge_spec.chat.history import continued, head_of
+from edge_spec.chat.conversation import Conversation
 from edge_spec.chat.messages import Message
 from edge_spec.chat.reply import ChatReply
-from edge_spec.chat.window import Window, WindowContext
-from edge_spec.errors import PromptError, SettingsError, StateError
-from edge_spec.sampling import SamplerSettings
+from edge_spec.chat.scribe import Scribe
+from edge_spec.chat.window import WindowContext
+from edge_spec.errors import PromptError, SettingsError
 from edge_spec.shelf import Caches
 from edge_spec.text_model import TextModel
 
-__all__ = ["ChatSession", "Turn"]
+__all__ = ["ChatSession"]
 
 StrPath = str | os.PathLike[str]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """Where a turn lies.
-
-    Attributes:
-        n_messages: messages before the user's.
-        start: tokens before it.
-        n_prompt: tokens before its answer.
-        seen_from: where the window started when it was asked.
-    """
-
-    n_messages: int
-    start: int
-    n_prompt: int
-    seen_from: int = 0
+_NO_SAMPLING = ("max_tokens", "stop")
 
 
 class ChatSession:
@@ -73,24 +58,21 @@ class ChatSession:
         template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        if not model.has_chat_template:
+            raise PromptError("this model has no chat template", hint="use a chat model, or 'run --raw'")
         self.caches: Caches | None = None
         self.on_notice = on_notice
         self._model = model
-        self._template_options = dict(template_options or {})
+        self._scribe = Scribe(model, template_options or {})
         self._lock = threading.RLock()
         self._writing: weakref.ref[ChatReply] | None = None
-        self._tokens: list[int] = []
-        self._turns: list[Turn] = []
-        self._window = Window()
-        self._has_cached = False
-        if not model.has_chat_template:
-            raise PromptError("this model has no chat template", hint="use a chat model, or 'run --raw'")
+        # Whether the models have read it before, so that reading it again deserves a notice.
+        self._was_read = False
         self._options: dict[str, Any] = {}
         self.set(**{"seed": model.sampler_settings().seed, **options})
-        self._messages = _as_messages(messages)
-        if system is not None:
-            self._messages.insert(0, Message(role="system", content=system))
-        self._read_again()
+        given = [message if isinstance(message, Message) else Message.from_json(message) for message in messages]
+        first = [Message(role="system", content=system)] if system is not None else []
+        self._told = self._scribe.read([*first, *given])
 
     @property
     def model(self) -> TextModel:
@@ -100,12 +82,12 @@ class ChatSession:
     @property
     def messages(self) -> tuple[Message, ...]:
         """All that was said, the system message included."""
-        return tuple(self._messages)
+        return self._told.messages
 
     @property
     def system(self) -> str | None:
         """The system message."""
-        return self._messages[0].content if self._has_system else None
+        return self._told.system.content if self._told.system else None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,17 +97,17 @@ class ChatSession:
     @property
     def n_tokens(self) -> int:
         """Tokens of the whole conversation."""
-        return len(self._tokens)
+        return len(self._told.tokens)
 
     @property
     def n_seen(self) -> int:
         """Tokens of it that the model sees: what the context holds."""
-        return max(len(self._tokens) - self._window.n_forgotten, 0)
+        return max(self.n_tokens - self._told.window.n_forgotten, 0)
 
     @property
     def n_turns(self) -> int:
         """Questions asked so far."""
-        return len(self._turns)
+        return len(self._told.turns)
 
     def set(self, **options: Any) -> None:
         """Change settings of the answers to come; None brings a default back.
@@ -135,8 +117,7 @@ class ChatSession:
         """
         changed = {name: value for name, value in {**self._options, **options}.items() if value is not None}
         changed.setdefault("seed", self._options.get("seed", 0))
-        sampling = {name: value for name, value in changed.items() if name not in ("max_tokens", "stop")}
-        self._model.sampler_settings(**sampling)
+        self._model.sampler_settings(**_sampling(changed))
         self._options = changed
 
     def set_system(self, system: str | None) -> None:
@@ -147,8 +128,9 @@ class ChatSession:
         """
         with self._lock:
             self._require_idle()
-            rest = self._messages[self._has_system :]
-            self._change([Message(role="system", content=system), *rest] if system is not None else rest)
+            first = [Message(role="system", content=system)] if system is not None else []
+            self._told = self._scribe.read([*first, *self.messages[self._told.system is not None :]])
+            self._forget_caches()
 
     def send(self, text: str, **options: Any) -> ChatReply:
         """Say something; the reply is the answer, to be iterated over.
@@ -159,53 +141,7 @@ class ChatSession:
         """
         with self._lock:
             self._require_idle()
-            question = Message(role="user", content=text)
-            if not text.strip():
-                raise PromptError("the message is empty", hint="say something")
-            settings = self._settings(options)
-            tokens, turn = self._ask(self._messages, self._tokens, question)
-            turns = [*self._turns, turn]
-            window = _window(self._window.head if self._turns else self._head(), turns)
-            reply = self._reply(tokens, (), settings, window, options)
-            self._messages.append(question)
-            self._tokens, self._turns, self._window = tokens, turns, window
-            return self._begin(reply, Message(role="assistant", content=""))
-
-    def retry(self, **options: Any) -> ChatReply:
-        """Answer the last question anew, with other noise.
-
-        Raises:
-            SettingsError: there is none, or an answer is being written.
-        """
-        with self._lock:
-            self._require_idle()
-            turn = self._last_turn()
-            answer = self._messages[-1] if self._messages[-1].role == "assistant" else None
-            attempt = answer.attempt + 1 if answer else 0
-            prompt, window = self._tokens[: turn.n_prompt], _window(self._window.head, self._turns)
-            reply = self._reply(prompt, (), self._settings(options, attempt), window, options)
-            if answer:
-                self._messages.pop()
-            self._tokens, self._window = prompt, window
-            return self._begin(reply, Message(role="assistant", content="", attempt=attempt))
-
-    def continue_answer(self, **options: Any) -> ChatReply:
-        """Go on with an answer that was cancelled or got too long; the reply holds what is new.
-
-        Raises:
-            SettingsError: there is no unfinished answer, or one is being written.
-        """
-        with self._lock:
-            self._require_idle()
-            answer = self._messages[-1] if self._messages else None
-            if answer is None or answer.role != "assistant" or answer.is_finished:
-                raise SettingsError("there is no unfinished answer", hint="retry() writes another one")
-            turn = self._last_turn()
-            prompt, written = self._tokens[: turn.n_prompt], self._tokens[turn.n_prompt :]
-            settings = self._settings(options, answer.attempt)
-            reply = self._reply(prompt, written, settings, self._window, options)
-            self._messages.pop()
-            return self._begin(reply, answer)
+            return self._ask(self._told, text, options)
 
     def edit(self, text: str, **options: Any) -> ChatReply:
         """Say the last thing differently.
@@ -215,15 +151,34 @@ class ChatSession:
         """
         with self._lock:
             self._require_idle()
-            self._last_turn()
-            before = self._messages, self._tokens, self._turns, self._window
-            self._messages, self._turns = list(self._messages), list(self._turns)
-            try:
-                self.undo()
-                return self.send(text, **options)
-            except BaseException:
-                self._messages, self._tokens, self._turns, self._window = before
-                raise
+            return self._ask(self._told.undone(), text, options)
+
+    def retry(self, **options: Any) -> ChatReply:
+        """Answer the last question anew, with other noise.
+
+        Raises:
+            SettingsError: there is none, or an answer is being written.
+        """
+        with self._lock:
+            self._require_idle()
+            answer = self._told.answer
+            new = Message(role="assistant", content="", attempt=answer.attempt + 1 if answer else 0)
+            return self._reply(self._told.unanswered(), new, (), options)
+
+    def continue_answer(self, **options: Any) -> ChatReply:
+        """Go on with an answer that was cancelled or got too long; the reply holds what is new.
+
+        Raises:
+            SettingsError: there is no unfinished answer, or one is being written.
+        """
+        with self._lock:
+            self._require_idle()
+            answer = self._told.answer
+            if answer is None or answer.is_finished:
+                raise SettingsError("there is no unfinished answer", hint="retry() writes another one")
+            told = self._told.unanswered()
+            written = self._told.tokens[len(told.tokens) :]
+            return self._reply(replace(told, seen_from=self._told.seen_from), answer, written, options)
 
     def undo(self) -> tuple[Message, ...]:
         """Take the last question and its answer back; returns them.
@@ -233,20 +188,15 @@ class ChatSession:
         """
         with self._lock:
             self._require_idle()
-            turn = self._last_turn()
-            taken = tuple(self._messages[turn.n_messages :])
-            del self._messages[turn.n_messages :]
-            self._window = _window(self._window.head, self._turns)
-            self._turns.pop()
-            self._window.boundaries.pop()
-            self._tokens = self._tokens[: turn.start]
-            return taken
+            before, self._told = self._told, self._told.undone()
+            return before.messages[len(self.messages) :]
 
     def clear(self) -> None:
         """Forget everything but the system message and the settings."""
         with self._lock:
             self._require_idle()
-            self._change(self._messages[: self._has_system])
+            self._told = self._scribe.read(self.messages[: self._told.system is not None])
+            self._forget_caches()
 
     def close(self) -> None:
         """Cancel an answer that is being written, and forget the caches; the model stays open."""
@@ -254,7 +204,7 @@ class ChatSession:
         if reply is not None:
             reply.close()
         self.caches = None
-        self._model.release(self)
+        self._model.turns.release(self)
 
     def save(self, path: StrPath, *, caches: bool = True) -> None:
         """Write the conversation to a file, whole or not at all; see ``ChatSession.load``.
@@ -269,7 +219,7 @@ class ChatSession:
 
         with self._lock:
             self._require_idle()
-            held = (self.caches or self._model.caches_of(self)) if caches else None
+            held = (self.caches or self._model.turns.caches_of(self)) if caches else None
             save(path, self.to_json(), self._model.profile, held)
 
     @classmethod
@@ -289,46 +239,19 @@ class ChatSession:
     def to_json(self) -> dict[str, Any]:
         """All but the caches, as plain values."""
         with self._lock:
-            return {
-                "messages": [message.to_json() for message in self._messages],
-                "options": self._options,
-                "template_options": self._template_options,
-                "tokens": self._tokens,
-                "turns": [[turn.n_messages, turn.start, turn.n_prompt, turn.seen_from] for turn in self._turns],
-                "window": [self._window.head, self._window.start],
-            }
+            return {**self._told.to_json(), "options": self._options, "template_options": self._scribe.options}
 
     def resume_at(self, values: Mapping[str, Any], caches: Caches | None) -> None:
-        """Take tokens, turns and window over from ``to_json`` of a session with the same messages and vocabulary.
+        """Take tokens and places over from ``to_json`` of a session with the same messages and vocabulary.
 
         Raises:
             StateError: they do not fit together.
         """
-        tokens = self._model.known_tokens(values["tokens"])
-        turns = [
-            Turn(n_messages=n, start=start, n_prompt=end, seen_from=seen_from)
-            for n, start, end, seen_from in values["turns"]
-        ]
-        head, start = values["window"]
-        places = [place for turn in turns for place in (turn.start, turn.n_prompt)]
-        if places != sorted(places) or max([head, start, *places], default=0) > max(len(tokens), 4):
-            raise StateError("turns of the conversation lie outside of its text")
         with self._lock:
-            self._tokens, self._turns = tokens, turns
-            self._window = Window(head, start, [turn.start for turn in turns])
-            self.caches = caches
-            self._has_cached = True
+            self._told = self._told.located(values, self._model.known_tokens(values["tokens"]))
+            self.caches, self._was_read = caches, caches is not None
 
     # What follows is between the session and its replies.
-
-    @property
-    def _has_system(self) -> bool:
-        return bool(self._messages) and self._messages[0].role == "system"
-
-    def _last_turn(self) -> Turn:
-        if not self._turns:
-            raise SettingsError("nothing has been said yet", hint="send() something first")
-        return self._turns[-1]
 
     def _require_idle(self) -> None:
         reply = self._writing() if self._writing is not None else None
@@ -337,112 +260,54 @@ class ChatSession:
                 "an answer of this conversation is being written", hint="read it to the end or close() it first"
             )
 
-    def _change(self, messages: list[Message]) -> None:
-        before = self._messages
-        self._messages = messages
-        try:
-            self._read_again()
-        except BaseException:
-            self._messages = before
-            raise
+    def _forget_caches(self) -> None:
+        self.caches, self._was_read = None, False
 
-    def _read_again(self) -> None:
-        """Make tokens of all messages, turn by turn, as if they had been said one after the other."""
-        tokens: list[int] = []
-        turns: list[Turn] = []
-        self._window = Window()
-        for n, message in enumerate(self._messages):
-            if message.role == "user":
-                tokens, turn = self._ask(self._messages[:n], tokens, message)
-                turns.append(turn)
-        if turns and self._messages[-1].role == "assistant":
-            # Not as the template ends it: the model may have more to say.
-            tokens = [*tokens, *self._model.tokenize(self._messages[-1].content, add_special=False)]
-        self._tokens, self._turns = tokens, turns
-        self._window = Window(self._head() if turns else 0, 0, [turn.start for turn in turns])
-        self.caches = None
-        self._has_cached = False
-
-    def _ask(self, messages: Sequence[Message], before: Sequence[int], question: Message) -> tuple[list[int], Turn]:
-        """Tokens up to where the answer to a question begins."""
-        text = self._render([*messages, question], answer=True)
-        tokens, kept = continued(self._model, before, text)
-        # An answer that was cut short got its end from the template: that belongs to the answer's turn.
-        start = kept + (0 < kept < len(tokens) and kept == len(before) and self._model.ends(tokens[kept]))
-        seen_from = self._window.start if self._window.n_forgotten else 0
-        return tokens, Turn(n_messages=len(messages), start=start, n_prompt=len(tokens), seen_from=seen_from)
-
-    def _head(self) -> int:
-        """Tokens of the system message."""
-        if not self._has_system:
-            return 0
-        system = self._messages[0]
-        first, second = (
-            self._model.prompt_tokens(self._render([system, Message(role="user", content=text)], answer=False))
-            for text in ("a", "b")
-        )
-        return head_of(self._model, first, second)
-
-    def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
-        return self._model.render(
-            [message.for_template() for message in messages], answer=answer, options=self._template_options
-        )
-
-    def _settings(self, options: Mapping[str, Any], attempt: int = 0) -> SamplerSettings:
-        chosen = {**self._options, **options, "attempt": attempt}
-        return self._model.sampler_settings(**{k: v for k, v in chosen.items() if k not in ("max_tokens", "stop")})
+    def _ask(self, told: Conversation, text: str, options: Mapping[str, Any]) -> ChatReply:
+        question = Message(role="user", content=text)
+        if not text.strip():
+            raise PromptError("the message is empty", hint="say something")
+        answer = Message(role="assistant", content="")
+        return self._reply(self._scribe.ask(told, question), answer, (), options)
 
     def _reply(
-        self,
-        prompt: Sequence[int],
-        written: Sequence[int],
-        settings: SamplerSettings,
-        window: Window,
-        options: Mapping[str, Any],
+        self, told: Conversation, answer: Message, written: tuple[int, ...], options: Mapping[str, Any]
     ) -> ChatReply:
+        """The reply that writes, or goes on with, the answer to the last question of ``told``."""
         chosen = {**self._options, **options}
-        context = WindowContext(window, owned=self._take_models, on_forget=self._on_forget)
-        window.fit(len(prompt) + len(written), self._model.n_ctx)
-        return self._model.reply(
+        window = told.window
+        # Refused before anything is changed.
+        window.fit(len(told.tokens) + len(written), self._model.n_ctx)
+
+        def record(reply: ChatReply) -> None:
+            ended = replace(answer, content=reply.content, finish_reason=reply.finish_reason or "cancelled")
+            self._told = told.answered(ended, (*reply.prompt, *reply.token_ids), window)
+
+        reply = self._model.reply(
             ChatReply,
-            prompt,
-            settings,
+            told.tokens,
+            self._model.sampler_settings(**_sampling(chosen), attempt=answer.attempt),
             stop=chosen.get("stop"),
             max_tokens=chosen.get("max_tokens"),
             written=written,
-            context=context,
+            context=WindowContext(window, owned=self._take_models, on_forget=self._on_forget),
             holder=self,
-            on_end=self._record,
-            opening=self._opening(prompt),
+            on_end=record,
+            opening=self._scribe.opening(told.tokens),
         )
-
-    def _opening(self, prompt: Sequence[int]) -> str:
-        """What of the answer stands in the prompt: some templates open the thought."""
-        end = b"".join(map(self._model.spelling, prompt[-8:])).decode("utf-8", "replace")
-        _, opened, after = end.rpartition("<think>")
-        return opened + after if opened and not after.strip() else ""
-
-    def _begin(self, reply: ChatReply, answer: Message) -> ChatReply:
-        self._answer = answer
+        self._told = told
         self._writing = weakref.ref(reply)
         return reply
-
-    def _record(self, reply: ChatReply) -> None:
-        """An answer has ended, one way or the other."""
-        ended = reply.finish_reason or "cancelled"
-        self._messages.append(replace(self._answer, content=reply.content, finish_reason=ended))
-        self._tokens = [*reply.prompt, *reply.token_ids]
 
     def _take_models(self) -> bool:
         """Called by a reply that has its turn: whether the models have this conversation in their caches."""
         reply = self._writing() if self._writing is not None else None
-        if reply is None:
-            return False
         caches, self.caches = self.caches, None
-        owned = reply.owns_caches or (caches is not None and self._model.bring_back(caches))
-        if self._has_cached and not owned:
+        owned = reply is not None and reply.owns_caches
+        owned = owned or (caches is not None and self._model.turns.bring_back(caches))
+        if self._was_read and not owned:
             self._notice("the conversation is read again; what follows may differ where two tokens are equally likely")
-        self._has_cached = True
+        self._was_read = True
         return owned
 
     def _on_forget(self, n_tokens: int) -> None:
@@ -455,10 +320,5 @@ class ChatSession:
         self.on_notice(sentence)
 
 
-def _window(head: int, turns: Sequence[Turn]) -> Window:
-    """The window as it stood when the last turn's question was asked."""
-    return Window(head, turns[-1].seen_from, [turn.start for turn in turns])
-
-
-def _as_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
-    return [message if isinstance(message, Message) else Message.from_json(message) for message in messages]
+def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _NO_SAMPLING}
