@@ -65,6 +65,12 @@ def story(
     session = model.chat("abba", on_notice=seen.append, **values)
     other = model.chat(seed=9)
     for number, (verb, *rest) in enumerate(actions):
+        if verb == "save":
+            path = folder / f"{number}.chat"
+            session.save(path)
+            session.close()
+            model = make()
+            session = ChatSession.load(model, path, on_notice=seen.append)
         try:
             if verb == "send":
                 seen.append(list(session.send(rest[0], max_tokens=rest[1]))[-1:] and session.messages[-1])
@@ -82,12 +88,6 @@ def story(
                 seen.append(other.send(rest[0], max_tokens=7).read())
             elif verb == "alone":
                 seen.append(model.generate(rest[0], raw=True, seed=1, max_tokens=5).read())
-            elif verb == "save":
-                path = folder / f"{number}.chat"
-                session.save(path)
-                session.close()
-                model = make()
-                session = ChatSession.load(model, path, on_notice=seen.append)
             elif verb == "drop":
                 # Nobody reads it: a reply that is dropped has been cancelled.
                 session.send(rest[0])

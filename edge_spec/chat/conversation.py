@@ -86,11 +86,14 @@ class Conversation:
     def undone(self) -> Conversation:
         """As it was before the last question."""
         turn = self.last_turn
+        before = Conversation(messages=self.messages[: turn.n_messages])
+        if len(self.turns) == 1:
+            return before
         return replace(
-            self,
-            messages=self.messages[: turn.n_messages],
+            before,
             tokens=self.tokens[: turn.start],
             turns=self.turns[:-1],
+            head=self.head,
             seen_from=turn.seen_from,
         )
 

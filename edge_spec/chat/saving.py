@@ -101,7 +101,7 @@ def restore(
             model, messages=messages, on_notice=on_notice, template_options=record["template_options"], **options
         )
         saved = record["profile"]
-        if saved["file"] != dict(model.profile.facts).get("file"):
+        if saved.get("file") != dict(model.profile.facts).get("file"):
             on_notice(f"{path} was saved with another model; {_READ_AGAIN}")
             return session
         caches = None
