@@ -11,6 +11,8 @@ from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsErro
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_whole
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.dry import Breakers
+from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculator import Speculator
 from edge_spec.statistics import Statistics
 from edge_spec.textstream import TextStream
@@ -52,6 +54,8 @@ class Generation(Iterator[str]):
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        grammar: Grammar | None = None,
+        breakers: Breakers | None = None,
     ) -> None:
         n_ctx = speculator.model.n_ctx
         if not prompt:
@@ -67,6 +71,7 @@ class Generation(Iterator[str]):
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(prompt))
+        self._sampler = Sampler(settings, self.prompt, grammar=grammar, breakers=breakers)
         self._speculator = speculator
         self._policy = policy
         self._vocabulary = vocabulary
@@ -141,7 +146,7 @@ class Generation(Iterator[str]):
         self._started = True
         if self._cancelled.is_set():
             raise Cancelled
-        self._speculator.begin(self.prompt, Sampler(self.settings, self.prompt), reuse=False)
+        self._speculator.begin(self.prompt, self._sampler, reuse=False)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
@@ -149,6 +154,7 @@ class Generation(Iterator[str]):
         start = perf_counter()
         limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)
         done = self._speculator.step(limit, self._write)
+        self._sampler.commit(self._speculator.text)
         self._policy.learn(done)
         self.statistics.add(done)
         if self.finish_reason is not None:

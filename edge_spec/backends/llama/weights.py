@@ -56,6 +56,12 @@ class LlamaWeights:
         return self._handle
 
     @property
+    def vocab(self) -> Any:
+        """llama.cpp's pointer to the vocabulary."""
+        _ = self.handle
+        return self._vocab
+
+    @property
     def n_ctx_train(self) -> int:
         """The context the model was trained for."""
         return int(self._c.llama_model_n_ctx_train(self.handle))
