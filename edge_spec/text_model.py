@@ -7,6 +7,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import index
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -17,6 +18,9 @@ from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.dry import Breakers, find_breakers
+from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.speculator import Speculator
 
 __all__ = ["Messages", "TextModel", "Tokenizer"]
@@ -70,6 +74,7 @@ class TextModel:
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
+        grammars: Callable[[str], Grammar] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
@@ -79,6 +84,8 @@ class TextModel:
         self._new_policy = policy
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._grammars = lru_cache(4)(grammars) if grammars is not None else None
+        self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
         self._turn = threading.Lock()
         # Weak: a reply that nobody reads any more must go, and give its turn back.
@@ -149,6 +156,8 @@ class TextModel:
         stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         seed: int | None = None,
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Generation:
         """A reply, to be iterated over piece by piece; it is written as it is asked for.
@@ -161,6 +170,8 @@ class TextModel:
             stop: texts that end the reply.
             ignore_eos: never let the model end the reply itself.
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
+            grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
+            json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -189,7 +200,26 @@ class TextModel:
             settings,
             max_tokens=max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            grammar=self._grammar(grammar, json_schema),
+            breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
         )
+
+    def _grammar(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        if text is None and schema is None:
+            return None
+        if text is not None and schema is not None:
+            raise SettingsError("give either a grammar or a JSON schema")
+        if self._grammars is None:
+            raise SettingsError("this model has no grammars", hint="leave the grammar out")
+        if schema is not None:
+            text = schema_to_gbnf(schema)
+        if not isinstance(text, str):
+            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint='write GBNF: root ::= "yes" | "no"')
+        return self._grammars(text)
+
+    def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
+        names = map(self._tokenizer.name, range(self.n_vocab))
+        return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""

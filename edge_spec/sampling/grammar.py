@@ -12,8 +12,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.sampling.survivors import Row
-
 __all__ = ["Grammar", "GrammarState", "Line", "Node"]
 
 
@@ -78,13 +76,11 @@ class Node:
     def mask(self, n_vocab: int) -> npt.NDArray[np.bool_]:
         """Which of all tokens may come next, ``[n_vocab]``."""
         if self._everything is None:
-            self._everything = np.array(self.allowed(range(n_vocab)), dtype=np.bool_)
+            everything = range(n_vocab)
+            may = self.state.allowed(everything) if self.state is not None else [True] * n_vocab
+            self._everything = np.array(may, dtype=np.bool_)
             self._known.clear()
         return self._everything
-
-    def masked(self, row: Row) -> Row:
-        """The row, -inf where a token may not come next."""
-        return np.where(self.mask(row.shape[0]), row, np.float32(-np.inf))
 
 
 class Line:

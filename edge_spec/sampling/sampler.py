@@ -149,7 +149,7 @@ class Sampler:
         node = self._line.root
         for index, token in enumerate(reply):
             if not node.allowed([token])[0]:
-                raise StateError(f"the grammar does not allow token {index} of the reply", hint="use the grammar it had")
+                raise StateError(f"the grammar does not allow token {index} of the reply", hint="use its grammar")
             node = node.below(token)
         if self._has_mu:
             node.mu = {0: float((state or {}).get("mu", 2.0 * self.settings.mirostat_tau))}
@@ -222,8 +222,10 @@ class Sampler:
             return found
         row, lowest = self._masked(row, node, len(text) - self.n_prompt)
         ids, x = survivors(row, settings)
-        # A row without any number has its lowest id drawn; here it has to be an allowed one.
-        return (ids, x) if row[ids[0]] > -inf else ([lowest], [0.0])
+        if row[ids[0]] == -inf:
+            # A row without any number has its lowest id drawn; here it has to be an allowed one.
+            return [lowest], [0.0]
+        return ids, x  # type: ignore[return-value]
 
     @staticmethod
     def _masked(row: Row, node: Node, n_tokens: int) -> tuple[Row, int]:
