@@ -10,8 +10,13 @@ import click
 
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import (
-    grammar_arguments, grammar_options, load_arguments, model_options, sampler_arguments, sampler_options,
-)  # fmt: skip
+    grammar_arguments,
+    grammar_options,
+    load_arguments,
+    model_options,
+    sampler_arguments,
+    sampler_options,
+)
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.generation import Generation
 from edge_spec.loading import load

@@ -214,7 +214,7 @@ class TextModel:
         if schema is not None:
             text = schema_to_gbnf(schema)
         if not isinstance(text, str):
-            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint='write GBNF: root ::= "yes" | "no"')
+            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint="write it in GBNF")
         return self._grammars(text)
 
     def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:

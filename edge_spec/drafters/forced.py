@@ -34,10 +34,7 @@ def guided(draft: Tree, sampler: Sampler, text: Sequence[int], most: int) -> Tre
         places[node] = (len(tokens), above[1].below(token))
         tokens.append(token)
         parents.append(above[0])
-    if len(tokens) == len(draft) and not draft.is_sequence:
-        kept = draft
-    else:
-        kept = Tree(tuple(tokens), tuple(parents))
+    kept = Tree(tuple(tokens), tuple(parents))
     # The likeliest path comes first; it ends at the first node that is not the child of the one before.
     end = -1
     while end + 1 < len(parents) and parents[end + 1] == end:

@@ -66,7 +66,8 @@ def check_gbnf(text: str) -> None:
     for name, rule in rules.items():
         for item in (item for alternative in rule.alternatives for item in alternative):
             if item.name is not None and item.name not in rules:
-                _fail(item.line, f"rule {name!r} uses {item.name!r}, which is not defined", "define it, or correct its name")
+                user = name.split(" in ")[-1]
+                _fail(item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it")
     _refuse_left_recursion(rules)
 
 
@@ -166,7 +167,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         match = _TOKEN.match(text, place)
         if match is None:
             what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
-            _fail(line, what or f"{text[place : place + 12]!r} means nothing in GBNF", "see llama.cpp's grammars/README.md")
+            _fail(line, what or f"{text[place : place + 12]!r} means nothing in GBNF", "see llama.cpp on GBNF")
         assert match is not None and match.lastgroup is not None
         if match.lastgroup != "skip":
             yield match.lastgroup, match.group(), line

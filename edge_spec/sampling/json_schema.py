@@ -24,7 +24,7 @@ _ANNOTATIONS = frozenset({
     "deprecated", "readOnly", "writeOnly",
 })  # fmt: skip
 _KEYWORDS = {
-    "object": {"properties", "required", "additionalProperties"},
+    "object": {"properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
@@ -68,18 +68,19 @@ def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
 
     Known are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf of one, $ref within the
     schema, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, minLength, maxLength,
-    format (date, time, date-time, uuid) and bounds of numbers. Properties that the schema does not name are written
-    only where it names none.
+    format (date, time, date-time, uuid) and whole bounds of numbers. Properties that the schema does not name are
+    written only where it names none; then also propertyNames, maxProperties, and minProperties up to 1.
 
     Raises:
         SettingsError: no JSON, no schema, or a keyword that is not known; with its place.
     """
+    parsed: Any = schema
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
+            parsed = json.loads(schema)
         except ValueError as error:
             raise SettingsError(f"the JSON schema is no JSON: {error}", hint="correct it there") from None
-    return _Converter(schema).grammar()
+    return _Converter(parsed).grammar()
 
 
 def _fail(place: str, what: str, hint: str = "leave it out, or check it after the reply") -> NoReturn:
@@ -138,20 +139,17 @@ class _Converter:
                 others = [other for other in known if other != "type" or keyword in ("$ref", "allOf")]
                 if others:
                     _fail(f"{place}/{others[0]}", f"{others[0]} beside {keyword} is not supported")
-                rule = getattr(self, "_" + keyword.strip("$").lower())(value, f"{place}/{keyword}", known.get("type"))
-                return str(rule)
+                write = getattr(self, "_" + keyword.strip("$").lower())
+                return str(write(value, f"{place}/{keyword}", known.get("type")))
         return self._typed(known, place)
 
     def _ref(self, reference: Any, place: str, _: Any) -> str:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             _fail(place, f"{reference!r} is not within the schema", "copy what it names into $defs")
         if reference not in self._references:
-            target = self._schema
-            for part in reference.split("/")[1:]:
-                part = part.replace("~1", "/").replace("~0", "~")
-                target = target.get(part) if isinstance(target, Mapping) else None
-                if target is None:
-                    _fail(place, f"{reference!r} does not exist", "correct the reference")
+            target = _found(self._schema, reference)
+            if target is None:
+                _fail(place, f"{reference!r} does not exist", "correct the reference")
             name = self._references[reference] = self._named("")
             self._rules[name] = self._rule(target, reference)
         return self._references[reference]
@@ -185,11 +183,10 @@ class _Converter:
 
     def _told_by(self, schema: Any) -> dict[str, set[str]]:
         """What tells alternatives apart: their types, and the values of properties that they require."""
-        while isinstance(schema, Mapping) and "$ref" in schema:
-            target = self._schema
-            for part in str(schema["$ref"]).split("/")[1:]:
-                target = target[part.replace("~1", "/").replace("~0", "~")]
-            schema = target
+        for _ in range(_MOST):
+            if not isinstance(schema, Mapping) or "$ref" not in schema:
+                break
+            schema = _found(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
         told: dict[str, set[str]] = {}
@@ -215,7 +212,8 @@ class _Converter:
     def _typed(self, known: dict[str, Any], place: str) -> str:
         kind = known.pop("type", None)
         if kind is None:
-            kind = next((name for name in ("object", "array", "string", "number") if known.keys() & _KEYWORDS[name]), None)
+            guesses = ("object", "array", "string", "number")
+            kind = next((name for name in guesses if known.keys() & _KEYWORDS[name]), None)
         if kind is None:
             if known:
                 _fail(f"{place}/{next(iter(known))}", f"the keyword {next(iter(known))} is not supported")
@@ -225,10 +223,10 @@ class _Converter:
             stray = known.keys() - {keyword for name in kind for keyword in _KEYWORDS.get(str(name), ())}
             if stray:
                 _fail(f"{place}/{min(stray)}", f"the keyword {min(stray)} is not supported")
-            alternatives = [
-                self._typed({"type": each} | {key: known[key] for key in known if key in _KEYWORDS.get(each, ())}, place)
-                for each in kind
-            ]
+            alternatives = []
+            for each in map(str, kind):
+                fitting = {key: value for key, value in known.items() if key in _KEYWORDS.get(each, ())}
+                alternatives.append(self._typed({"type": each} | fitting, place))
             return "(" + " | ".join(alternatives) + ")"
         if not isinstance(kind, str) or kind not in _KEYWORDS:
             _fail(f"{place}/type", f"there is no type {kind!r}", f"known are {', '.join(_KEYWORDS)}")
@@ -264,7 +262,7 @@ class _Converter:
             if len(known) > 1:
                 _fail(f"{place}/format", "format beside bounds of the length is not supported")
             if known["format"] not in _FORMATS:
-                _fail(f"{place}/format", f"the format {known['format']!r} is not supported", f"known: {', '.join(_FORMATS)}")
+                _fail(f"{place}/format", f"there is no format {known['format']!r}", f"known: {', '.join(_FORMATS)}")
             return self._named(rf'"\"" {_FORMATS[known["format"]]} "\""')
         least, most = self._lengths(known, place, "Length")
         if not known:
@@ -281,13 +279,15 @@ class _Converter:
             # Of those that may be left out, each needs the one before.
             optional = ""
             for n in range(len(items) - 1, least - 1, -1):
-                follows = self._more(known, place, 0, None if most is None else most - n - 1) if n == len(items) - 1 else optional
+                if n == len(items) - 1:
+                    optional = self._more(known, place, 0, None if most is None else most - n - 1)
                 comma = '", " ' if n else ""
-                optional = f"({comma}{items[n]} {follows})?"
+                optional = f"({comma}{items[n]} {optional})?"
             return self._named('"[" ' + ' ", " '.join(items[:least]) + f' {optional} "]"')
         if items:
             room = None if most is None else most - len(items)
-            return self._named('"[" ' + ' ", " '.join(items) + f' {self._more(known, place, least - len(items), room)} "]"')
+            others = self._more(known, place, least - len(items), room)
+            return self._named('"[" ' + ' ", " '.join(items) + f' {others} "]"')
         if most == 0 or known.get("items") is False:
             return '"[]"'
         item = self._rule(known.get("items", True), f"{place}/items")
@@ -327,8 +327,10 @@ class _Converter:
         if not properties:
             if others is False:
                 return '"{}"'
-            pair = f'{self._shared("string")} ": " {self._rule(others, f"{place}/additionalProperties")}'
-            return self._named(f'"{{" ({pair} (", " {pair})*)? "}}"')
+            return self._map(known, place, self._rule(others, f"{place}/additionalProperties"))
+        for keyword in ("propertyNames", "minProperties", "maxProperties"):
+            if keyword in known:
+                _fail(f"{place}/{keyword}", f"{keyword} beside named properties is not supported")
         # From the last one back: what may follow where something is written already, and where nothing is.
         after, first = "", ""
         for name, (each, where) in reversed(properties.items()):
@@ -342,6 +344,31 @@ class _Converter:
                 first = f"({pair} {after} | {self._named(first)})" if first else f"({pair} {after})?"
                 after = self._named(f'(", " {pair})? {after}')
         return self._named(f'"{{" {first} "}}"')
+
+
+    def _map(self, known: dict[str, Any], place: str, value: str) -> str:
+        """An object whose properties have no names of their own."""
+        least, most = self._lengths(known, place, "Properties")
+        if least > 1:
+            _fail(f"{place}/minProperties", "more than 1 is not supported, since names may come twice")
+        names = {"type": "string", **known.get("propertyNames", {})}
+        pair = self._named(f'{self._rule(names, f"{place}/propertyNames")} ": " {value}')
+        if most == 0:
+            return '"{}"'
+        pairs = f'{pair} {_repeat(f"""(", " {pair})""", 0, None if most is None else most - 1)}'
+        return self._named(f'"{{" {pairs} "}}"' if least else f'"{{" ({pairs})? "}}"')
+
+def _found(schema: Any, reference: str) -> Any:
+    """What a reference such as ``#/$defs/name`` names; None if there is nothing."""
+    for part in reference.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(name)
+        elif isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):
+            schema = schema[int(name)]
+        else:
+            return None
+    return schema
 
 
 def _has_type(value: Any, kinds: Any) -> bool:
