@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Protocol
@@ -12,6 +12,8 @@ from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsErro
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_whole
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.dry import Breakers
+from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculator import Speculator
 from edge_spec.statistics import Statistics
 from edge_spec.textstream import TextStream
@@ -58,6 +60,7 @@ class Generation(Iterator[str]):
 
     Args:
         written: tokens of the reply that have been written before; it goes on after them.
+        drawn: what ``drawn`` said after them.
         context: how the text gets into the models' context and what happens when that is full.
 
     Attributes:
@@ -82,7 +85,10 @@ class Generation(Iterator[str]):
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         written: Sequence[int] = (),
+        drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
+        grammar: Grammar | None = None,
+        breakers: Breakers | None = None,
     ) -> None:
         n_ctx = speculator.model.n_ctx
         if not prompt:
@@ -98,6 +104,9 @@ class Generation(Iterator[str]):
         self.token_ids = list(written)
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(prompt))
+        self._sampler = Sampler(settings, self.prompt, grammar=grammar, breakers=breakers)
+        if written:
+            self._sampler.resume(written, drawn)
         self._speculator = speculator
         self._policy = policy
         self._vocabulary = vocabulary
@@ -119,6 +128,11 @@ class Generation(Iterator[str]):
     def text(self) -> str:
         """What has been handed out so far."""
         return "".join(self._written)
+
+    @property
+    def drawn(self) -> dict[str, float]:
+        """What the tokens alone do not tell of the draw so far, to go on with it later."""
+        return self._sampler.state()
 
     @property
     def whole(self) -> str:
@@ -184,7 +198,7 @@ class Generation(Iterator[str]):
         if self._cancelled.is_set():
             raise Cancelled
         text = (*self.prompt, *self.token_ids)
-        self._context.begin(self._speculator, text, Sampler(self.settings, self.prompt))
+        self._context.begin(self._speculator, text, self._sampler)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
@@ -194,10 +208,9 @@ class Generation(Iterator[str]):
         if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator):
             self._end("context")
             return
-        # Neither may a draft bring the text beyond the context: room is made at the same place without it.
-        room = speculator.model.n_ctx - len(speculator.text)
-        limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1, room - 1)
+        limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)
         done = self._speculator.step(limit, self._write)
+        self._sampler.commit(self._speculator.text)
         self._policy.learn(done)
         self.statistics.add(done)
         if self.finish_reason is not None:

@@ -14,6 +14,8 @@ from time import perf_counter
 
 from edge_spec.backends.base import LanguageModel, Logits
 from edge_spec.drafters.base import Drafter, SavingDrafter
+from edge_spec.drafters.forced import forced_tokens, guided
+from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
 from edge_spec.tree import EMPTY, Tree
@@ -109,6 +111,8 @@ class Speculator:
         self._models = (model, *helpers)
         self.text: list[int] = []
         self._sampler: Sampler | None = None
+        # Without a drafter nothing is drafted, even if a grammar knows what comes: this is plain decoding.
+        self._drafts = not isinstance(drafter, NoDrafter)
 
     def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool) -> None:
         """Start on a new text. With ``reuse`` the model keeps what its cache shares with it.
@@ -125,7 +129,7 @@ class Speculator:
         self.model.rollback(shared)
         self.text = list(prompt)
         self._sampler = sampler
-        self.drafter.begin(prompt, sampler)
+        self.drafter.begin(prompt, sampler.view())
         # A drafter's model may have less room than its target; it then has nothing to say.
         if len(self.text) <= self.model.n_ctx:
             self.model.prefill(self.text[shared:-1])
@@ -137,8 +141,10 @@ class Speculator:
         # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
-        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
-        draft = _sound(self.drafter.draft(limit), limit, self.model) if limit > 0 else EMPTY
+        # Together with the bonus token no more than the context holds, so that drafts do not move where it is full.
+        room = min(self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
+        limit = min(limit, room)
+        draft = self._draft(limit, room) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
         rows = self.model.decode(tree)
@@ -164,6 +170,16 @@ class Speculator:
             verify_s=decoded - drafted,
             sample_s=perf_counter() - decoded,
         )
+
+    def _draft(self, limit: int, room: int) -> Tree:
+        """At most ``limit`` guesses, and what a grammar makes of them within ``room`` nodes."""
+        sampler = self._sampler
+        if sampler is None or not sampler.has_grammar or not self._drafts:
+            return _sound(self.drafter.draft(limit), limit, self.model)
+        forced = forced_tokens(sampler, self.text, room)
+        # Where the grammar alone knows as much, the drafter need not be asked.
+        draft = EMPTY if len(forced) >= limit else _sound(self.drafter.draft(limit), limit, self.model)
+        return guided(draft, sampler, self.text, room)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens and then ``tokens``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -15,6 +16,9 @@ from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.dry import Breakers, find_breakers
+from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.shelf import Shelf
 from edge_spec.speculator import Speculator
 from edge_spec.turns import Turns, TurnTaking
@@ -78,6 +82,7 @@ class TextModel:
         chat_template: str | None = None,
         notes: Sequence[str] = (),
         shelf_bytes: int = 256 << 20,
+        grammars: Callable[[str], Grammar] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
@@ -87,6 +92,8 @@ class TextModel:
         self._new_policy = policy
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._grammars = lru_cache(4)(grammars) if grammars is not None else None
+        self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
         self._shelf = Shelf(shelf_bytes)
         self.turns = Turns(speculator, self._shelf)
@@ -189,6 +196,8 @@ class TextModel:
         stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         seed: int | None = None,
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Generation:
         """A reply, to be iterated over piece by piece; it is written as it is asked for.
@@ -201,6 +210,8 @@ class TextModel:
             stop: texts that end the reply.
             ignore_eos: never let the model end the reply itself.
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
+            grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
+            json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -214,7 +225,9 @@ class TextModel:
             tokens = self.prompt_of(prompt, raw=raw)
         tokens = self.known_tokens(tokens)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
-        return self.reply(TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop)
+        return self.reply(
+            TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
+        )
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
         """A conversation with this model; see ``ChatSession`` for the options."""
@@ -246,12 +259,41 @@ class TextModel:
         settings: SamplerSettings,
         *,
         stop: str | Sequence[str] | None = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Reply:
         """A reply of this model, of a class that takes its turn."""
-        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        policy = self._new_policy()
-        return kind(self.turns, self._speculator, policy, self._tokenizer, tokens, settings, stop=stops, **more)
+        return kind(
+            self.turns,
+            self._speculator,
+            self._new_policy(),
+            self._tokenizer,
+            tokens,
+            settings,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            grammar=self.grammar_of(grammar, json_schema),
+            breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
+            **more,
+        )
+
+    def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        """The grammar that one of them describes, see ``generate``; None if neither is given."""
+        if text is None and schema is None:
+            return None
+        if text is not None and schema is not None:
+            raise SettingsError("give either a grammar or a JSON schema")
+        if self._grammars is None:
+            raise SettingsError("this model has no grammars", hint="leave the grammar out")
+        if schema is not None:
+            text = schema_to_gbnf(schema)
+        if not isinstance(text, str):
+            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint="write it in GBNF")
+        return self._grammars(text)
+
+    def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
+        names = map(self._tokenizer.name, range(self.n_vocab))
+        return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""

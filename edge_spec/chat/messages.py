@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_spec.errors import PromptError
@@ -24,6 +24,7 @@ class Message:
         content: its text; of an answer all that the model wrote, thoughts included.
         finish_reason: why an answer ended, see ``Generation``; empty for all others.
         attempt: how many answers to the same question were rejected before this one.
+        drawn: what its tokens do not tell of the draw of an answer, see ``Generation``.
 
     Raises:
         PromptError: another role, or no text.
@@ -33,6 +34,7 @@ class Message:
     content: str
     finish_reason: str = ""
     attempt: int = 0
+    drawn: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -61,8 +63,10 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; see ``from_json``."""
-        ended = {"finish_reason": self.finish_reason, "attempt": self.attempt} if self.role == "assistant" else {}
-        return {"role": self.role, "content": self.content, **ended}
+        values: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.role == "assistant":
+            values |= {"finish_reason": self.finish_reason, "attempt": self.attempt}
+        return values | ({"drawn": dict(self.drawn)} if self.drawn else {})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Message:
@@ -77,6 +81,7 @@ class Message:
                 content=values["content"],
                 finish_reason=str(values.get("finish_reason", "")),
                 attempt=int(values.get("attempt", 0)),
+                drawn={str(name): float(value) for name, value in dict(values.get("drawn", {})).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PromptError("a message lacks its role or its content") from None

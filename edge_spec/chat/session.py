@@ -22,7 +22,7 @@ __all__ = ["ChatSession"]
 
 StrPath = str | os.PathLike[str]
 
-_NO_SAMPLING = ("max_tokens", "stop")
+_NO_SAMPLING = ("max_tokens", "stop", "grammar", "json_schema")
 
 
 class ChatSession:
@@ -118,6 +118,7 @@ class ChatSession:
         changed = {name: value for name, value in {**self._options, **options}.items() if value is not None}
         changed.setdefault("seed", self._options.get("seed", 0))
         self._model.sampler_settings(**_sampling(changed))
+        self._model.grammar_of(changed.get("grammar"), changed.get("json_schema"))
         self._options = changed
 
     def set_system(self, system: str | None) -> None:
@@ -280,16 +281,17 @@ class ChatSession:
         window.fit(len(told.tokens) + len(written), self._model.n_ctx)
 
         def record(reply: ChatReply) -> None:
-            ended = replace(answer, content=reply.content, finish_reason=reply.finish_reason or "cancelled")
+            reason = reply.finish_reason or "cancelled"
+            ended = replace(answer, content=reply.content, finish_reason=reason, drawn=reply.drawn)
             self._told = told.answered(ended, (*reply.prompt, *reply.token_ids), window)
 
         reply = self._model.reply(
             ChatReply,
             told.tokens,
             self._model.sampler_settings(**_sampling(chosen), attempt=answer.attempt),
-            stop=chosen.get("stop"),
-            max_tokens=chosen.get("max_tokens"),
+            **{name: chosen.get(name) for name in _NO_SAMPLING},
             written=written,
+            drawn=answer.drawn,
             context=WindowContext(window, owned=self._take_models, on_forget=self._on_forget),
             holder=self,
             on_end=record,
