@@ -53,7 +53,8 @@ def load(
         middle: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
-            or ``auto``, which is llama.cpp.
+            or ``auto``: ONNX Runtime where edge-spec's kernels are there and know the model, else llama.cpp, and
+            ``notes`` of what is returned say why.
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
@@ -94,7 +95,7 @@ def load(
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
+        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, probe_device=probe_device,
         cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
@@ -143,7 +144,7 @@ def _assemble(
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=template,
-        notes=notes,
+        notes=[*notes, *opened.notes],
         on_close=opened.close,
     )
 

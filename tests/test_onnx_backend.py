@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import edge_spec
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.onnx import OnnxModel, OnnxSettings, open_onnx
-from edge_spec.engines import engines_of
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.transcribe import best_form, transcribe
@@ -291,13 +290,6 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
         with edge_spec.load(speculation="off", engine=engine, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
             texts.append([model.generate(p, max_tokens=24, temperature=0).read() for p in prompts[:3]])
     assert texts[0] == texts[1]
-
-
-def test_engines_are_named_by_role() -> None:
-    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "middle"), "llama")
-    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "middle": "onnx"}
-    with pytest.raises(SettingsError, match="tensor"):
-        engines_of("llama", "tensor", None)
 
 
 def test_a_setting_that_would_change_nothing_is_refused() -> None:

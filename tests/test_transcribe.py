@@ -20,7 +20,7 @@ from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
-from edge_spec.models.transcribe import FORMS, Transcription, best_form, cache, read_transcription, transcribe
+from edge_spec.models.transcribe import FORMS, Transcription, best_form, plan, read_transcription, transcribe
 from edge_spec.tree import Tree
 
 MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -232,7 +232,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
     with pytest.raises(DiskFull) as caught:
         transcribe(inspect(gguf), tmp_path / "cache")
     assert caught.value.needed_bytes > caught.value.available_bytes == 1 << 20

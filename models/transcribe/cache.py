@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.errors import ModelFileError
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
 from edge_spec.models.transcribe.forms import Form, best_form
-from edge_spec.models.transcribe.graph import Writer, matrices_of
+from edge_spec.models.transcribe.graph import Writer
+from edge_spec.models.transcribe.plan import check_space, disk_full, stored_bytes
 from edge_spec.models.transcribe.source import is_of, note_source
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
-__all__ = ["Transcription", "read_transcription", "transcribe"]
+__all__ = ["Transcription", "check_transcribable", "read_transcription", "transcribe"]
 
 VERSION = 1
 """Of what a folder holds and how; another version is made anew."""
@@ -89,23 +90,23 @@ def transcribe(
         ModelFileError: the cache cannot be written.
     """
     form = form or best_form()
-    folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
-    found = read_transcription(folder)
-    if found is not None and is_of(folder, file.path):
+    folder = _folder(file, cache_dir, form)
+    found = _found(file, folder)
+    if found is not None:
         return found
     network = read_network(file, read_header(file.path))
     on_start()
-    total = _total_bytes(file, network, form)
+    total = stored_bytes(file, network, form)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         _sweep(cache_dir)
-        _check_space(file, cache_dir, total)
+        check_space(file, cache_dir, total)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=cache_dir, ignore_cleanup_errors=True) as made:
             _write(network, form, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _full(file, cache_dir, total) from error
+            raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
             hint="choose another cache folder, or use --engine llama",
@@ -114,6 +115,30 @@ def transcribe(
     if found is None:
         raise ModelFileError(f"what was written to {folder} reads back wrong", hint="check the disk")
     return found
+
+
+def check_transcribable(file: ModelFile, cache_dir: Path) -> None:
+    """Refuse what ``transcribe`` would, before anything is opened or written.
+
+    A new transcription must leave as much room on the disk as it takes: it is made to be faster, and nobody asked for
+    a full disk.
+
+    Raises:
+        UnsupportedModel: a GGUF that cannot be transcribed. DiskFull: there is too little room.
+    """
+    form = best_form()
+    network = read_network(file, read_header(file.path))
+    if _found(file, _folder(file, cache_dir, form)) is None:
+        check_space(file, cache_dir, 2 * stored_bytes(file, network, form))
+
+
+def _folder(file: ModelFile, cache_dir: Path, form: Form) -> Path:
+    return cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
+
+
+def _found(file: ModelFile, folder: Path) -> Transcription | None:
+    found = read_transcription(folder)
+    return found if found is not None and is_of(folder, file.path) else None
 
 
 def read_transcription(folder: Path) -> Transcription | None:
@@ -137,19 +162,6 @@ def read_transcription(folder: Path) -> Transcription | None:
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _total_bytes(file: ModelFile, network: Network, form: Form) -> int:
-    """At most what a transcription takes."""
-    total = 1 << 20
-    for matrix in matrices_of(network):
-        try:
-            total += form.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
-        except UnsupportedModel as error:
-            raise UnsupportedModel(
-                f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
-            ) from error
-    return total
 
 
 def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:
@@ -215,20 +227,6 @@ def _digest(path: Path) -> str:
             file.seek(start)
             state.update(file.read(_SAMPLE_BYTES))
     return state.hexdigest()
-
-
-def _check_space(file: ModelFile, cache_dir: Path, total: int) -> None:
-    if shutil.disk_usage(cache_dir).free < total:
-        raise _full(file, cache_dir, total)
-
-
-def _full(file: ModelFile, cache_dir: Path, total: int) -> DiskFull:
-    return DiskFull(
-        f"the ONNX form of {file.path.name} in {cache_dir}",
-        needed_bytes=total,
-        available_bytes=shutil.disk_usage(cache_dir).free,
-        hint="free some space, choose another cache folder, or use --engine llama",
-    )
 
 
 def _sweep(cache_dir: Path) -> None:
