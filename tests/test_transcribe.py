@@ -26,6 +26,15 @@ from edge_spec.tree import Tree
 MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 MIX = dict.fromkeys(MATRICES, "Q4_K") | dict.fromkeys(("attn_v", "ffn_down", "output"), "Q6_K")
 
+GEMMA3: dict[str, Any] = {"architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True}
+LOCAL = {
+    "attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6,
+    "rope.scaling.type": "linear", "rope.scaling.factor": 8.0,
+}  # fmt: skip
+PHI3: dict[str, Any] = {"architecture": "phi3", "fused": True, "long_factors": 24}
+PARTIAL = {"rope.dimension_count": 48, "attention.sliding_window": 16, "rope.scaling.attn_factor": 1.19}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128}
+
 needs_kernels = pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
 
 
@@ -72,6 +81,22 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         pytest.param({"extra": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}}, 1.3, id="linear rope"),
         pytest.param({"architecture": "qwen2", "biases": True}, 1.3, id="qwen2"),
         pytest.param({"architecture": "qwen3", "head_norms": True}, 1.3, id="qwen3"),
+        pytest.param(GEMMA3, 1.3, id="gemma3 without windows", marks=needs_kernels),
+        pytest.param({**GEMMA3, "extra": LOCAL}, 1.3, id="gemma3", marks=needs_kernels),
+        pytest.param(
+            {**GEMMA3, "n_layers": 7, "extra": {"attention.sliding_window": 13}}, 1.3, id="gemma3, 7 layers",
+            marks=needs_kernels,
+        ),
+        pytest.param({"architecture": "phi3", "fused": True}, 1.3, id="phi3"),
+        pytest.param({**PHI3, "extra": PARTIAL}, 1.3, id="phi3, short", marks=needs_kernels),
+        pytest.param(
+            {**PHI3, "extra": PARTIAL | {"rope.scaling.original_context_length": 64}}, 1.3, id="phi3, long",
+            marks=needs_kernels,
+        ),
+        pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
+        pytest.param({"rope_factors": True, "extra": YARN | {"rope.freq_base": 5e5}}, 1.3, id="yarn, factors"),
+        pytest.param({"extra": {"rope.scaling.factor": 3.0}}, 1.3, id="factor alone"),
+        pytest.param({"extra": {"rope.scaling.attn_factor": 1.2}}, 1.3, id="growing"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "F16")}, 1.5, id="F16"),
         # llama.cpp rounds activations for these in other groups than it does elsewhere, and than the kernels do.
         pytest.param({"kinds": MIX}, 2.0, id="Q4_K_M", marks=needs_kernels),
@@ -112,10 +137,15 @@ def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str,
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ({"architecture": "gemma3"}, "gemma3"),
-        ({"architecture": "qwen2", "extra": {"rope.scaling.type": "yarn"}}, "yarn"),
+        ({"architecture": "gemma2"}, "gemma2"),
+        ({"architecture": "qwen2", "extra": {"rope.scaling.type": "dynamic"}}, "dynamic"),
+        ({"architecture": "qwen2", "extra": {"rope.dimension_count": 66}}, "66 of the 64"),
+        ({"architecture": "qwen2", "extra": {"rope.freq_base": 1.0}}, "powers of 1.0"),
+        ({"architecture": "phi3", "fused": True, "long_factors": 7}, "rope_factors_short"),
         ({"extra": {"expert_count": 8}}, "expert_count"),
-        ({"extra": {"rope.scaling.attn_factor": 1.1}}, "attn_factor"),
+        ({"extra": {"rope.scaling.yarn_log_multiplier": 0.1}}, "yarn_log_multiplier"),
+        ({**GEMMA3, "extra": {"final_logit_softcapping": 30.0}}, "softcapping"),
+        ({**GEMMA3, "extra": {"attention.sliding_window": 8, "attention.sliding_window_pattern": "?"}}, "window"),
         ({"head_norms": True}, "attn_q_norm"),
         ({"architecture": "qwen3"}, "lacks the tensor"),
         ({"kinds": {"ffn_up": "BF16"}}, "BF16"),
@@ -209,7 +239,7 @@ def test_a_damaged_cache_is_rebuilt(gguf: Path, tmp_path: Path, name: str, harm:
     again = transcribe(inspect(gguf), tmp_path / "cache")
     assert again.folder == source.folder
     assert (again.folder / name).read_bytes() == whole
-    assert len(list(again.folder.iterdir())) == 4
+    assert len(list(again.folder.iterdir())) == 5
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [source.folder.name]
 
 

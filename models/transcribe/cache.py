@@ -14,10 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import ModelFileError, SettingsError
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
@@ -25,16 +22,20 @@ from edge_spec.models.transcribe.forms import Form, best_form
 from edge_spec.models.transcribe.graph import Writer
 from edge_spec.models.transcribe.plan import check_space, disk_full, stored_bytes
 from edge_spec.models.transcribe.source import is_of, note_source
+from edge_spec.models.transcribe.turns import Turns
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
 __all__ = ["Transcription", "check_transcribable", "read_transcription", "transcribe"]
 
-VERSION = 1
+VERSION = 2
 """Of what a folder holds and how; another version is made anew."""
 
 _FACTS = "facts.json"
-_GRAPHS = {"rows": {"model.onnx": True}, "gqa": {"plain.onnx": False, "tree.onnx": True}}
-"""The graphs of each kind of attention, and which of them take trees."""
+_GRAPHS = {
+    "rows": {"model.onnx": (True, False), "half.onnx": (True, True)},
+    "gqa": {"plain.onnx": (False, False), "tree.onnx": (True, False)},
+}
+"""The graphs of each kind of attention: whether they take trees, and whether their cache holds halves."""
 
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
 _ABANDONED_S = 86400.0
@@ -51,7 +52,7 @@ class Transcription:
         folder: where its files are.
         form: how matrices are stored, see ``forms``.
         attention: ``rows`` or ``gqa``, see ``graph``.
-        frequencies: angle per position of each pair of numbers in a head, ``[head_dim / 2]``, float64.
+        turns: how positions turn heads, by the names that the graphs have for them.
     """
 
     folder: Path
@@ -61,12 +62,18 @@ class Transcription:
     n_head_kv: int
     head_dim: int
     n_vocab: int
-    frequencies: npt.NDArray[np.float64]
+    turns: dict[str, Turns]
 
-    def graph(self, *, trees: bool) -> Path:
-        """The graph that takes sequences only, or trees as well."""
-        graphs = _GRAPHS[self.attention]
-        return self.folder / next(name for name in graphs if graphs[name] or not trees)
+    def graph(self, *, trees: bool, f16: bool = False) -> Path:
+        """The graph that takes sequences only, or trees as well, and whose cache holds halves or floats.
+
+        Raises:
+            SettingsError: ONNX Runtime's own attention has no cache of halves.
+        """
+        for name, (takes_trees, halves) in _GRAPHS[self.attention].items():
+            if (takes_trees or not trees) and halves == f16:
+                return self.folder / name
+        raise SettingsError("a KV cache in f16 needs edge-spec's own kernels", hint="use f32, or --engine llama")
 
 
 def transcribe(
@@ -95,8 +102,8 @@ def transcribe(
     if found is not None:
         return found
     network = read_network(file, read_header(file.path))
-    on_start()
     total = stored_bytes(file, network, form)
+    on_start()
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         _sweep(cache_dir)
@@ -157,7 +164,7 @@ def read_transcription(folder: Path) -> Transcription | None:
             folder=folder,
             form=str(facts["form"]),
             attention=attention,
-            frequencies=np.array(network.pop("frequencies"), dtype=np.float64),
+            turns={name: Turns.of(turns) for name, turns in facts["turns"].items()},
             **{name: int(value) for name, value in network.items()},
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -168,8 +175,8 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
     attention = form.attention(network.head_dim)
     with (folder / WEIGHTS).open("wb") as file:
         store = WeightsFile(file, progress)
-        for name, trees in _GRAPHS[attention].items():
-            writer = Writer(network, form, store, attention=attention, trees=trees)
+        for name, (trees, f16) in _GRAPHS[attention].items():
+            writer = Writer(network, form, store, attention=attention, trees=trees, f16=f16)
             (folder / name).write_bytes(writer.write().serialize())
         file.flush()
         os.fsync(file.fileno())
@@ -182,8 +189,8 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
             "n_head_kv": network.n_head_kv,
             "head_dim": network.head_dim,
             "n_vocab": network.n_vocab,
-            "frequencies": network.frequencies.tolist(),
         },
+        "turns": {name: turns.facts() for name, turns in network.turns.items()},
         "files": _digests(folder, attention),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")

@@ -18,8 +18,13 @@ def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
     """At most what a transcription takes.
 
     Raises:
-        UnsupportedModel: the form has no place for one of the matrices.
+        UnsupportedModel: the form has no place for one of the matrices, or no attention for the layers.
     """
+    if form.attention(network.head_dim) != "rows" and (any(network.windows) or network.n_turned < network.head_dim):
+        raise UnsupportedModel(
+            f"{file.path.name} has attention that needs edge-spec's own kernels: llama.cpp only",
+            hint="use --engine llama",
+        )
     total = 1 << 20
     for matrix in matrices_of(network):
         try:
