@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from edge_spec.backends.onnx.settings import KV_KINDS
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.models import ModelFile
 from edge_spec.models.transcribe import best_form, check_transcribable
 
-__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_obstacle", "refuse_idle_settings"]
+__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "onnx_obstacle", "refuse_idle_settings"]
 
 ENGINES = ("llama", "onnx")
 """llama.cpp, and ONNX Runtime with the same weights transcribed."""
@@ -36,16 +38,16 @@ def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, 
     return wanted
 
 
-def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Collection[str]) -> str | None:
+def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str, Any]) -> str | None:
     """Why ``auto`` leaves a model to llama.cpp, as a clause; None if it takes ONNX Runtime.
 
     Args:
         cache_dir: where transcriptions are kept.
-        settings: names of the settings that were asked for.
+        settings: what was asked for by name.
     """
     from edge_spec.kernels import KINDS, available, features
 
-    idle = sorted(set(settings) & set(_ONLY_LLAMA))
+    idle = _idle(settings)
     if idle:
         return f"{', '.join(idle)} only has a meaning there"
     lacking = available()
@@ -68,19 +70,31 @@ def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Collection[
     return None
 
 
-def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], settings: Collection[str]) -> None:
+def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], settings: Mapping[str, Any]) -> None:
     """Refuse settings of llama.cpp where it runs nothing.
 
     Args:
         roles: those that are opened.
-        settings: names of what was asked for.
+        settings: what was asked for by name.
 
     Raises:
         SettingsError: a setting would change nothing.
     """
-    idle = sorted(set(settings) & set(_ONLY_LLAMA))
+    idle = _idle(settings)
     if idle and all(engines[role] == "onnx" for role in roles):
         raise SettingsError(
             f"{', '.join(idle)} only has a meaning for llama.cpp, which runs none of these models",
             hint="leave it out, or use --engine llama",
         )
+
+
+def onnx_kv(settings: Mapping[str, Any]) -> str | None:
+    """What was asked for as the type of keys and values alike, if ONNX Runtime's cache can hold it."""
+    kind = settings.get("kv_k")
+    return kind if kind in KV_KINDS and settings.get("kv_v") == kind else None
+
+
+def _idle(settings: Mapping[str, Any]) -> list[str]:
+    """Names of settings that change nothing on ONNX Runtime."""
+    idle = set(settings) & set(_ONLY_LLAMA)
+    return sorted(idle if onnx_kv(settings) is None else idle - {"kv_k", "kv_v"})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.backends.probe import ProbeResult
-from edge_spec.engines import AUTO, onnx_obstacle
+from edge_spec.engines import AUTO, onnx_kv, onnx_obstacle
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
@@ -58,9 +60,10 @@ class OpenFamily:
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
         engines: by role (target, draft, middle), see ``edge_spec.engines``; ``auto`` is decided when it is opened.
-        asked: names of the settings that were asked for.
+        asked: settings that were asked for, by name.
         cache_dir: where transcriptions and probe results are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
 
     Attributes:
         notes: sentences about why llama.cpp runs a model that ``auto`` would rather have given to ONNX Runtime.
@@ -74,10 +77,11 @@ class OpenFamily:
         settings: LlamaSettings,
         *,
         engines: Mapping[str, str],
-        asked: Collection[str] = (),
+        asked: Mapping[str, Any] = MappingProxyType({}),
         probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
@@ -88,6 +92,7 @@ class OpenFamily:
         self.notes: list[str] = []
         self._cache_dir = cache_dir
         self._on_wait = on_wait
+        self._on_progress = on_progress
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: list[LanguageModel] = []
         self._claimed: set[Path] = set()
@@ -197,9 +202,23 @@ class OpenFamily:
             self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
         base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
         assert base is not None
-        return transcribe(
-            file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
-        )
+        announced = self._is_announced(role, file)
+        total = 0
+
+        def progress(done: int, all_bytes: int) -> None:
+            nonlocal total
+            total = all_bytes
+            if announced and done < total:
+                self._on_progress(done, total)
+
+        try:
+            return transcribe(
+                file, base / "onnx", progress=progress,
+                on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once"),
+            )  # fmt: skip
+        finally:
+            if announced and total:
+                self._on_progress(total, total)
 
     def _open_llama(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
@@ -218,6 +237,7 @@ class OpenFamily:
             OnnxSettings(
                 n_ctx=settings.n_ctx,
                 n_threads=settings.n_threads,
+                kv=onnx_kv(self._asked) or "f32",
                 prefill_chunk=settings.prefill_chunk,
                 max_rows=settings.max_rows,
                 trees=settings.trees,
@@ -231,5 +251,8 @@ class OpenFamily:
         )
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
-        if role == "target" or file.n_params > _SMALL_PARAMS:
+        if self._is_announced(role, file):
             self._on_wait(sentence.format(file.path.name))
+
+    def _is_announced(self, role: str, file: ModelFile) -> bool:
+        return role == "target" or file.n_params > _SMALL_PARAMS

@@ -42,6 +42,7 @@ def load(
     n_ctx: int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     verbose: bool = False,
     **llama: Any,
 ) -> TextModel:
@@ -62,6 +63,8 @@ def load(
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write while a model is transcribed, which ``on_wait`` announces;
+            at its end they are equal.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
@@ -96,7 +99,7 @@ def load(
     library().verbose = verbose
     opened = OpenFamily(
         target_file, draft_file, middle_file, settings, engines=engines, asked=llama, probe_device=probe_device,
-        cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+        cache_dir=_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress,
     )  # fmt: skip
     try:
         return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)

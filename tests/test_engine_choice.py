@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from gguf_files import write_gguf
 import edge_spec
 from edge_spec import kernels, loading
 from edge_spec.backends.llama import LlamaSettings
+from edge_spec.cli.progress import Bar
 from edge_spec.engines import engines_of
 from edge_spec.errors import OutOfMemory, SettingsError
 from edge_spec.family import _RESERVE_BYTES, needed_bytes
@@ -93,6 +96,50 @@ def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
 
 def test_a_setting_of_llama_cpp_is_heeded(gguf: Path, tmp_path: Path) -> None:
     falls_back(gguf, tmp_path, "repack", repack=False)
+    falls_back(gguf, tmp_path, "kv_k, kv_v", kv_k="q8_0", kv_v="f16")
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_path: Path, kind: str) -> None:
+    with edge_spec.load(gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, kv_k=kind, kv_v=kind) as model:
+        assert model.profile.engine == "onnx"
+        assert ("kv", f"{kind}/{kind}") in model.profile.facts
+
+
+def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        edge_spec.load(
+            gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, on_progress=lambda *now: told.append(now)
+        ).close()
+    assert told == sorted(told)
+    assert len(told) > 10
+    assert [done == total for done, total in told] == [False] * (len(told) - 1) + [True]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "term", "shows"), [
+    (_Terminal, "xterm", True), (_Terminal, "dumb", False), (io.StringIO, "xterm", False),
+])  # fmt: skip
+def test_a_bar_is_shown_to_who_looks_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], term: str, shows: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stderr", stream())
+    bar = Bar()
+    bar(100, 100)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    for done in (1 << 20, 3 << 20, 4 << 20):
+        bar(done, 4 << 20)
+    written = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert ("4.2/4.2 MB" in written) == shows
+    assert shows or written == ""
+    assert "\x1b[?25l" not in written
 
 
 def test_nothing_is_transcribed_that_could_not_be_kept(gguf: Path, tmp_path: Path) -> None:

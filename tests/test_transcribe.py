@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,8 +61,8 @@ def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, A
     return rows
 
 
-def on_onnx(source: Transcription, tokens: list[int]) -> np.ndarray[Any, Any]:
-    model, _ = open_onnx(source, OnnxSettings(n_ctx=96, n_threads=1), file="x", cache_dir=None)
+def on_onnx(source: Transcription, tokens: list[int], **values: Any) -> np.ndarray[Any, Any]:
+    model, _ = open_onnx(source, OnnxSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
     rows = rows_of(model, tokens)
     model.close()
     return rows
@@ -111,6 +113,17 @@ def test_logits_are_no_further_from_llama_cpp_than_its_own_with_and_without_flas
     flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
     ours = on_onnx(transcribe(inspect(path), tmp_path / "cache"), tokens)
     assert apart(ours, flash) <= allowed * apart(flash, plain)
+
+
+@needs_kernels
+def test_a_cache_of_halves_is_no_further_from_that_of_llama_cpp(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **{**GEMMA3, "extra": LOCAL})
+    tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
+    flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
+    source = transcribe(inspect(path), tmp_path / "cache")
+    ours, exact = (on_onnx(source, tokens, kv=kv) for kv in ("f16", "f32"))
+    assert apart(ours, flash) <= 1.3 * apart(flash, plain)
+    assert 0 < apart(ours, exact) <= 1.3 * apart(flash, plain)
 
 
 @pytest.mark.parametrize("role", ["target", "middle", "draft"])
@@ -282,13 +295,49 @@ def test_a_failure_while_writing_leaves_nothing(
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_what_a_killed_process_left_is_swept_away_in_time(gguf: Path, tmp_path: Path) -> None:
-    for name, age in ((".part-old", 2e5), (".part-new", 10)):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (time.time() - age,) * 2)
+def _aged(path: Path, days: float) -> Path:
+    os.utime(path, (time.time() - days * 86400,) * 2)
+    return path
+
+
+def test_what_a_killed_process_left_is_swept_away(gguf: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from edge_spec.models import inspect;"
+        "from edge_spec.models.transcribe import transcribe;"
+        "transcribe(inspect(sys.argv[1]), Path(sys.argv[2]), progress=lambda *done: os._exit(9))"
+    )
+    cache = tmp_path / "cache"
+    assert subprocess.run([sys.executable, "-c", script, str(gguf), str(cache)]).returncode == 9
+    [left] = cache.iterdir()
+    assert left.name.startswith(".part-")
+    for name, days in ((".part-elsewhere-old", 1.1), (".part-elsewhere-new", 0.9)):
+        (cache / name).mkdir()
+        _aged(cache / name, days)
+    made = transcribe(inspect(gguf), cache).folder
+    assert {path.name for path in cache.iterdir()} == {made.name, ".part-elsewhere-new"}
+
+
+def test_what_nobody_has_used_for_long_goes_when_another_is_written(gguf: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first, second = (transcribe(inspect(write_gguf(gguf, seed=seed)), cache).folder for seed in (1, 2))
+    older = first.with_name(first.name[:-1] + "0")
+    shutil.copytree(second, older)
+    for folder, days in ((first, 61), (second, 59), (older, 2)):
+        _aged(folder / "source.json", days)
+    third = transcribe(inspect(write_gguf(gguf, seed=3)), cache).folder
+    assert set(cache.iterdir()) == {second, third}
+    # To be used is to stay.
+    _aged(second / "source.json", 61)
+    transcribe(inspect(write_gguf(gguf, seed=2)), cache)
+    fourth = transcribe(inspect(write_gguf(gguf, seed=4)), cache).folder
+    assert set(cache.iterdir()) == {second, third, fourth}
+
+
+def test_what_is_not_ours_stays_in_the_cache(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    _aged(tmp_path / "notes", 400)
     transcribe(inspect(gguf), tmp_path)
-    assert not (tmp_path / ".part-old").exists()
-    assert (tmp_path / ".part-new").exists()
+    assert (tmp_path / "notes").exists()
 
 
 def _transcribe(gguf: Path, folder: Path, barrier: Any, results: Any) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,10 +16,11 @@ from edge_spec.errors import ModelFileError, SettingsError
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
-from edge_spec.models.transcribe.forms import Form, best_form
+from edge_spec.models.transcribe.forms import FORMS, Form, best_form
 from edge_spec.models.transcribe.graph import Writer
 from edge_spec.models.transcribe.plan import check_space, disk_full, stored_bytes
 from edge_spec.models.transcribe.source import is_of, note_source
+from edge_spec.models.transcribe.sweep import mark_used, new_part, remove, sweep
 from edge_spec.models.transcribe.turns import Turns
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
@@ -38,7 +37,6 @@ _GRAPHS = {
 """The graphs of each kind of attention: whether they take trees, and whether their cache holds halves."""
 
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
-_ABANDONED_S = 86400.0
 
 Progress = Callable[[int, int], None]
 """Told bytes written and bytes to write."""
@@ -106,9 +104,9 @@ def transcribe(
     on_start()
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        _sweep(cache_dir)
+        sweep(cache_dir, [known.layout for known in FORMS.values()], VERSION)
         check_space(file, cache_dir, total)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=cache_dir, ignore_cleanup_errors=True) as made:
+        with new_part(cache_dir) as made:
             _write(network, form, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
@@ -145,7 +143,10 @@ def _folder(file: ModelFile, cache_dir: Path, form: Form) -> Path:
 
 def _found(file: ModelFile, folder: Path) -> Transcription | None:
     found = read_transcription(folder)
-    return found if found is not None and is_of(folder, file.path) else None
+    if found is None or not is_of(folder, file.path):
+        return None
+    mark_used(folder)
+    return found
 
 
 def read_transcription(folder: Path) -> Transcription | None:
@@ -210,13 +211,8 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
         if read_transcription(folder) is not None and is_of(folder, file.path):
             return
         # Damaged or of another content: out of the way first, so that nobody ever sees a half of it.
-        out = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
-        try:
-            folder.rename(out / "damaged")
-        except FileNotFoundError:
-            pass
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            remove(folder)
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
@@ -234,13 +230,3 @@ def _digest(path: Path) -> str:
             file.seek(start)
             state.update(file.read(_SAMPLE_BYTES))
     return state.hexdigest()
-
-
-def _sweep(cache_dir: Path) -> None:
-    """Remove what processes that were killed have left."""
-    for left in cache_dir.glob(".part-*"):
-        try:
-            if time.time() - left.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            pass
