@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.backends.onnx.settings import KV_KINDS
-from edge_spec.errors import DiskFull, ModelFileError, SettingsError
+from edge_spec.errors import SettingsError
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import best_form, check_transcribable
+from edge_spec.models.transcribe import best_form
 
 __all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "onnx_obstacle", "refuse_idle_settings"]
 
@@ -39,7 +39,7 @@ def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, 
 
 
 def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str, Any]) -> str | None:
-    """Why ``auto`` leaves a model to llama.cpp, as a clause; None if it takes ONNX Runtime.
+    """Why ``auto`` does not even try to transcribe a model and leaves it to llama.cpp, as a clause; None if it tries.
 
     Args:
         cache_dir: where transcriptions are kept.
@@ -61,12 +61,6 @@ def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str
         return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
     if cache_dir is None:
         return "there is no cache folder to keep its ONNX form in"
-    try:
-        check_transcribable(file, cache_dir)
-    except (ModelFileError, DiskFull) as error:
-        return error.message.removesuffix(": llama.cpp only")
-    except OSError as error:
-        return f"its ONNX form cannot be kept in {cache_dir} ({error.strerror or error})"
     return None
 
 

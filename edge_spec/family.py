@@ -90,6 +90,7 @@ class OpenFamily:
         self._engines = dict(engines)
         self._asked = asked
         self.notes: list[str] = []
+        self._sources: dict[str, Transcription] = {}
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._on_progress = on_progress
@@ -185,19 +186,23 @@ class OpenFamily:
 
     def _obstacle(self, role: str, settings: LlamaSettings) -> str | None:
         file = self._file(role)
-        why = onnx_obstacle(file, self._cache_dir and self._cache_dir / "onnx", self._asked)
+        why = onnx_obstacle(file, self._cache_dir, self._asked)
         if why is None:
             wanted = self._claimed_bytes + self._wanted(file, settings, "onnx") + _RESERVE_BYTES
             if wanted > self._device.available_bytes:
                 return "its ONNX form would not fit the memory"
             try:
-                self._transcribe(role)
+                self._transcribe(role, sparing=True)
             except (ModelFileError, DiskFull) as error:
-                return error.message
+                return error.message.removesuffix(": llama.cpp only")
         return why
 
-    def _transcribe(self, role: str) -> Transcription:
-        file = self._file(role)
+    def _transcribe(self, role: str, *, sparing: bool = False) -> Transcription:
+        if role not in self._sources:
+            self._sources[role] = self._transcribe_now(self._file(role), role, sparing=sparing)
+        return self._sources[role]
+
+    def _transcribe_now(self, file: ModelFile, role: str, *, sparing: bool) -> Transcription:
         if self._cache_dir is None and self._scratch is None:
             self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
         base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
@@ -213,7 +218,7 @@ class OpenFamily:
 
         try:
             return transcribe(
-                file, base / "onnx", progress=progress,
+                file, base / "onnx", sparing=sparing, progress=progress,
                 on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once"),
             )  # fmt: skip
         finally:

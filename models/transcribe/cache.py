@@ -24,7 +24,7 @@ from edge_spec.models.transcribe.sweep import mark_used, new_part, remove, sweep
 from edge_spec.models.transcribe.turns import Turns
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
-__all__ = ["Transcription", "check_transcribable", "read_transcription", "transcribe"]
+__all__ = ["Transcription", "read_transcription", "transcribe"]
 
 VERSION = 2
 """Of what a folder holds and how; another version is made anew."""
@@ -79,6 +79,7 @@ def transcribe(
     cache_dir: Path,
     *,
     form: Form | None = None,
+    sparing: bool = False,
     on_start: Callable[[], None] = lambda: None,
     progress: Progress = lambda done, total: None,
 ) -> Transcription:
@@ -87,6 +88,7 @@ def transcribe(
     Args:
         cache_dir: folder of all transcriptions; made if missing.
         form: how to store matrices; the best that this installation has by default.
+        sparing: leave at least as much room on the disk as it takes.
         on_start: called before one is made.
 
     Raises:
@@ -95,17 +97,17 @@ def transcribe(
         ModelFileError: the cache cannot be written.
     """
     form = form or best_form()
-    folder = _folder(file, cache_dir, form)
+    folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
     found = _found(file, folder)
     if found is not None:
         return found
     network = read_network(file, read_header(file.path))
     total = stored_bytes(file, network, form)
-    on_start()
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         sweep(cache_dir, [known.layout for known in FORMS.values()], VERSION)
-        check_space(file, cache_dir, total)
+        check_space(file, cache_dir, 2 * total if sparing else total)
+        on_start()
         with new_part(cache_dir) as made:
             _write(network, form, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
@@ -120,25 +122,6 @@ def transcribe(
     if found is None:
         raise ModelFileError(f"what was written to {folder} reads back wrong", hint="check the disk")
     return found
-
-
-def check_transcribable(file: ModelFile, cache_dir: Path) -> None:
-    """Refuse what ``transcribe`` would, before anything is opened or written.
-
-    A new transcription must leave as much room on the disk as it takes: it is made to be faster, and nobody asked for
-    a full disk.
-
-    Raises:
-        UnsupportedModel: a GGUF that cannot be transcribed. DiskFull: there is too little room.
-    """
-    form = best_form()
-    network = read_network(file, read_header(file.path))
-    if _found(file, _folder(file, cache_dir, form)) is None:
-        check_space(file, cache_dir, 2 * stored_bytes(file, network, form))
-
-
-def _folder(file: ModelFile, cache_dir: Path, form: Form) -> Path:
-    return cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
 
 
 def _found(file: ModelFile, folder: Path) -> Transcription | None:

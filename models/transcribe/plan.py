@@ -37,12 +37,12 @@ def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
 
 
 def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
-    """Refuse what does not fit on the disk of a folder, which need not be there yet.
+    """Refuse what does not fit on the disk of a folder.
 
     Raises:
         DiskFull: there is less room.
     """
-    if _free_bytes(folder) < n_bytes:
+    if shutil.disk_usage(folder).free < n_bytes:
         raise disk_full(file, folder, n_bytes)
 
 
@@ -51,11 +51,6 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
     return DiskFull(
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
-        available_bytes=_free_bytes(folder),
+        available_bytes=shutil.disk_usage(folder).free,
         hint="free some space, choose another cache folder, or use --engine llama",
     )
-
-
-def _free_bytes(folder: Path) -> int:
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    return shutil.disk_usage(there).free
