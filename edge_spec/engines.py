@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from edge_spec.backends.onnx.settings import KV_KINDS
 from edge_spec.errors import SettingsError
+from edge_spec.models import ModelFile
+from edge_spec.models.transcribe import best_form
 
-__all__ = ["ENGINES", "engines_of", "refuse_idle_settings"]
+__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "onnx_obstacle", "refuse_idle_settings"]
 
 ENGINES = ("llama", "onnx")
 """llama.cpp, and ONNX Runtime with the same weights transcribed."""
 
-_AUTO = "auto"
-_DEFAULT = "llama"
+AUTO = "auto"
+"""ONNX Runtime for models that our kernels speed up there, llama.cpp for all others."""
+
 _ONLY_LLAMA = ("n_threads_batch", "kv_k", "kv_v", "flash_attention", "repack")
+
+_LEAST_SHARE = 0.75
+"""Of a model's bytes, in types that our kernels multiply with: other matrices are slower and larger than there."""
 
 
 def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, str]:
-    """The engine of each role: target, draft and middle; the smaller models follow the target unless told otherwise.
+    """The engine asked for, by role: target, draft and middle; the smaller models follow the target if not told.
 
     Raises:
         SettingsError: there is no such engine.
     """
     wanted = {"target": engine, "draft": draft or engine, "middle": middle or engine}
     for name in wanted.values():
-        if name not in (_AUTO, *ENGINES):
-            raise SettingsError(f"there is no engine {name!r}", hint=f"choose {_AUTO}, {' or '.join(ENGINES)}")
-    return {role: _DEFAULT if name == _AUTO else name for role, name in wanted.items()}
+        if name not in (AUTO, *ENGINES):
+            raise SettingsError(f"there is no engine {name!r}", hint=f"choose {AUTO}, {' or '.join(ENGINES)}")
+    return wanted
+
+
+def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str, Any]) -> str | None:
+    """Why ``auto`` does not even try to transcribe a model and leaves it to llama.cpp, as a clause; None if it tries.
+
+    Args:
+        cache_dir: where transcriptions are kept.
+        settings: what was asked for by name.
+    """
+    from edge_spec.kernels import KINDS, available, features
+
+    idle = _idle(settings)
+    if idle:
+        return f"{', '.join(idle)} only has a meaning there"
+    lacking = available()
+    if lacking is not None:
+        return f"edge-spec's kernels are not available because {lacking}"
+    if features()[0] == "reference":
+        return "edge-spec has no fast kernels for this processor"
+    if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _LEAST_SHARE * file.weight_bytes:
+        return f"edge-spec has no kernels for weights of type {next(iter(file.tensor_types))}"
+    if best_form().attention(file.head_dim_k) != "rows":
+        return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
+    if cache_dir is None:
+        return "there is no cache folder to keep its ONNX form in"
+    return None
 
 
 def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], settings: Mapping[str, Any]) -> None:
@@ -40,9 +74,21 @@ def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], set
     Raises:
         SettingsError: a setting would change nothing.
     """
-    idle = sorted(set(settings) & set(_ONLY_LLAMA))
-    if idle and all(engines[role] != "llama" for role in roles):
+    idle = _idle(settings)
+    if idle and all(engines[role] == "onnx" for role in roles):
         raise SettingsError(
             f"{', '.join(idle)} only has a meaning for llama.cpp, which runs none of these models",
             hint="leave it out, or use --engine llama",
         )
+
+
+def onnx_kv(settings: Mapping[str, Any]) -> str | None:
+    """What was asked for as the type of keys and values alike, if ONNX Runtime's cache can hold it."""
+    kind = settings.get("kv_k")
+    return kind if kind in KV_KINDS and settings.get("kv_v") == kind else None
+
+
+def _idle(settings: Mapping[str, Any]) -> list[str]:
+    """Names of settings that change nothing on ONNX Runtime."""
+    idle = set(settings) & set(_ONLY_LLAMA)
+    return sorted(idle if onnx_kv(settings) is None else idle - {"kv_k", "kv_v"})

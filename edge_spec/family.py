@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.backends.probe import ProbeResult
-from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.engines import AUTO, onnx_kv, onnx_obstacle
+from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import transcribe
+from edge_spec.models.transcribe import Transcription, transcribe
 
 __all__ = ["OpenFamily", "needed_bytes"]
 
@@ -56,9 +59,14 @@ class OpenFamily:
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
-        engines: by role (target, draft, middle), see ``edge_spec.engines``.
+        engines: by role (target, draft, middle), see ``edge_spec.engines``; ``auto`` is decided when it is opened.
+        asked: settings that were asked for, by name.
         cache_dir: where transcriptions and probe results are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
+
+    Attributes:
+        notes: sentences about why llama.cpp runs a model that ``auto`` would rather have given to ONNX Runtime.
     """
 
     def __init__(
@@ -69,17 +77,23 @@ class OpenFamily:
         settings: LlamaSettings,
         *,
         engines: Mapping[str, str],
+        asked: Mapping[str, Any] = MappingProxyType({}),
         probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
         self._probe_device = probe_device
         self._device = probe_device()
-        self._engines = engines
+        self._engines = dict(engines)
+        self._asked = asked
+        self.notes: list[str] = []
+        self._sources: dict[str, Transcription] = {}
         self._cache_dir = cache_dir
         self._on_wait = on_wait
+        self._on_progress = on_progress
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: list[LanguageModel] = []
         self._claimed: set[Path] = set()
@@ -138,9 +152,10 @@ class OpenFamily:
         return self._open(role, settings)[0]
 
     def _open(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
-        file, engine = self._file(role), self._engines[role]
+        file = self._file(role)
         settings = settings.for_heads(file.head_dim_k)
-        wanted = needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
+        engine = self._settle(role, settings)
+        wanted = self._wanted(file, settings, engine)
         what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
         if self._claimed_bytes:
             what += " on top of the other models"
@@ -156,6 +171,60 @@ class OpenFamily:
         self._models.append(opened[0])
         return opened
 
+    def _wanted(self, file: ModelFile, settings: LlamaSettings, engine: str) -> int:
+        return needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
+
+    def _settle(self, role: str, settings: LlamaSettings) -> str:
+        """The engine of a role, which from here on is no longer ``auto``; ONNX Runtime's form of it is then there."""
+        if self._engines[role] == AUTO:
+            self._engines[role] = "onnx"
+            why = self._obstacle(role, settings)
+            if why is not None:
+                self._engines[role] = "llama"
+                self.notes.append(f"llama.cpp runs {self._file(role).path.name}: {why}")
+        return self._engines[role]
+
+    def _obstacle(self, role: str, settings: LlamaSettings) -> str | None:
+        file = self._file(role)
+        why = onnx_obstacle(file, self._cache_dir, self._asked)
+        if why is None:
+            wanted = self._claimed_bytes + self._wanted(file, settings, "onnx") + _RESERVE_BYTES
+            if wanted > self._device.available_bytes:
+                return "its ONNX form would not fit the memory"
+            try:
+                self._transcribe(role, sparing=True)
+            except (ModelFileError, DiskFull) as error:
+                return error.message.removesuffix(": llama.cpp only")
+        return why
+
+    def _transcribe(self, role: str, *, sparing: bool = False) -> Transcription:
+        if role not in self._sources:
+            self._sources[role] = self._transcribe_now(self._file(role), role, sparing=sparing)
+        return self._sources[role]
+
+    def _transcribe_now(self, file: ModelFile, role: str, *, sparing: bool) -> Transcription:
+        if self._cache_dir is None and self._scratch is None:
+            self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
+        base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
+        assert base is not None
+        announced = self._is_announced(role, file)
+        total = 0
+
+        def progress(done: int, all_bytes: int) -> None:
+            nonlocal total
+            total = all_bytes
+            if announced and done < total:
+                self._on_progress(done, total)
+
+        try:
+            return transcribe(
+                file, base / "onnx", sparing=sparing, progress=progress,
+                on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once"),
+            )  # fmt: skip
+        finally:
+            if announced and total:
+                self._on_progress(total, total)
+
     def _open_llama(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
         return open_llama(
@@ -168,18 +237,12 @@ class OpenFamily:
 
     def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
-        if self._cache_dir is None and self._scratch is None:
-            self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
-        base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
-        assert base is not None
-        source = transcribe(
-            file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
-        )
         return open_onnx(
-            source,
+            self._transcribe(role),
             OnnxSettings(
                 n_ctx=settings.n_ctx,
                 n_threads=settings.n_threads,
+                kv=onnx_kv(self._asked) or "f32",
                 prefill_chunk=settings.prefill_chunk,
                 max_rows=settings.max_rows,
                 trees=settings.trees,
@@ -193,5 +256,8 @@ class OpenFamily:
         )
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
-        if role == "target" or file.n_params > _SMALL_PARAMS:
+        if self._is_announced(role, file):
             self._on_wait(sentence.format(file.path.name))
+
+    def _is_announced(self, role: str, file: ModelFile) -> bool:
+        return role == "target" or file.n_params > _SMALL_PARAMS

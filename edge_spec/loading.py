@@ -43,6 +43,7 @@ def load(
     n_ctx: int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     verbose: bool = False,
     **llama: Any,
 ) -> TextModel:
@@ -54,7 +55,8 @@ def load(
         middle: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
-            or ``auto``, which is llama.cpp.
+            or ``auto``: ONNX Runtime where edge-spec's kernels are there and know the model, else llama.cpp, and
+            ``notes`` of what is returned say why.
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
@@ -62,6 +64,8 @@ def load(
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write while a model is transcribed, which ``on_wait`` announces;
+            at its end they are equal.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
@@ -95,8 +99,8 @@ def load(
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
-        cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, probe_device=probe_device,
+        cache_dir=_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress,
     )  # fmt: skip
     try:
         return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
@@ -145,7 +149,7 @@ def _assemble(
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=template,
-        notes=notes,
+        notes=[*notes, *opened.notes],
         grammars=lambda text: LlamaGrammar(tokenizer, text),
         on_close=opened.close,
     )

@@ -59,7 +59,7 @@ def _profile(
             # The runtime chooses its own kernels, of norms and the like, by processor.
             ("build", blake2b(processor().encode(), digest_size=6).hexdigest()),
             ("weights", source.form),
-            ("kv", "f32/f32"),
+            ("kv", f"{settings.kv}/{settings.kv}"),
             ("attention", source.attention),
             ("n_ctx", str(settings.n_ctx)),
             ("prefill", str(settings.prefill_chunk)),

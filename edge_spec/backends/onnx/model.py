@@ -40,7 +40,9 @@ class OnnxModel:
         # Drafts and padding come on top of what the user asked for, always equally many: they must not make
         # a difference to the text that fits.
         n_cells = settings.n_ctx + 2 * settings.max_rows
-        self._cache = new_cache(source, n_cells, settings.prefill_chunk, trees=settings.trees)
+        self._cache = new_cache(
+            source, settings.n_ctx, n_cells, settings.prefill_chunk, trees=settings.trees, f16=settings.kv == "f16"
+        )
         self._session = Session(
             source,
             self._cache,
@@ -49,6 +51,7 @@ class OnnxModel:
             n_threads=settings.threads,
             spin=settings.spin,
             trees=settings.trees,
+            f16=settings.kv == "f16",
         )
         self._n_past = 0
         self._pending: Tree = EMPTY

@@ -43,12 +43,12 @@ class Session:
 
     def __init__(
         self, model: Transcription, cache: Cache, *, most_tokens: int, most_rows: int,
-        n_threads: int, spin: bool, trees: bool,
+        n_threads: int, spin: bool, trees: bool, f16: bool = False,
     ) -> None:  # fmt: skip
         import onnxruntime
 
         self._ort: Any = onnxruntime
-        path = model.graph(trees=trees)
+        path = model.graph(trees=trees, f16=f16)
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 str(path), _options(model, n_threads, spin), providers=["CPUExecutionProvider"]
