@@ -107,9 +107,18 @@ class LlamaModel:
 
     @property
     def can_shift(self) -> bool:
-        """Whether ``shift`` works: positions can be turned, and no layer has forgotten what lies outside its window."""
-        has_window = self._c.llama_model_n_swa(self._weights.handle) > 0
-        return not has_window and bool(self._c.llama_memory_can_shift(self._memory))
+        """Whether the library can turn keys to other positions.
+
+        It says so itself, but not that it ends the process where only a part of quantised keys turns, that it lets
+        keys grow where YaRN has scaled them, and that it saves no cells outside of a layer's window.
+        """
+        weights = self._weights
+        has_window = self._c.llama_model_n_swa(weights.handle) > 0
+        is_quantised = self._settings.kv_k not in ("f32", "f16", "bf16")
+        turns_part = weights.n_turned != weights.head_dim_k
+        if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
+            return False
+        return bool(self._c.llama_memory_can_shift(self._memory))
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._check(len(tokens), room=self._settings.n_ctx)

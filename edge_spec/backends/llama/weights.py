@@ -77,6 +77,17 @@ class LlamaWeights:
         heads = max(1, self._c.llama_model_n_head(self.handle))
         return int(found) if found else int(self._c.llama_model_n_embd(self.handle)) // heads
 
+    @property
+    def n_turned(self) -> int:
+        """How many numbers of a head positions turn."""
+        found = self._metadata(f"{self._metadata('general.architecture')}.rope.dimension_count")
+        return int(found) if found else self.head_dim_k
+
+    @property
+    def rope_scaling(self) -> str:
+        """How positions are stretched; empty if they are not."""
+        return self._metadata(f"{self._metadata('general.architecture')}.rope.scaling.type")
+
     def _metadata(self, key: str) -> str:
         """A value of the file's metadata as text; empty if there is none."""
         buffer = ctypes.create_string_buffer(128)

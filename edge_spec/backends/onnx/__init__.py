@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def open_onnx(
     except BaseException:
         model.close()
         raise
-    model.traits = result.traits
+    model.traits = replace(result.traits, can_shift=True)
     model.profile = _profile(source, settings, file, result.traits.widths)
     return model, result
 

@@ -131,7 +131,19 @@ class OnnxModel:
         self._n_past = n_past
 
     def shift(self, first: int, last: int) -> None:
-        raise ValueError("this model cannot shift its cache; see its traits")
+        self._open()
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        self._pending = EMPTY
+        source, by = self._source, last - first
+        cells = np.arange(last, self._n_past)
+        self._cache.move(cells, cells - by)
+        for layer, name in enumerate(source.layer_turns):
+            keys = source.turns[name].turn_back(
+                self._cache.keys_of(layer, cells - by), by, self.n_ctx, interleaved=source.interleaved
+            )
+            self._cache.put_keys(layer, cells - by, keys)
+        self._n_past -= by
 
     def save(self) -> bytes:
         self._open()
