@@ -97,6 +97,7 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         ),
         pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
         pytest.param({"rope_factors": True, "extra": YARN | {"rope.freq_base": 5e5}}, 1.3, id="yarn, factors"),
+        pytest.param({"extra": YARN | {"rope.scaling.yarn_beta_fast": 4.0}}, 1.3, id="yarn, unread"),
         pytest.param({"extra": {"rope.scaling.factor": 3.0}}, 1.3, id="factor alone"),
         pytest.param({"extra": {"rope.scaling.attn_factor": 1.2}}, 1.3, id="growing"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "F16")}, 1.5, id="F16"),
