@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_spec.backends.onnx.settings import KV_KINDS
-from edge_spec.errors import SettingsError
+from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.models import ModelFile
 from edge_spec.models.transcribe import best_form
+from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "onnx_obstacle", "refuse_idle_settings"]
+__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "refuse_idle_settings", "settle_engines"]
 
 ENGINES = ("llama", "onnx")
 """llama.cpp, and ONNX Runtime with the same weights transcribed."""
@@ -38,13 +38,44 @@ def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, 
     return wanted
 
 
-def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str, Any]) -> str | None:
-    """Why ``auto`` does not even try to transcribe a model and leaves it to llama.cpp, as a clause; None if it tries.
+def settle_engines(
+    wanted: Mapping[str, str],
+    files: Mapping[str, ModelFile],
+    settings: Mapping[str, Any],
+    transcriptions: Transcriptions,
+    *,
+    fits: Callable[[Mapping[str, str]], bool] = lambda engines: True,
+) -> tuple[dict[str, str], list[str]]:
+    """Decide what ``auto`` means for each model. Those that it gives to ONNX Runtime are transcribed.
 
     Args:
-        cache_dir: where transcriptions are kept.
+        wanted: by role, see ``engines_of``.
+        files: by role, those that will be opened.
         settings: what was asked for by name.
+        fits: whether the memory has room for the models on these engines.
+
+    Returns:
+        Engines by role, and a sentence for every model that is left to llama.cpp, which says why.
     """
+    free = [role for role in files if wanted[role] == AUTO]
+    obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
+    engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
+    elsewhere = engines | dict.fromkeys(free, "llama")
+    if engines != elsewhere and not fits(engines) and fits(elsewhere):
+        obstacles = {role: why or "its ONNX form would not fit the memory" for role, why in obstacles.items()}
+    for role in free:
+        if obstacles[role] is None:
+            try:
+                transcriptions.of(files[role], sparing=True)
+            except (ModelFileError, DiskFull) as error:
+                obstacles[role] = error.message.removesuffix(": llama.cpp only")
+    engines |= {role: "onnx" if why is None else "llama" for role, why in obstacles.items()}
+    notes = {f"llama.cpp runs {files[role].path.name}: {why}": None for role, why in obstacles.items() if why}
+    return engines, list(notes)
+
+
+def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Transcriptions) -> str | None:
+    """Why it is not even tried to transcribe a model, as a clause; None if it is tried."""
     from edge_spec.kernels import KINDS, available, features
 
     idle = _idle(settings)
@@ -59,7 +90,7 @@ def onnx_obstacle(file: ModelFile, cache_dir: Path | None, settings: Mapping[str
         return f"edge-spec has no kernels for weights of type {next(iter(file.tensor_types))}"
     if best_form().attention(file.head_dim_k) != "rows":
         return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
-    if cache_dir is None:
+    if not transcriptions.are_kept:
         return "there is no cache folder to keep its ONNX form in"
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -13,13 +12,13 @@ from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.backends.probe import ProbeResult
-from edge_spec.engines import AUTO, onnx_kv, onnx_obstacle
-from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.engines import onnx_kv
+from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import Transcription, transcribe
+from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["OpenFamily", "needed_bytes"]
+__all__ = ["OpenFamily", "fits_memory", "needed_bytes"]
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
@@ -50,6 +49,17 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
     return int(file.weight_bytes) + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
+def fits_memory(
+    files: Mapping[str, ModelFile], settings: LlamaSettings, engines: Mapping[str, str], device: Device
+) -> bool:
+    """Whether a device has room for these models, by role, on these engines."""
+    wanted = {
+        file.path: needed_bytes(file, settings.for_heads(file.head_dim_k), engine=engines[role])
+        for role, file in files.items()
+    }
+    return sum(wanted.values()) + _RESERVE_BYTES <= device.available_bytes
+
+
 class OpenFamily:
     """Opens target, drafter and intermediate model.
 
@@ -59,14 +69,11 @@ class OpenFamily:
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
-        engines: by role (target, draft, middle), see ``edge_spec.engines``; ``auto`` is decided when it is opened.
+        engines: by role (target, draft, middle), see ``edge_spec.engines``.
         asked: settings that were asked for, by name.
-        cache_dir: where transcriptions and probe results are kept; None for nowhere.
+        transcriptions: of the models that ONNX Runtime runs; the family closes them.
+        cache_dir: where probe results are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
-        on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
-
-    Attributes:
-        notes: sentences about why llama.cpp runs a model that ``auto`` would rather have given to ONNX Runtime.
     """
 
     def __init__(
@@ -78,27 +85,24 @@ class OpenFamily:
         *,
         engines: Mapping[str, str],
         asked: Mapping[str, Any] = MappingProxyType({}),
+        transcriptions: Transcriptions,
         probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._files = {"target": target, "draft": draft, "middle": middle}
         self._settings = settings
         self._probe_device = probe_device
         self._device = probe_device()
-        self._engines = dict(engines)
+        self._engines = engines
         self._asked = asked
-        self.notes: list[str] = []
-        self._sources: dict[str, Transcription] = {}
+        self._transcriptions = transcriptions
         self._cache_dir = cache_dir
         self._on_wait = on_wait
-        self._on_progress = on_progress
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: list[LanguageModel] = []
         self._claimed: set[Path] = set()
         self._claimed_bytes = 0
-        self._scratch: TemporaryDirectory[str] | None = None
 
     def target(self, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         """The target, exact, and what probing found."""
@@ -128,9 +132,7 @@ class OpenFamily:
         for weights in self._weights.values():
             weights.close()
         self._weights.clear()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
+        self._transcriptions.close()
 
     def _load(self, role: str, *, vocab_only: bool) -> LlamaWeights:
         file = self._file(role)
@@ -152,10 +154,9 @@ class OpenFamily:
         return self._open(role, settings)[0]
 
     def _open(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
-        file = self._file(role)
+        file, engine = self._file(role), self._engines[role]
         settings = settings.for_heads(file.head_dim_k)
-        engine = self._settle(role, settings)
-        wanted = self._wanted(file, settings, engine)
+        wanted = needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
         what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
         if self._claimed_bytes:
             what += " on top of the other models"
@@ -171,60 +172,6 @@ class OpenFamily:
         self._models.append(opened[0])
         return opened
 
-    def _wanted(self, file: ModelFile, settings: LlamaSettings, engine: str) -> int:
-        return needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
-
-    def _settle(self, role: str, settings: LlamaSettings) -> str:
-        """The engine of a role, which from here on is no longer ``auto``; ONNX Runtime's form of it is then there."""
-        if self._engines[role] == AUTO:
-            self._engines[role] = "onnx"
-            why = self._obstacle(role, settings)
-            if why is not None:
-                self._engines[role] = "llama"
-                self.notes.append(f"llama.cpp runs {self._file(role).path.name}: {why}")
-        return self._engines[role]
-
-    def _obstacle(self, role: str, settings: LlamaSettings) -> str | None:
-        file = self._file(role)
-        why = onnx_obstacle(file, self._cache_dir, self._asked)
-        if why is None:
-            wanted = self._claimed_bytes + self._wanted(file, settings, "onnx") + _RESERVE_BYTES
-            if wanted > self._device.available_bytes:
-                return "its ONNX form would not fit the memory"
-            try:
-                self._transcribe(role, sparing=True)
-            except (ModelFileError, DiskFull) as error:
-                return error.message.removesuffix(": llama.cpp only")
-        return why
-
-    def _transcribe(self, role: str, *, sparing: bool = False) -> Transcription:
-        if role not in self._sources:
-            self._sources[role] = self._transcribe_now(self._file(role), role, sparing=sparing)
-        return self._sources[role]
-
-    def _transcribe_now(self, file: ModelFile, role: str, *, sparing: bool) -> Transcription:
-        if self._cache_dir is None and self._scratch is None:
-            self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
-        base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
-        assert base is not None
-        announced = self._is_announced(role, file)
-        total = 0
-
-        def progress(done: int, all_bytes: int) -> None:
-            nonlocal total
-            total = all_bytes
-            if announced and done < total:
-                self._on_progress(done, total)
-
-        try:
-            return transcribe(
-                file, base / "onnx", sparing=sparing, progress=progress,
-                on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once"),
-            )  # fmt: skip
-        finally:
-            if announced and total:
-                self._on_progress(total, total)
-
     def _open_llama(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
         return open_llama(
@@ -238,7 +185,7 @@ class OpenFamily:
     def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
         return open_onnx(
-            self._transcribe(role),
+            self._transcriptions.of(file),
             OnnxSettings(
                 n_ctx=settings.n_ctx,
                 n_threads=settings.n_threads,
@@ -256,8 +203,5 @@ class OpenFamily:
         )
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
-        if self._is_announced(role, file):
+        if role == "target" or file.n_params > _SMALL_PARAMS:
             self._on_wait(sentence.format(file.path.name))
-
-    def _is_announced(self, role: str, file: ModelFile) -> bool:
-        return role == "target" or file.n_params > _SMALL_PARAMS

@@ -11,9 +11,9 @@ from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.drafters.plain import NoDrafter
-from edge_spec.engines import engines_of, refuse_idle_settings
+from edge_spec.engines import engines_of, refuse_idle_settings, settle_engines
 from edge_spec.errors import SettingsError
-from edge_spec.family import OpenFamily
+from edge_spec.family import OpenFamily, fits_memory
 from edge_spec.memory import probe as probe_device
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
@@ -21,6 +21,7 @@ from edge_spec.requirements import require_path, require_whole
 from edge_spec.speculation import MODES, Mode, mode_of, require_models
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
+from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["load", "possible_modes"]
 
@@ -98,12 +99,19 @@ def load(
     if 0 < target_file.n_ctx_train < settings.n_ctx:
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
+    transcriptions = Transcriptions(_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress)
+    files = {"target": target_file, "draft": draft_file, "middle": middle_file}
+    present = {role: file for role, file in files.items() if file is not None}
+    engines, left = settle_engines(
+        engines, present, llama, transcriptions,
+        fits=lambda engines: fits_memory(present, settings, engines, probe_device()),
+    )  # fmt: skip
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, probe_device=probe_device,
-        cache_dir=_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress,
+        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, transcriptions=transcriptions,
+        probe_device=probe_device, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
-        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
+        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, [*notes, *left])
     except BaseException:
         opened.close()
         raise
@@ -149,7 +157,7 @@ def _assemble(
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=template,
-        notes=[*notes, *opened.notes],
+        notes=notes,
         grammars=lambda text: LlamaGrammar(tokenizer, text),
         on_close=opened.close,
     )

@@ -14,7 +14,7 @@ import pytest
 from gguf_files import write_gguf
 
 import edge_spec
-from edge_spec import kernels, loading
+from edge_spec import kernels, loading, transcriptions
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.cli.progress import Bar
 from edge_spec.engines import engines_of
@@ -71,7 +71,7 @@ def test_every_role_is_chosen_for_itself(gguf: Path, tmp_path: Path) -> None:
     for target, draft in ((gguf, floats), (gguf, gguf), (floats, gguf), (floats, floats)):
         with edge_spec.load(target, draft=draft, **asked) as model:
             assert model.profile.engine == ("onnx" if target == gguf else "llama")
-            assert len(model.notes) == [target, draft].count(floats)
+            assert len(model.notes) == (floats in (target, draft))
             texts.append(model.generate("a", max_tokens=20, raw=True, ignore_eos=True, seed=1).read())
     assert texts[0] == texts[1]
     assert texts[2] == texts[3]
@@ -106,12 +106,16 @@ def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_p
         assert ("kv", f"{kind}/{kind}") in model.profile.facts
 
 
-def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path) -> None:
+def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcriptions, "_SMALL_BYTES", 0)
     told: list[tuple[int, int]] = []
+    sentences: list[str] = []
     for _ in range(2):
         edge_spec.load(
-            gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, on_progress=lambda *now: told.append(now)
-        ).close()
+            gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, on_wait=sentences.append,
+            on_progress=lambda *now: told.append(now),
+        ).close()  # fmt: skip
+    assert [sentence.split()[0] for sentence in sentences] == ["transcribing", "trying"]
     assert told == sorted(told)
     assert len(told) > 10
     assert [done == total for done, total in told] == [False] * (len(told) - 1) + [True]

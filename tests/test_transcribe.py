@@ -20,7 +20,7 @@ from gguf_files import N_VOCAB, write_gguf
 
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
-from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.errors import BackendError, DiskFull, ModelFileError, SettingsError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.transcribe import FORMS, Transcription, best_form, plan, read_transcription, transcribe
 from edge_spec.tree import Tree
@@ -97,6 +97,7 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         ),
         pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
         pytest.param({"rope_factors": True, "extra": YARN | {"rope.freq_base": 5e5}}, 1.3, id="yarn, factors"),
+        pytest.param({"extra": YARN | {"rope.scaling.yarn_beta_fast": 4.0}}, 1.3, id="yarn, unread"),
         pytest.param({"extra": {"rope.scaling.factor": 3.0}}, 1.3, id="factor alone"),
         pytest.param({"extra": {"rope.scaling.attn_factor": 1.2}}, 1.3, id="growing"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "F16")}, 1.5, id="F16"),
@@ -170,6 +171,30 @@ def test_what_the_graph_cannot_express_is_left_to_llama_cpp(tmp_path: Path, made
         transcribe(inspect(path), tmp_path / "cache")
     assert "llama" in str(caught.value)
     assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_windows_and_partly_turned_heads_need_the_kernels(tmp_path: Path) -> None:
+    for made in ({**GEMMA3, "extra": LOCAL}, {**PHI3, "extra": PARTIAL}):
+        path = write_gguf(tmp_path / "model.gguf", **made)
+        with pytest.raises(UnsupportedModel, match="own kernels"):
+            transcribe(inspect(path), tmp_path, form=FORMS["nbits"])
+
+
+def test_halves_need_the_kernels(tmp_path: Path) -> None:
+    source = transcribe(inspect(write_gguf(tmp_path / "model.gguf")), tmp_path, form=FORMS["nbits"])
+    with pytest.raises(SettingsError, match="f16"):
+        open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1, kv="f16"), file="x", cache_dir=None)
+
+
+@pytest.mark.parametrize("made", [
+    {"architecture": "phi3", "fused": True}, {"architecture": "qwen2", "biases": True, "extra": YARN},
+], ids=["phi3", "yarn"])  # fmt: skip
+def test_the_runtime_s_own_operators_compute_alike(tmp_path: Path, made: dict[str, Any]) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **made)
+    tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
+    flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
+    ours = on_onnx(transcribe(inspect(path), tmp_path / "cache", form=FORMS["nbits"]), tokens)
+    assert apart(ours, flash) <= 1.3 * apart(flash, plain)
 
 
 def test_types_without_an_operator_need_the_kernels(tmp_path: Path) -> None:
@@ -264,9 +289,14 @@ def test_a_cache_of_another_version_is_rebuilt(gguf: Path, tmp_path: Path) -> No
     assert json.loads((source.folder / "facts.json").read_text()) == facts
 
 
-def test_missing_weights_are_a_clear_error(gguf: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_bytes", [None, 0, 5000, -1])
+def test_missing_and_short_weights_are_a_clear_error(gguf: Path, tmp_path: Path, n_bytes: int | None) -> None:
     source = transcribe(inspect(gguf), tmp_path / "cache")
-    (source.folder / "weights.bin").unlink()
+    weights = source.folder / "weights.bin"
+    if n_bytes is None:
+        weights.unlink()
+    else:
+        os.truncate(weights, n_bytes if n_bytes >= 0 else weights.stat().st_size + n_bytes)
     with pytest.raises(BackendError, match="ONNX Runtime"):
         open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1), file="x", cache_dir=None)
 

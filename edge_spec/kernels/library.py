@@ -17,6 +17,9 @@ from edge_spec.kernels.packing import GROUP, VERSION, read_header
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
+_OPERATORS = 2
+"""The version of the operators for ONNX Runtime, see ``src/library.c``."""
+
 
 def available() -> str | None:
     """None if the kernels can be used; else the reason why not, as a clause that fits after "because"."""
@@ -174,11 +177,13 @@ def _load() -> Any:
         return "they were not built when edge-spec was installed"
     try:
         library = ctypes.CDLL(str(_FILE))
-        version = int(library.edge_rows_version())
+        version, operators = int(library.edge_rows_version()), int(library.edge_rows_operators())
     except (OSError, AttributeError) as error:
         return f"{_FILE.name} cannot be loaded ({error})"
     if version != VERSION:
         return f"{_FILE.name} is version {version} and this edge-spec needs {VERSION}"
+    if operators != _OPERATORS:
+        return f"{_FILE.name} has version {operators} of the operators and this edge-spec needs {_OPERATORS}"
     array, count, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     for name, result, arguments in (
         ("edge_rows_variant", text, [ctypes.c_int]),

@@ -55,13 +55,15 @@ ARCHITECTURES = {
 """GGUF architectures that can be transcribed."""
 
 _HARMLESS = ("context_length", "vocab_size", "rope.scaling.finetuned")
+# Converters write these, and llama.cpp reads them for none of these architectures: it takes YaRN's own values.
+_YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 _KNOWN = frozenset(
     (
         "block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
         "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
         "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
-        "rope.scaling.original_context_length", *_HARMLESS,
+        "rope.scaling.original_context_length", *_HARMLESS, *_YARN,
     )
 )  # fmt: skip
 _STRETCHES = ("none", "linear", "yarn", "longrope")

@@ -26,7 +26,7 @@
 enum { ER_LANES = 16, ER_MOST_HEAD_DIM = 512 };
 
 typedef struct {
-    const float *qkv; /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
+    const float *qkv;             /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
     void *keys, *values;          /* float, or uint16_t holding halves */
     const float *cosines, *sines; /* [n_cells, n_turned / 2] */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
@@ -34,9 +34,9 @@ typedef struct {
     float *out;                   /* [n_rows, n_head * head_dim] */
     size_t n_rows, n_pending, n_text, n_cells;
     size_t n_head, n_head_kv, head_dim;
-    size_t n_turned; /* numbers at the beginning of a head that positions turn */
-    size_t window;   /* 0 for none */
-    bool f16;        /* what the cache holds */
+    size_t n_turned;  /* numbers at the beginning of a head that positions turn */
+    size_t window;    /* 0 for none */
+    bool f16;         /* what the cache holds */
     bool interleaved; /* positions turn neighbouring numbers, else those half a head apart */
     bool is_chain;    /* every node is the parent of the next */
 } er_attention;

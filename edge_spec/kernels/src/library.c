@@ -7,6 +7,9 @@
 /* Raised with every change to the functions below or to the packed layout. */
 ER_EXPORT int edge_rows_version(void) { return ER_VERSION; }
 
+/* Raised with every change to what the operators for ONNX Runtime take: one that is too old would not heed it. */
+ER_EXPORT int edge_rows_operators(void) { return 2; }
+
 /* The name of variant i, fastest first; NULL past the end. */
 ER_EXPORT const char *edge_rows_variant(int i) { return i >= 0 && i < er_n_variants ? er_variants[i]->name : NULL; }
 
