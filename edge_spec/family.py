@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edge_spec.backends.base import LanguageModel
-from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
+from edge_spec.backends.llama import LlamaSettings, LlamaWeights, loads_mapped, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.errors import BackendError, UnsupportedModel
@@ -122,7 +122,12 @@ class OpenFamily:
         file = self._file(role)
         key = (file.path, vocab_only)
         if key not in self._weights:
-            self._weights[key] = LlamaWeights(file.path, repack=self._settings.repack, vocab_only=vocab_only)
+            self._weights[key] = LlamaWeights(
+                file.path,
+                repack=self._settings.repack,
+                mapped=loads_mapped(file, self._settings),
+                vocab_only=vocab_only,
+            )
         return self._weights[key]
 
     def _file(self, role: str) -> ModelFile:

@@ -7,6 +7,19 @@ if __name__ != "edge_spec.memory":
     raise ImportError("import edge_spec.memory, not memory")
 
 from edge_spec.memory.device import Device, Readings, probe
-from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require
+from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require, vocabulary_bytes
+from edge_spec.memory.footprint import Footprint
+from edge_spec.memory.usage import Usage, usage
 
-__all__ = ["Device", "Readings", "kv_cache_bytes", "logits_bytes", "probe", "require"]
+__all__ = [
+    "Device",
+    "Footprint",
+    "Readings",
+    "Usage",
+    "kv_cache_bytes",
+    "logits_bytes",
+    "probe",
+    "require",
+    "usage",
+    "vocabulary_bytes",
+]

@@ -79,6 +79,8 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     if kind is None:
         known = ", ".join(ARCHITECTURES)
         raise _llama_only(file, f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}")
+    if len(file.parts) > 1:
+        raise _llama_only(file, "is split into several files")
     prefix = file.architecture + "."
     for key in header.metadata:
         if key.startswith(prefix) and key.removeprefix(prefix) not in _KNOWN:
