@@ -7,6 +7,7 @@ import re
 from types import TracebackType
 from typing import Any, Self
 
+from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.llama.context import context_parameters
 from edge_spec.backends.llama.library import Library, library
 from edge_spec.backends.llama.settings import LlamaSettings
@@ -71,7 +72,7 @@ class DryModel:
         handle, self._handle = self._handle, None
         if handle:
             self._lib.c.llama_model_free(handle)
-            self._lib.trim()
+            trim_heap()
 
     def __enter__(self) -> Self:
         return self

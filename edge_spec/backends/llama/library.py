@@ -65,13 +65,6 @@ class Library:
         finally:
             self._listener = None
 
-    def trim(self) -> None:
-        """Give memory back that the C library keeps for later, after much of it was freed; only glibc hoards so."""
-        if sys.platform == "linux":
-            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-            if trim is not None:
-                trim(ctypes.c_size_t(0))
-
     def complaint(self) -> str:
         """What the library last complained about, in one line; forgets it."""
         text = "; ".join(dict.fromkeys(line for line in self._errors if line))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
 
@@ -46,7 +47,7 @@ class LlamaWeights:
                 hint="check that the file is whole and its architecture is supported",
             )
         # Copies that were needed while weights were rearranged.
-        lib.trim()
+        trim_heap()
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
