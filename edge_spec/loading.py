@@ -13,8 +13,9 @@ from edge_spec.drafters.plain import NoDrafter
 from edge_spec.engines import engines_of, refuse_idle_settings
 from edge_spec.errors import SettingsError
 from edge_spec.family import OpenFamily
-from edge_spec.memory import probe as probe_device
+from edge_spec.budget import budget_of, ledger_of
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.planning import Planner, note_of
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
 from edge_spec.requirements import require_path, require_whole
 from edge_spec.speculation import MODES, Mode, mode_of, require_models
@@ -40,6 +41,7 @@ def load(
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
+    memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
     verbose: bool = False,
@@ -57,7 +59,11 @@ def load(
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
-        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096.
+        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096, or less where
+            that does not fit the memory.
+        memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
+            mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
+            the device has available. What was not asked for by name gives way to fit it; ``notes`` tell.
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
@@ -66,7 +72,7 @@ def load(
 
     Raises:
         ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
-        OutOfMemory: it would not fit. DiskFull: a transcription would not.
+        BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: a setting is out of range or contradicts another.
     """
     for name, value in (("model", model), ("draft", draft), ("middle", middle)):
@@ -93,15 +99,29 @@ def load(
     if 0 < target_file.n_ctx_train < settings.n_ctx:
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
+    budget = budget_of(memory)
+    files = {"target": target_file, "draft": draft_file, "middle": middle_file}
+    modes = _fallbacks(mode) if speculation == "auto" and policy is None else [mode]
+    fixed = frozenset(llama) | (frozenset(("n_ctx",)) if n_ctx is not None else frozenset())
+    with Planner(files, engines, settings, fixed=fixed, base_bytes=budget.held_bytes) as planner:
+        plan = planner.plan(modes, budget.budget_bytes)
+    notes += [*budget.notes, *note_of(plan, settings, modes)]
+    mode, settings = plan.chosen.configuration.mode, plan.chosen.configuration.settings
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
-        cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+        target_file, draft_file, middle_file, settings, engines=engines, ledger=ledger_of(plan),
+        footprints=plan.chosen.parts, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
         return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
     except BaseException:
         opened.close()
         raise
+
+
+def _fallbacks(mode: Mode) -> list[Mode]:
+    """What ``auto`` may fall back to where there is no memory for the first, best first."""
+    tables = mode_of("auto", given=frozenset())
+    return [mode, *([tables] if mode.needs else []), MODES["off"]]
 
 
 def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle: StrPath | None = None) -> list[str]:
@@ -144,6 +164,7 @@ def _assemble(
         lossless=mode.lossless,
         chat_template=template,
         notes=notes,
+        ledger=opened.ledger,
         on_close=opened.close,
     )
 

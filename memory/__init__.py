@@ -9,17 +9,29 @@ if __name__ != "edge_spec.memory":
 from edge_spec.memory.device import Device, Readings, probe
 from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require, vocabulary_bytes
 from edge_spec.memory.footprint import Footprint
+from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
+from edge_spec.memory.planner import STAGES, Candidate, Plan, choose
+from edge_spec.memory.sizes import format_size, parse_size
 from edge_spec.memory.usage import Usage, usage
 
 __all__ = [
+    "STAGES",
+    "Candidate",
     "Device",
     "Footprint",
+    "Ledger",
+    "Line",
+    "Plan",
     "Readings",
     "Usage",
+    "choose",
+    "format_size",
     "kv_cache_bytes",
     "logits_bytes",
+    "parse_size",
     "probe",
     "require",
+    "reserve_bytes",
     "usage",
     "vocabulary_bytes",
 ]

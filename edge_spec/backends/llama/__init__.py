@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
 from edge_spec.backends.llama.context import LlamaModel
-from edge_spec.backends.llama.footprint import DryModel, llama_footprint, loads_mapped
+from edge_spec.backends.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.backends.llama.library import library
 from edge_spec.backends.llama.settings import LlamaSettings
 from edge_spec.backends.llama.weights import LlamaWeights
@@ -22,6 +22,7 @@ __all__ = [
     "LlamaSettings",
     "LlamaWeights",
     "ProbeResult",
+    "listen_to_buffers",
     "llama_footprint",
     "loads_mapped",
     "open_llama",

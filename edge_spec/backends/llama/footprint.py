@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +16,7 @@ from edge_spec.backends.llama.settings import LlamaSettings
 from edge_spec.memory import Footprint, kv_cache_bytes, vocabulary_bytes
 from edge_spec.models import ModelFile, TensorInfo
 
-__all__ = ["DryModel", "llama_footprint", "loads_mapped"]
+__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
@@ -81,6 +83,22 @@ class DryModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
+    """Tell ``measured`` what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
+    log: list[str] = []
+    with library().listen(log.append):
+        yield
+    sizes: dict[str, int] = {}
+    for buffer, kind, mib in re.findall(r"(\w+) (model|KV|compute) buffer size = +([0-9.]+) MiB", "".join(log)):
+        name = {"KV": "KV cache", "compute": "compute buffers"}.get(kind) or (
+            "weights, mapped" if buffer.endswith("_Mapped") else "weights, copied" if buffer == "CPU" else "weights, repacked"
+        )
+        sizes[name] = sizes.get(name, 0) + (round(float(mib) * 1024) << 10)
+    for name, n_bytes in sizes.items():
+        measured(name, n_bytes)
 
 
 def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel | None = None) -> Footprint:
