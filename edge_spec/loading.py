@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.library import library
+from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.engines import engines_of, refuse_idle_settings
 from edge_spec.errors import SettingsError
 from edge_spec.family import OpenFamily
-from edge_spec.budget import budget_of, ledger_of
+from edge_spec.memory import Plan, parse_size, usage
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.planning import Planner, note_of
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
@@ -22,7 +24,7 @@ from edge_spec.speculation import MODES, Mode, mode_of, require_models
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
 
-__all__ = ["load", "possible_modes"]
+__all__ = ["load", "plan", "possible_modes"]
 
 _DEFAULT_N_CTX = 4096
 
@@ -75,6 +77,79 @@ def load(
         BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: a setting is out of range or contradicts another.
     """
+    request = _request(
+        model, draft=draft, middle=middle, speculation=speculation, engine=engine, draft_engine=draft_engine,
+        middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx, llama=llama,
+    )  # fmt: skip
+    library().verbose = verbose
+    budget = budget_of(memory)
+    planned = request.plan(budget)
+    notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
+    chosen = planned.chosen.configuration
+    target = request.files["target"]
+    assert target is not None
+    opened = OpenFamily(
+        target, request.files["draft"], request.files["middle"], chosen.settings, engines=request.engines,
+        ledger=ledger_of(planned), footprints=planned.chosen.parts, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+    )  # fmt: skip
+    try:
+        return _assemble(opened, chosen.mode, draft_limit, policy, target.chat_template, notes)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def plan(
+    model: StrPath = "demo", *, memory: str | int | None = None, held_bytes: int | None = None, **arguments: Any
+) -> Plan:
+    """What ``load`` would do with the same arguments; nothing is loaded.
+
+    Args:
+        memory: as for ``load``; a budget above what the device has is planned for as well.
+        held_bytes: what the process holds; asked if None.
+        **arguments: further ones of ``load``. Those that make no difference to memory are not taken.
+
+    Raises:
+        BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
+    """
+    ignored = ("cache_dir", "on_wait", "verbose")
+    arguments = {name: value for name, value in arguments.items() if name not in ignored}
+    names = ("draft", "middle", "speculation", "engine", "draft_engine", "middle_engine", "draft_limit", "policy", "n_ctx")
+    known = {name: arguments.pop(name) for name in names if name in arguments}
+    request = _request(model, **known, llama=arguments)
+    if memory is None:
+        budget = budget_of(None)
+    else:
+        library()
+        held = usage().resident_bytes if held_bytes is None else held_bytes
+        budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
+    return request.plan(budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What somebody wants to load, checked: files by role, what may be done with them, and what is fixed."""
+
+    files: Mapping[str, ModelFile | None]
+    engines: Mapping[str, str]
+    settings: LlamaSettings
+    fixed: frozenset[str]
+    modes: Sequence[Mode]
+    notes: Sequence[str]
+
+    def plan(self, budget: Budget) -> Plan:
+        with Planner(
+            self.files, self.engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes
+        ) as planner:
+            return planner.plan(self.modes, budget.budget_bytes)
+
+
+def _request(
+    model: StrPath, *, llama: dict[str, Any], draft: StrPath | None = None, middle: StrPath | None = None,
+    speculation: str | Mode = "auto", engine: str = "auto", draft_engine: str | None = None,
+    middle_engine: str | None = None, draft_limit: int | None = None, policy: Policy | None = None,
+    n_ctx: int | None = None,
+) -> _Request:  # fmt: skip
     for name, value in (("model", model), ("draft", draft), ("middle", middle)):
         if value is not None:
             require_path(name, value)
@@ -98,24 +173,10 @@ def load(
     notes: list[str] = []
     if 0 < target_file.n_ctx_train < settings.n_ctx:
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
-    library().verbose = verbose
-    budget = budget_of(memory)
     files = {"target": target_file, "draft": draft_file, "middle": middle_file}
     modes = _fallbacks(mode) if speculation == "auto" and policy is None else [mode]
     fixed = frozenset(llama) | (frozenset(("n_ctx",)) if n_ctx is not None else frozenset())
-    with Planner(files, engines, settings, fixed=fixed, base_bytes=budget.held_bytes) as planner:
-        plan = planner.plan(modes, budget.budget_bytes)
-    notes += [*budget.notes, *note_of(plan, settings, modes)]
-    mode, settings = plan.chosen.configuration.mode, plan.chosen.configuration.settings
-    opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, ledger=ledger_of(plan),
-        footprints=plan.chosen.parts, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
-    )  # fmt: skip
-    try:
-        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
-    except BaseException:
-        opened.close()
-        raise
+    return _Request(files=files, engines=engines, settings=settings, fixed=fixed, modes=modes, notes=notes)
 
 
 def _fallbacks(mode: Mode) -> list[Mode]:

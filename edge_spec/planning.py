@@ -78,7 +78,7 @@ class Planner:
             SettingsError: what the user fixed contradicts the model.
         """
         target = self._files["target"]
-        least = self.thresholds((*modes, *others, MODES["off"]))
+        least = self.thresholds((*modes, *others, MODES["off"]), budget_bytes)
         levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
         try:
             return choose(levels, budget_bytes, thresholds=least, what=target.path.name)
@@ -91,13 +91,14 @@ class Planner:
                 hint=f"{nearest.described} would fit; {error.hint}",
             ) from None  # fmt: skip
 
-    def thresholds(self, modes: Sequence[Mode]) -> dict[str, int]:
-        """The least budget by what it makes possible, with what is fixed left as it is."""
+    def thresholds(self, modes: Sequence[Mode], budget_bytes: int) -> dict[str, int]:
+        """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it."""
         *_, smallest = self._texts()
         found: dict[str, int] = {}
         for mode in modes:
             needed = min(
-                self._candidate(mode, settings).needed_bytes for settings in self._speeds(smallest, smallest_only=True)
+                self._asked_if_near(mode, settings, budget_bytes).needed_bytes
+                for settings in self._speeds(smallest, smallest_only=True)
             )
             stages = ["fits"] if stage_of(mode) == "plain" else ["fits", stage_of(mode)]
             for stage in stages:
@@ -161,18 +162,14 @@ class Planner:
                 yield replace(settings, prefill_chunk=chunk, max_rows=rows, repack=repack)
 
     def _level(self, modes: Sequence[Mode], text: LlamaSettings, budget_bytes: int) -> list[Candidate]:
-        """Everything that writes the same text but for rounding. What is hopeless is not asked about, contexts of no size least of all."""
-        found = []
-        for settings in self._speeds(text):
-            for mode in modes:
-                rough = self._candidate(mode, settings, dry=False)
-                found.append(rough if self._floor(rough) > budget_bytes else self._candidate(mode, settings))
-        return found
+        """Everything that writes the same text but for rounding."""
+        return [self._asked_if_near(mode, settings, budget_bytes) for settings in self._speeds(text) for mode in modes]
 
-    @staticmethod
-    def _floor(rough: Candidate) -> int:
-        """What a candidate takes without its compute buffers."""
-        return rough.held_bytes - sum(part.compute_bytes for part in rough.parts.values())
+    def _asked_if_near(self, mode: Mode, settings: LlamaSettings, budget_bytes: int) -> Candidate:
+        """A candidate, which the library is not asked about where it is hopeless: contexts can be of any size."""
+        rough = self._candidate(mode, settings, dry=False)
+        floor = rough.held_bytes - sum(part.compute_bytes for part in rough.parts.values())
+        return rough if floor > budget_bytes else self._candidate(mode, settings)
 
     def _candidate(self, mode: Mode, settings: LlamaSettings, *, dry: bool = True) -> Candidate:
         roles = ("target", *mode.needs)
