@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import OutOfMemory
 from edge_spec.memory import Device, Ledger, Plan, Usage, format_size, parse_size, probe, reserve_bytes, usage
 
 __all__ = ["SHARE", "Budget", "budget_of", "ledger_of"]
@@ -43,7 +43,7 @@ def budget_of(
 
     Raises:
         SettingsError: it is no size.
-        BudgetExceeded: it is more than this computer could ever give.
+        OutOfMemory: it is more than this computer could ever give.
     """
     wanted = parse_size(memory) if memory is not None else None
     found, held = device(), reading().resident_bytes
@@ -51,9 +51,9 @@ def budget_of(
     if wanted is None:
         return Budget(budget_bytes=held + found.available_bytes * SHARE[0] // SHARE[1], held_bytes=held)
     if wanted > max(found.total_bytes, free):
-        raise BudgetExceeded(
-            f"a budget of {format_size(wanted)} on this computer", needed_bytes=wanted,
-            allowed_bytes=found.total_bytes, hint=f"{format_size(free)} are free now; leave --memory out to use most of it",
+        raise OutOfMemory(
+            f"a budget of {format_size(wanted)}", needed_bytes=wanted, available_bytes=free,
+            hint="choose less, or leave --memory out to use most of what is free",
         )  # fmt: skip
     if wanted > free:
         note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now, and no more will be used"

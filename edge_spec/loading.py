@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.library import library
+from edge_spec.backends.onnx.session import runtime_version
 from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.engines import engines_of, refuse_idle_settings
@@ -82,6 +83,7 @@ def load(
         middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx, llama=llama,
     )  # fmt: skip
     library().verbose = verbose
+    request.load_libraries()
     budget = budget_of(memory)
     planned = request.plan(budget)
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
@@ -117,10 +119,10 @@ def plan(
     names = ("draft", "middle", "speculation", "engine", "draft_engine", "middle_engine", "draft_limit", "policy", "n_ctx")
     known = {name: arguments.pop(name) for name in names if name in arguments}
     request = _request(model, **known, llama=arguments)
+    request.load_libraries()
     if memory is None:
         budget = budget_of(None)
     else:
-        library()
         held = usage().resident_bytes if held_bytes is None else held_bytes
         budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
     return request.plan(budget)
@@ -136,6 +138,12 @@ class _Request:
     fixed: frozenset[str]
     modes: Sequence[Mode]
     notes: Sequence[str]
+
+    def load_libraries(self) -> None:
+        """So that what they take is counted before the rest is planned."""
+        library()
+        if "onnx" in self.engines.values():
+            runtime_version()
 
     def plan(self, budget: Budget) -> Plan:
         with Planner(

@@ -15,7 +15,7 @@ what 512 tokens took in shapes of 14 million to a billion parameters."""
 
 _LARGEST = (7, 2)
 
-_SESSION_BYTES = 8 << 20
+_SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""
 
 _FLOATS = ("F32", "F16", "BF16")
