@@ -19,6 +19,8 @@ _VERBS = {
     "run": "Write a reply to a prompt.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
+    "plan": "Show what would be loaded into a memory budget, and why.",
+    "doctor": "Show what this computer has and what bounds it.",
 }
 
 _INTERRUPTED = 130

@@ -18,7 +18,7 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _ENGINE = click.Choice(["auto", *ENGINES])
-_PASSED = ("model", "draft", "middle", "engine", "draft_engine", "middle_engine", "draft_limit")
+_PASSED = ("model", "draft", "middle", "engine", "draft_engine", "middle_engine", "draft_limit", "memory")
 _SAMPLER = {
     "temperature": (float, "Divides the logits; 0 takes the best token. [default: 0.8]"),
     "top_k": (int, "Keep the k best tokens; 0 for all. [default: 40]"),
@@ -57,6 +57,9 @@ def model_options(command: Command) -> Command:
         click.option("--threads-batch", type=int, metavar="N", help="Threads for many rows. [default: --threads]"),
         click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
         click.option("--no-repack", is_flag=True, help="Leave weights mapped from disk: less memory, slower."),
+        click.option(
+            "--memory", metavar="SIZE", help="All that this process may hold, such as 2GiB. [default: 80% of what is free]"
+        ),
         click.option("-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
     )):  # fmt: skip
         command = option(command)

@@ -44,7 +44,7 @@ def settle_engines(
     settings: Mapping[str, Any],
     transcriptions: Transcriptions,
     *,
-    fits: Callable[[Mapping[str, str]], bool] = lambda engines: True,
+    n_ctx_on: Callable[[Mapping[str, str]], int] = lambda engines: 1,
 ) -> tuple[dict[str, str], list[str]]:
     """Decide what ``auto`` means for each model. Those that it gives to ONNX Runtime are transcribed.
 
@@ -52,7 +52,7 @@ def settle_engines(
         wanted: by role, see ``engines_of``.
         files: by role, those that will be opened.
         settings: what was asked for by name.
-        fits: whether the memory has room for the models on these engines.
+        n_ctx_on: tokens of context that the memory has room for with the models on these engines; 0 for none.
 
     Returns:
         Engines by role, and a sentence for every model that is left to llama.cpp, which says why.
@@ -61,12 +61,12 @@ def settle_engines(
     obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
     engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
     elsewhere = engines | dict.fromkeys(free, "llama")
-    if engines != elsewhere and not fits(engines) and fits(elsewhere):
+    if engines != elsewhere and n_ctx_on(engines) < n_ctx_on(elsewhere):
         obstacles = {role: why or "its ONNX form would not fit the memory" for role, why in obstacles.items()}
     for role in free:
         if obstacles[role] is None:
             try:
-                transcriptions.of(files[role], sparing=True)
+                transcriptions.prepare(files[role])
             except (ModelFileError, DiskFull) as error:
                 obstacles[role] = error.message.removesuffix(": llama.cpp only")
     engines |= {role: "onnx" if why is None else "llama" for role, why in obstacles.items()}

@@ -13,6 +13,7 @@
     │   └── PromptTooLong
     ├── ContextFull               no room for one more token
     ├── OutOfMemory               it would not fit; both numbers are in the error
+    │   └── BudgetExceeded        more than the memory budget holds
     ├── DiskFull                  a file would not fit; both numbers are in the error
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── Closed                    used after close()
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendError",
+    "BudgetExceeded",
     "Cancelled",
     "Closed",
     "ContextFull",
@@ -136,6 +138,19 @@ class OutOfMemory(EdgeSpecError):
         )
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+
+
+class BudgetExceeded(OutOfMemory):
+    """What was asked for needs more memory than the budget leaves; ``hint`` names what would fit."""
+
+    def __init__(self, what: str, *, needed_bytes: int, allowed_bytes: int, hint: str) -> None:
+        super().__init__(what, needed_bytes=needed_bytes, available_bytes=allowed_bytes, hint=hint)
+        mib = 1 << 20
+        self.message = (
+            f"{what} needs {-(-needed_bytes // mib):,} MiB and the memory budget leaves {allowed_bytes // mib:,} MiB"
+        )
+        self.args = (self.message,)
+        self.allowed_bytes = allowed_bytes
 
 
 class DiskFull(EdgeSpecError):

@@ -5,121 +5,107 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from edge_spec.backends.base import LanguageModel
-from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
-from edge_spec.backends.onnx import OnnxSettings, open_onnx
+from edge_spec.backends.heap import trim_heap
+from edge_spec.backends.llama import (
+    LlamaSettings,
+    LlamaWeights,
+    listen_to_buffers,
+    llama_footprint,
+    loads_mapped,
+    open_llama,
+)
+from edge_spec.backends.onnx import onnx_footprint, open_onnx
 from edge_spec.backends.probe import ProbeResult
-from edge_spec.engines import onnx_kv
-from edge_spec.errors import BackendError, UnsupportedModel
-from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
+from edge_spec.memory import Footprint, Ledger, usage
 from edge_spec.models import ModelFile
+from edge_spec.role_settings import llama_settings, onnx_settings
 from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["OpenFamily", "fits_memory", "needed_bytes"]
+__all__ = ["OpenFamily"]
 
 _SMALL_PARAMS = 20_000_000
-"""Below this many parameters a second thread costs more in waiting than it computes."""
+"""Below this many parameters trying out a model takes no time worth a word."""
 
-_LESS = "use a smaller --ctx, a smaller model, or --speculation off"
-
-_RESERVE_BYTES = 48 << 20
-"""Stacks of threads, the library's own tables and what else no estimate names."""
-
-
-def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "llama") -> int:
-    """What one model takes: weights, KV cache, logits and compute buffers.
-
-    Weights count once: where llama.cpp copies them into another layout, the mapped file can be evicted. Compute
-    buffers grow with the prefill chunk and the width. For 512 tokens llama.cpp's log said 10.3, 19.3 and 65.3 MiB at
-    widths of 384, 768 and 2048, so up to 16.3 floats per token and embedding value; 17 covers these.
-    """
-    cache = kv_cache_bytes(
-        n_ctx=settings.n_ctx + 2 * settings.max_rows,
-        n_layers=file.n_layers,
-        n_head_kv=file.n_head_kv,
-        head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v,
-        type_k=settings.kv_k if engine == "llama" else "f32",
-        type_v=settings.kv_v if engine == "llama" else "f32",
-    )
-    compute = settings.prefill_chunk * file.n_embd * 17 * 4
-    return int(file.weight_bytes) + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
-
-
-def fits_memory(
-    files: Mapping[str, ModelFile], settings: LlamaSettings, engines: Mapping[str, str], device: Device
-) -> bool:
-    """Whether a device has room for these models, by role, on these engines."""
-    wanted = {
-        file.path: needed_bytes(file, settings.for_heads(file.head_dim_k), engine=engines[role])
-        for role, file in files.items()
-    }
-    return sum(wanted.values()) + _RESERVE_BYTES <= device.available_bytes
+_LESS = "raise --memory, or use a smaller --ctx or another --speculation"
 
 
 class OpenFamily:
-    """Opens target, drafter and intermediate model.
+    """Opens target, drafter and intermediate model, each at most once at a time.
 
     Whoever asks for a model may close it; the family closes what is left, and frees the weights. Before anything
-    is loaded, all that has been opened and this are held against what the device had to begin with. Text becomes
-    tokens by llama.cpp, whatever computes.
+    is loaded, what it will take is claimed in the ledger. Text becomes tokens by llama.cpp, whatever computes.
 
     Args:
+        files: by role: target, and as far as there are any draft and middle.
         settings: the target's; the smaller models get the same context and their own threads.
-        engines: by role (target, draft, middle), see ``edge_spec.engines``.
-        asked: settings that were asked for, by name.
-        transcriptions: of the models that ONNX Runtime runs; the family closes them.
+        engines: by the same roles, see ``edge_spec.engines``.
+        ledger: where everything that is loaded is claimed before, line by line.
+        footprints: what was planned for, by role; what is not in it is estimated when it is opened.
+        transcriptions: models for ONNX Runtime; closed with the family.
         cache_dir: where probe results are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
     """
 
     def __init__(
         self,
-        target: ModelFile,
-        draft: ModelFile | None,
-        middle: ModelFile | None,
+        files: Mapping[str, ModelFile],
         settings: LlamaSettings,
         *,
         engines: Mapping[str, str],
-        asked: Mapping[str, Any] = MappingProxyType({}),
+        ledger: Ledger,
+        footprints: Mapping[str, Footprint],
         transcriptions: Transcriptions,
-        probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
     ) -> None:
-        self._files = {"target": target, "draft": draft, "middle": middle}
+        self._files = files
         self._settings = settings
-        self._probe_device = probe_device
-        self._device = probe_device()
+        self.ledger = ledger
+        self._footprints = dict(footprints)
         self._engines = engines
-        self._asked = asked
         self._transcriptions = transcriptions
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
-        self._models: list[LanguageModel] = []
-        self._claimed: set[Path] = set()
-        self._claimed_bytes = 0
+        self._models: dict[str, LanguageModel] = {}
 
     def target(self, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         """The target, exact, and what probing found."""
-        return self._open("target", replace(self._settings, trees=trees))
+        return self._open("target", self._settings, trees=trees)
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
-        return self._open_small("draft", trees=trees)
+        return self._open("draft", self._settings, trees=trees)[0]
 
     def middle(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
-        return self._open_small("middle", trees=trees)
+        return self._open("middle", self._settings, trees=trees)[0]
 
-    @property
+    def smaller_target(self, n_ctx: int, *, trees: bool) -> LanguageModel:
+        """The target anew, in place of the one that was closed, with a context of ``n_ctx`` tokens."""
+        self.ledger.release("target")
+        self._models.pop("target").close()
+        return self._open("target", replace(self._settings, n_ctx=n_ctx), trees=trees)[0]
+
     def helpers(self) -> tuple[LanguageModel, ...]:
         """All models but the target, as far as they are open."""
-        return tuple(self._models[1:])
+        return tuple(model for role, model in self._models.items() if role != "target")
+
+    def release(self, role: str) -> None:
+        """Close a model and free its weights, if no other model needs them."""
+        model = self._models.pop(role, None)
+        if model is None:
+            return
+        model.close()
+        path = self._files[role].path
+        if all(self._files[other].path != path for other in self._models):
+            weights = self._weights.pop((path, False), None)
+            if weights is not None:
+                weights.close()
+        self.ledger.release(role)
+        trim_heap()
 
     def tokenizer(self) -> LlamaWeights:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
@@ -127,7 +113,7 @@ class OpenFamily:
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""
-        for model in self._models:
+        for model in self._models.values():
             model.close()
         for weights in self._weights.values():
             weights.close()
@@ -135,73 +121,51 @@ class OpenFamily:
         self._transcriptions.close()
 
     def _load(self, role: str, *, vocab_only: bool) -> LlamaWeights:
-        file = self._file(role)
+        file = self._files[role]
         key = (file.path, vocab_only)
         if key not in self._weights:
-            self._weights[key] = LlamaWeights(file.path, repack=self._settings.repack, vocab_only=vocab_only)
+            self._weights[key] = LlamaWeights(
+                file.path,
+                repack=self._settings.repack,
+                mapped=loads_mapped(file, self._settings),
+                vocab_only=vocab_only,
+            )
         return self._weights[key]
 
-    def _file(self, role: str) -> ModelFile:
-        file = self._files[role]
-        assert file is not None, f"mode_of() lets no mode through that lacks its {role} model"
-        return file
-
-    def _open_small(self, role: str, *, trees: bool) -> LanguageModel:
-        n, n_batch = self._settings.n_threads, self._settings.n_threads_batch
-        if self._file(role).n_params < _SMALL_PARAMS:
-            n = n_batch = 1
-        settings = replace(self._settings, trees=trees, exact=False, n_threads=n, n_threads_batch=n_batch)
-        return self._open(role, settings)[0]
-
-    def _open(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
-        file, engine = self._file(role), self._engines[role]
-        settings = settings.for_heads(file.head_dim_k)
-        wanted = needed_bytes(file, settings, engine=engine) - (file.weight_bytes if file.path in self._claimed else 0)
-        what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
-        if self._claimed_bytes:
-            what += " on top of the other models"
-        self._claimed.add(file.path)
-        self._claimed_bytes += wanted
-        require(what, self._claimed_bytes + _RESERVE_BYTES, self._device, hint=_LESS)
-        try:
-            opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
-        except (UnsupportedModel, BackendError, MemoryError):
-            # The library does not say that memory was the reason; what is left does.
-            require(what, wanted + _RESERVE_BYTES, self._probe_device(), hint=_LESS)
-            raise
-        self._models.append(opened[0])
+    def _open(self, role: str, asked: LlamaSettings, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
+        file, on_onnx = self._files[role], self._engines[role] == "onnx"
+        settings = llama_settings(role, file, asked, trees=trees)
+        footprint = self._footprints.pop(role, None)
+        if footprint is None and on_onnx:
+            footprint = onnx_footprint(file, onnx_settings(role, file, asked, trees=trees))
+        self.ledger.claim_all(role, (footprint or llama_footprint(file, settings)).lines(), hint=_LESS)
+        before = usage().resident_bytes
+        opened = self._open_onnx(role, asked, trees=trees) if on_onnx else self._open_llama(role, settings)
+        self.ledger.note_growth(role, usage().resident_bytes - before)
+        self._models[role] = opened[0]
         return opened
 
     def _open_llama(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
-        file = self._file(role)
-        return open_llama(
-            self._load(role, vocab_only=False),
-            settings,
-            file=file.fingerprint,
-            cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(role, file, "trying out {} on this device, once"),
-        )
+        with listen_to_buffers(lambda name, n_bytes: self.ledger.measure(role, name, n_bytes)):
+            return open_llama(
+                self._load(role, vocab_only=False),
+                settings,
+                file=self._files[role].fingerprint,
+                cache_dir=self._cache_dir,
+                on_probe=lambda: self._announce(role),
+            )
 
-    def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
-        file = self._file(role)
+    def _open_onnx(self, role: str, asked: LlamaSettings, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
+        file = self._files[role]
         return open_onnx(
             self._transcriptions.of(file),
-            OnnxSettings(
-                n_ctx=settings.n_ctx,
-                n_threads=settings.n_threads,
-                kv=onnx_kv(self._asked) or "f32",
-                prefill_chunk=settings.prefill_chunk,
-                max_rows=settings.max_rows,
-                trees=settings.trees,
-                exact=settings.exact,
-                # Drafters take turns with the target on the same cores.
-                spin=role == "target",
-            ),
+            onnx_settings(role, file, asked, trees=trees),
             file=file.fingerprint,
             cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(role, file, "trying out {} on this device, once"),
+            on_probe=lambda: self._announce(role),
         )
 
-    def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
+    def _announce(self, role: str) -> None:
+        file = self._files[role]
         if role == "target" or file.n_params > _SMALL_PARAMS:
-            self._on_wait(sentence.format(file.path.name))
+            self._on_wait(f"trying out {file.path.name} on this device, once")

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
+from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
-from edge_spec.engines import engines_of, refuse_idle_settings, settle_engines
-from edge_spec.errors import SettingsError
-from edge_spec.family import OpenFamily, fits_memory
-from edge_spec.memory import probe as probe_device
-from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.family import OpenFamily
+from edge_spec.memory import Plan, parse_size, usage
+from edge_spec.models import resolve_family
+from edge_spec.planning import note_of
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
-from edge_spec.requirements import require_path, require_whole
-from edge_spec.speculation import MODES, Mode, mode_of, require_models
+from edge_spec.request import StrPath, given_roles, request_of
+from edge_spec.speculation import MODES, Mode
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
 from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["load", "possible_modes"]
-
-_DEFAULT_N_CTX = 4096
-
-StrPath = str | os.PathLike[str]
+__all__ = ["load", "plan", "possible_modes"]
 
 
 def load(
@@ -42,6 +36,7 @@ def load(
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
+    memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -61,71 +56,83 @@ def load(
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
-        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096.
+        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096, or less where
+            that does not fit the memory.
+        memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
+            mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
+            the device has available. What was not asked for by name gives way to fit it; ``notes`` tell.
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
-        on_progress: told bytes written and bytes to write while a model is transcribed, which ``on_wait`` announces;
-            at its end they are equal.
+        on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
     Raises:
         ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
-        OutOfMemory: it would not fit. DiskFull: a transcription would not.
+        BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: a setting is out of range or contradicts another.
     """
-    for name, value in (("model", model), ("draft", draft), ("middle", middle)):
-        if value is not None:
-            require_path(name, value)
-    family = resolve_family(model)
-    draft_path = resolve(draft) if draft is not None else family.draft
-    middle_path = resolve(middle) if middle is not None else family.middle
-    given = _given(draft_path, middle_path)
-    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
-    require_models(mode, given)
-    engines = engines_of(engine, draft_engine, middle_engine)
-    refuse_idle_settings(engines, ("target", *mode.needs), llama)
-    target_file = inspect(family.target)
-    draft_file = inspect(draft_path) if draft_path and "draft" in mode.needs else None
-    middle_file = inspect(middle_path) if middle_path and "middle" in mode.needs else None
-    for file in (draft_file, middle_file):
-        if file is not None:
-            check_pair(target_file, file)
-    settings = _settings(n_ctx, target_file, llama)
-    if draft_limit is not None:
-        require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
-    notes: list[str] = []
-    if 0 < target_file.n_ctx_train < settings.n_ctx:
-        notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
+    request = request_of(
+        model, draft=draft, middle=middle, speculation=speculation, engine=engine, draft_engine=draft_engine,
+        middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx, **llama,
+    )  # fmt: skip
     library().verbose = verbose
-    transcriptions = Transcriptions(_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress)
-    files = {"target": target_file, "draft": draft_file, "middle": middle_file}
-    present = {role: file for role, file in files.items() if file is not None}
-    engines, left = settle_engines(
-        engines, present, llama, transcriptions,
-        fits=lambda engines: fits_memory(present, settings, engines, probe_device()),
-    )  # fmt: skip
+    request.load_libraries()
+    budget = budget_of(memory)
+    folder = _cache_dir(cache_dir)
+    transcriptions = Transcriptions(folder, on_wait=on_wait, on_progress=on_progress)
+    request = request.settled(transcriptions, budget)
+    planned = request.plan(budget)
+    chosen = planned.chosen.configuration
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, transcriptions=transcriptions,
-        probe_device=probe_device, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+        request.files, chosen.settings, engines=request.engines, ledger=ledger_of(planned),
+        footprints=planned.chosen.parts, transcriptions=transcriptions, cache_dir=folder, on_wait=on_wait,
     )  # fmt: skip
+    notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
     try:
-        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, [*notes, *left])
+        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes)
     except BaseException:
         opened.close()
         raise
 
 
+def plan(
+    model: StrPath = "demo",
+    *,
+    memory: str | int | None = None,
+    held_bytes: int | None = None,
+    cache_dir: Path | str | None = "default",
+    **arguments: Any,
+) -> Plan:
+    """What ``load`` would do with the same arguments; nothing is loaded.
+
+    Args:
+        memory: as for ``load``; a budget above what the device has is planned for as well.
+        held_bytes: what the process holds; asked if None.
+        **arguments: further ones of ``load``. Those that make no difference to memory are ignored.
+
+    Raises:
+        BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
+    """
+    request = request_of(model, **{name: value for name, value in arguments.items() if name not in _NOT_PLANNED})
+    request.load_libraries()
+    if memory is None:
+        budget = budget_of(None)
+    else:
+        held = usage().resident_bytes if held_bytes is None else held_bytes
+        budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
+    return request.settled(Transcriptions(_cache_dir(cache_dir), only_look=True), budget).plan(budget)
+
+
+_NOT_PLANNED = ("on_wait", "on_progress", "verbose")
+
+
 def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle: StrPath | None = None) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)
-    given = _given(draft or family.draft, middle or family.middle)
+    given = given_roles(draft or family.draft, middle or family.middle)
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
-
-
-def _given(draft: StrPath | None, middle: StrPath | None) -> frozenset[str]:
-    return frozenset(role for role, path in (("draft", draft), ("middle", middle)) if path is not None)
 
 
 def _assemble(
@@ -159,18 +166,9 @@ def _assemble(
         chat_template=template,
         notes=notes,
         grammars=lambda text: LlamaGrammar(tokenizer, text),
+        ledger=opened.ledger,
         on_close=opened.close,
     )
-
-
-def _settings(n_ctx: int | None, target: ModelFile, llama: dict[str, Any]) -> LlamaSettings:
-    known = sorted(LlamaSettings.__dataclass_fields__)
-    unknown = sorted(set(llama) - set(known))
-    if unknown:
-        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}")
-    if n_ctx is None:
-        n_ctx = min(target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
-    return LlamaSettings(n_ctx=n_ctx, **llama)
 
 
 def _cache_dir(cache_dir: Path | str | None) -> Path | None:

@@ -104,11 +104,17 @@ class Speculator:
     fewer (see ``LanguageModel.keep``); the next decode begins with whatever is missing.
     """
 
-    def __init__(self, model: LanguageModel, drafter: Drafter, *, helpers: Sequence[LanguageModel] = ()) -> None:
-        """``helpers`` are the drafter's models, for ``cancel`` to reach them too."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        drafter: Drafter,
+        *,
+        helpers: Callable[[], Sequence[LanguageModel]] = lambda: (),
+    ) -> None:
+        """``helpers`` gives the drafter's models, for ``cancel`` to reach them too."""
         self.model = model
         self.drafter = drafter
-        self._models = (model, *helpers)
+        self._helpers = helpers
         self.text: list[int] = []
         self._sampler: Sampler | None = None
         # Without a drafter nothing is drafted, even if a grammar knows what comes: this is plain decoding.
@@ -248,12 +254,12 @@ class Speculator:
 
     def cancel(self) -> None:
         """Make what the models compute, in another thread, raise ``Cancelled``."""
-        for model in self._models:
+        for model in (self.model, *self._helpers()):
             model.cancel()
 
     def resume(self) -> None:
         """Forget a ``cancel`` that nothing has answered yet."""
-        for model in self._models:
+        for model in (self.model, *self._helpers()):
             model.resume()
 
     def close(self) -> None:

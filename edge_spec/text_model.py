@@ -14,6 +14,7 @@ from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat_template import render_chat
 from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
+from edge_spec.memory import Ledger
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.dry import Breakers, find_breakers
@@ -69,6 +70,7 @@ class TextModel:
         lossless: whether the text has the model's own law.
         notes: sentences that the user should know, such as why it does not speculate.
         turns: who uses the models.
+        ledger: who holds which bytes, and what is left of the memory budget.
     """
 
     def __init__(
@@ -83,11 +85,13 @@ class TextModel:
         notes: Sequence[str] = (),
         shelf_bytes: int = 256 << 20,
         grammars: Callable[[str], Grammar] | None = None,
+        ledger: Ledger | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
+        self.ledger = ledger if ledger is not None else Ledger()
         self._speculator = speculator
         self._new_policy = policy
         self._tokenizer = tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import Transcription, transcribe
+from edge_spec.models.transcribe import Transcription, check_transcription, transcribe
 
 __all__ = ["Transcriptions"]
 
@@ -22,6 +22,7 @@ class Transcriptions:
         cache_dir: where to keep them; None for nowhere.
         on_wait: told, in a sentence, that one is made.
         on_progress: told bytes written and bytes to write; at its end they are equal.
+        only_look: make none, only say what would become of it.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class Transcriptions:
         *,
         on_wait: Callable[[str], None] = lambda sentence: None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
+        only_look: bool = False,
     ) -> None:
+        self._only_look = only_look
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._on_progress = on_progress
@@ -42,11 +45,18 @@ class Transcriptions:
         """Whether they are there the next time."""
         return self._cache_dir is not None
 
-    def of(self, file: ModelFile, *, sparing: bool = False) -> Transcription:
-        """The transcription of a file; the arguments and errors are those of ``transcribe``."""
+    def of(self, file: ModelFile) -> Transcription:
+        """The transcription of a file; the errors are those of ``transcribe``."""
         if file.path not in self._made:
-            self._made[file.path] = self._transcribe(file, sparing=sparing)
+            self._made[file.path] = self._transcribe(file, sparing=False)
         return self._made[file.path]
+
+    def prepare(self, file: ModelFile) -> None:
+        """Make sure that there is one, and leave as much of the disk free as it takes; errors as those of ``of``."""
+        if self._only_look and self._cache_dir is not None:
+            check_transcription(file, self._cache_dir / "onnx")
+        elif file.path not in self._made:
+            self._made[file.path] = self._transcribe(file, sparing=True)
 
     def close(self) -> None:
         """Remove what is not kept. Safe to call twice."""

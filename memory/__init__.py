@@ -6,7 +6,38 @@ Knows no engine and no file format; it works on numbers handed to it.
 if __name__ != "edge_spec.memory":
     raise ImportError("import edge_spec.memory, not memory")
 
-from edge_spec.memory.device import Device, Readings, probe
-from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require
+from edge_spec.memory.device import Device, Limit, Readings, limits, probe
+from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require, vocabulary_bytes
+from edge_spec.memory.footprint import Footprint
+from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
+from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
+from edge_spec.memory.planner import STAGES, Candidate, Plan, choose
+from edge_spec.memory.sizes import format_size, parse_size
+from edge_spec.memory.usage import Usage, usage
 
-__all__ = ["Device", "Readings", "kv_cache_bytes", "logits_bytes", "probe", "require"]
+__all__ = [
+    "STAGES",
+    "Candidate",
+    "Device",
+    "Footprint",
+    "Hardware",
+    "HardwareReadings",
+    "Ledger",
+    "Limit",
+    "Line",
+    "Plan",
+    "Readings",
+    "Usage",
+    "choose",
+    "describe",
+    "format_size",
+    "kv_cache_bytes",
+    "limits",
+    "logits_bytes",
+    "parse_size",
+    "probe",
+    "require",
+    "reserve_bytes",
+    "usage",
+    "vocabulary_bytes",
+]

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Device", "Limit", "Readings", "probe"]
+_NO_LIMIT = 1 << 60
+
+__all__ = ["Device", "Limit", "Readings", "limits", "probe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +99,7 @@ class Readings:
 def probe(readings: Readings | None = None) -> Device:
     """Ask the computer what this process may use, now."""
     readings = readings or Readings()
-    bounds = [readings.ram(), *_control_groups(readings.text)]
-    address_space = readings.address_space()
-    if address_space is not None:
-        bounds.append(address_space)
+    bounds = [limit for _, limit in limits(readings)]
     physical, logical = readings.cores()
     total = min(bound.total_bytes for bound in bounds)
     available = min(bound.available_bytes for bound in bounds)
@@ -110,6 +109,18 @@ def probe(readings: Readings | None = None) -> Device:
         n_physical_cores=physical,
         n_logical_cores=logical,
     )
+
+
+def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
+    """Everything that bounds the memory of this process, by name; the machine itself comes first."""
+    readings = readings or Readings()
+    found = [("memory of the machine", readings.ram())]
+    # Version 1 says "no limit" with a very large number.
+    found += [("control group", limit) for limit in _control_groups(readings.text) if limit.total_bytes < _NO_LIMIT]
+    address_space = readings.address_space()
+    if address_space is not None:
+        found.append(("limit on address space", address_space))
+    return found
 
 
 class _Files(NamedTuple):

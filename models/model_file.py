@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
@@ -21,7 +22,8 @@ class ModelFile:
     """A model file, looked at but not loaded.
 
     Attributes:
-        path: the file.
+        path: the file, the first one if there are several.
+        parts: all files that make the model, ``path`` first.
         fingerprint: identity of its content, see ``inspect``; 32 hexadecimal digits.
         architecture: such as ``llama`` or ``qwen2``.
         name: what the file calls itself (printable characters only), else the file name without its ending.
@@ -34,6 +36,8 @@ class ModelFile:
         n_ctx_train: context it was made for; 0 if the file does not say.
         n_vocab: columns of a row of logits.
         sliding_window: how far back layers with a window look; None if there are none.
+        tensors: of all parts.
+        n_merges: pairs that its tokeniser joins; 0 for tokenisers of another kind.
         n_params: number of weights.
         weight_bytes: size of all tensors.
         tensor_types: bytes per tensor type, largest first.
@@ -44,6 +48,7 @@ class ModelFile:
     """
 
     path: Path
+    parts: tuple[Path, ...]
     fingerprint: str
     architecture: str
     name: str
@@ -56,6 +61,8 @@ class ModelFile:
     n_ctx_train: int
     n_vocab: int
     sliding_window: int | None
+    tensors: tuple[TensorInfo, ...] = field(repr=False)
+    n_merges: int
     n_params: int
     weight_bytes: int
     tensor_types: dict[str, int]
@@ -71,26 +78,32 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
     middle: a few megabytes instead of all. Retraining or requantising a tensor changes it; somebody who edits
     single bytes in between goes unnoticed, so it is a cache key and no signature.
 
+    A model that is split into several files is named by the first of them; the others lie beside it.
+
     Raises:
         ModelNotFound, NotAModel, TruncatedModel: see ``read_header``.
-        UnsupportedModel: a GGUF that holds no whole language model.
+        UnsupportedModel: a GGUF that holds no whole language model, or a later part of one.
     """
     header = read_header(path)
-    _refuse_what_is_no_whole_model(header)
-    facts = _Facts(header)
+    headers = (header, *map(read_header, _further_parts(header)))
+    tensors = tuple(tensor for part in headers for tensor in part.tensors)
+    _refuse_what_is_no_whole_model(header, len(tensors))
+    facts = _Facts(header, len(tensors))
     n_layers = facts.required("block_count")
     n_embd = facts.required("embedding_length")
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
     vocabulary = read_vocabulary(header)
-    types = _bytes_per_type(header.tensors)
-    in_layers = _bytes_per_type(tuple(t for t in header.tensors if t.name.startswith("blk.")))
+    types = _bytes_per_type(tensors)
+    in_layers = _bytes_per_type(tuple(t for t in tensors if t.name.startswith("blk.")))
+    merges = header.metadata.get("tokenizer.ggml.merges")
     name = header.metadata.get("general.name")
     template = header.metadata.get("tokenizer.chat_template")
     return ModelFile(
         path=header.path,
-        fingerprint=_fingerprint(header),
+        parts=tuple(part.path for part in headers),
+        fingerprint=_fingerprint(headers),
         architecture=facts.architecture,
         name=(_printable(name) if isinstance(name, str) else "") or header.path.stem,
         n_layers=n_layers,
@@ -100,9 +113,11 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
-        n_vocab=_n_vocab(header, vocabulary, facts),
+        n_vocab=_n_vocab(header, tensors, vocabulary, facts),
         sliding_window=facts.optional("attention.sliding_window", 0) or None,
-        n_params=sum(tensor.n_elements for tensor in header.tensors),
+        tensors=tensors,
+        n_merges=merges.length if isinstance(merges, GGUFArray) else 0,
+        n_params=sum(tensor.n_elements for tensor in tensors),
         weight_bytes=sum(types.values()),
         tensor_types=types,
         quantisation=next(iter(in_layers or types)),
@@ -111,27 +126,36 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
     )
 
 
-def _refuse_what_is_no_whole_model(header: GGUFHeader) -> None:
-    metadata, path = header.metadata, header.path
-    n_parts = metadata.get("split.count", 0)
-    if isinstance(n_parts, int) and n_parts > 1:
+def _further_parts(header: GGUFHeader) -> list[Path]:
+    """The other files of a model that is split, named as llama-gguf-split names them."""
+    n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
+    if type(n_parts) is not int or n_parts < 2:
+        return []
+    name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
+    if number != 0 or name is None or int(name[2]) != n_parts:
         raise UnsupportedModel(
-            f"{path} is one of {n_parts} parts of a model", hint="join them with llama-gguf-split --merge"
+            f"{path} is one of {n_parts} parts of a model", hint=f"give the first one, ...-00001-of-{n_parts:05}.gguf"
         )
+    return [path.with_name(f"{name[1]}-{part:05}-of-{name[2]}.gguf") for part in range(2, n_parts + 1)]
+
+
+def _refuse_what_is_no_whole_model(header: GGUFHeader, n_tensors: int) -> None:
+    metadata, path = header.metadata, header.path
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise UnsupportedModel(
             f"{path} is of type {str(kind)[:32]!r}, not a model", hint="give the model itself"
         )
-    if not header.tensors:
+    if not n_tensors:
         raise UnsupportedModel(f"{path} holds no weights", hint="it may be a vocabulary; get the whole model")
 
 
 class _Facts:
     """The metadata that is named after the architecture, checked as it is read."""
 
-    def __init__(self, header: GGUFHeader) -> None:
+    def __init__(self, header: GGUFHeader, n_tensors: int) -> None:
         self._header = header
+        self._n_tensors = n_tensors
         architecture = header.metadata.get("general.architecture")
         # It will be shown: nothing that could steer a terminal.
         if (
@@ -179,13 +203,15 @@ class _Facts:
         if value is None and default is not None:
             return default
         # The layers themselves bound what is allocated here: a damaged count must not.
-        if n_layers > len(self._header.tensors):
-            raise self._unsupported(f"claims {n_layers} layers and holds {len(self._header.tensors)} tensors")
+        if n_layers > self._n_tensors:
+            raise self._unsupported(f"claims {n_layers} layers and holds {self._n_tensors} tensors")
         return (self._checked(key, value),) * n_layers
 
 
-def _n_vocab(header: GGUFHeader, vocabulary: Vocabulary, facts: _Facts) -> int:
-    embedding = next((t for t in header.tensors if t.name == "token_embd.weight"), None)
+def _n_vocab(
+    header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: Vocabulary, facts: _Facts
+) -> int:
+    embedding = next((t for t in tensors if t.name == "token_embd.weight"), None)
     rows = embedding.shape[-1] if embedding is not None else facts.optional("vocab_size", 0)
     if vocabulary.n_tokens and rows and vocabulary.n_tokens != rows:
         raise UnsupportedModel(
@@ -207,22 +233,24 @@ def _bytes_per_type(tensors: tuple[TensorInfo, ...]) -> dict[str, int]:
     return dict(sorted(types.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _fingerprint(header: GGUFHeader) -> str:
+def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
     from hashlib import blake2b
 
-    state = blake2b(header.file_bytes.to_bytes(8, "little"), digest_size=16)
-    try:
-        with header.path.open("rb") as file:
-            state.update(file.read(header.data_offset))
-            for tensor in header.tensors:
-                n = min(tensor.n_bytes, _SAMPLE_BYTES)
-                file.seek(header.data_offset + tensor.offset + (tensor.n_bytes - n) // 2)
-                sample = file.read(n)
-                if len(sample) < n:
-                    raise truncated(header.path, n - len(sample))
-                state.update(sample)
-    except OSError as error:
-        raise ModelNotFound(
-            f"{header.path} cannot be read ({error.strerror})", hint="was it moved?"
-        ) from error
+    state = blake2b(digest_size=16)
+    for header in parts:
+        state.update(header.file_bytes.to_bytes(8, "little"))
+        try:
+            with header.path.open("rb") as file:
+                state.update(file.read(header.data_offset))
+                for tensor in header.tensors:
+                    n = min(tensor.n_bytes, _SAMPLE_BYTES)
+                    file.seek(header.data_offset + tensor.offset + (tensor.n_bytes - n) // 2)
+                    sample = file.read(n)
+                    if len(sample) < n:
+                        raise truncated(header.path, n - len(sample))
+                    state.update(sample)
+        except OSError as error:
+            raise ModelNotFound(
+                f"{header.path} cannot be read ({error.strerror})", hint="was it moved?"
+            ) from error
     return state.hexdigest()

@@ -60,6 +60,6 @@ def chat_model(
     table: Any, drafter: Any = None, *, policy: Policy | None = None, helpers: Sequence[Any] = (), **model: Any
 ) -> TextModel:
     """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
-    speculator = Speculator(TableModel(table, **model), drafter or NoDrafter(), helpers=helpers)
+    speculator = Speculator(TableModel(table, **model), drafter or NoDrafter(), helpers=lambda: helpers)
     chosen = policy or FixedPolicy(4)
     return TextModel(speculator, lambda: chosen, Speller(), mode="test", chat_template=TEMPLATE)

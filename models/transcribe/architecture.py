@@ -122,6 +122,8 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     if kind is None:
         known = ", ".join(ARCHITECTURES)
         raise _llama_only(file, f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}")
+    if len(file.parts) > 1:
+        raise _llama_only(file, "is split into several files")
     prefix = file.architecture + "."
     known_keys = _KNOWN | set(kind.harmless) | set(_WINDOW if kind.window_every else ())
     for key in header.metadata:

@@ -24,7 +24,7 @@ from edge_spec.models.transcribe.sweep import mark_used, new_part, remove, sweep
 from edge_spec.models.transcribe.turns import Turns
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
-__all__ = ["Transcription", "read_transcription", "transcribe"]
+__all__ = ["Transcription", "check_transcription", "read_transcription", "transcribe"]
 
 VERSION = 3
 """Of what a folder holds and how; another version is made anew."""
@@ -134,6 +134,16 @@ def _found(file: ModelFile, folder: Path) -> Transcription | None:
         return None
     mark_used(folder)
     return found
+
+
+def check_transcription(file: ModelFile, cache_dir: Path) -> None:
+    """Raise what ``transcribe`` would, sparing, as far as that can be told without writing anything."""
+    form = best_form()
+    if _found(file, cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}") is not None:
+        return
+    total = stored_bytes(file, read_network(file, read_header(file.path)), form)
+    existing = next(folder for folder in (cache_dir, *cache_dir.parents) if folder.exists())
+    check_space(file, existing, 2 * total)
 
 
 def read_transcription(folder: Path) -> Transcription | None:

@@ -11,12 +11,24 @@ from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
 from edge_spec.backends.llama.context import LlamaModel
+from edge_spec.backends.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.backends.llama.library import library
 from edge_spec.backends.llama.settings import LlamaSettings
 from edge_spec.backends.llama.weights import LlamaWeights
 from edge_spec.backends.probe import ProbeResult, probe, probe_cached
 
-__all__ = ["LlamaModel", "LlamaSettings", "LlamaWeights", "ProbeResult", "open_llama", "probe"]
+__all__ = [
+    "DryModel",
+    "LlamaModel",
+    "LlamaSettings",
+    "LlamaWeights",
+    "ProbeResult",
+    "listen_to_buffers",
+    "llama_footprint",
+    "loads_mapped",
+    "open_llama",
+    "probe",
+]
 
 _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 

@@ -17,9 +17,29 @@ from edge_spec.backends.state import pack_state, unpack_state
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
 from edge_spec.tree import EMPTY, Tree
 
-__all__ = ["LlamaModel"]
+__all__ = ["LlamaModel", "context_parameters"]
 
 _NO_SLOT, _ABORTED = 1, 2
+
+
+def context_parameters(settings: LlamaSettings) -> Any:
+    """The library's parameters of a context."""
+    params = library().c.llama_context_default_params()
+    n_sequences = settings.max_rows + 1 if settings.trees else 1
+    # Drafts and padding come on top of what the user asked for, always equally many: they must not make
+    # a difference to the text that fits.
+    params.n_ctx = settings.n_ctx + 2 * settings.max_rows
+    params.n_batch = params.n_ubatch = settings.prefill_chunk
+    params.n_seq_max = n_sequences
+    params.kv_unified = settings.trees
+    params.n_outputs_max = max(settings.max_rows, n_sequences)
+    params.n_threads, params.n_threads_batch = settings.threads
+    params.type_k, params.type_v = KV_TYPES[settings.kv_k], KV_TYPES[settings.kv_v]
+    params.flash_attn_type = int(settings.flash_attention)
+    # A window cache reuses cells that a rollback would need again; the full one holds them all.
+    params.swa_full = True
+    params.no_perf = True
+    return params
 
 
 class LlamaModel:
@@ -41,21 +61,8 @@ class LlamaModel:
         self.profile = profile
         self.traits = traits
         self._abort = AbortFlag()
-        n_sequences = settings.max_rows + 1 if settings.trees else 1
-        params = c.llama_context_default_params()
-        # Drafts and padding come on top of what the user asked for, always equally many: they must not make
-        # a difference to the text that fits.
-        params.n_ctx = settings.n_ctx + 2 * settings.max_rows
-        params.n_batch = params.n_ubatch = settings.prefill_chunk
-        params.n_seq_max = n_sequences
-        params.kv_unified = settings.trees
-        params.n_outputs_max = max(settings.max_rows, n_sequences)
-        params.n_threads, params.n_threads_batch = settings.threads
-        params.type_k, params.type_v = KV_TYPES[settings.kv_k], KV_TYPES[settings.kv_v]
-        params.flash_attn_type = int(settings.flash_attention)
-        # A window cache reuses cells that a rollback would need again; the full one holds them all.
-        params.swa_full = True
-        params.no_perf = True
+        params = context_parameters(settings)
+        n_sequences = params.n_seq_max
         self._abort.install(params)
         lib.complaint()
         self._handle: Any = c.llama_init_from_model(weights.handle, params)

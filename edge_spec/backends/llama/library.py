@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
 from types import ModuleType
@@ -36,19 +38,32 @@ class Library:
         self.version: str = llama_cpp.__version__
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
+        self._listener: Callable[[str], None] | None = None
         # The library keeps no reference to the callback: we have to.
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         self.c.llama_backend_init()
         # Which instructions the library was built for and finds here: they decide how it rounds.
         features = self.c.llama_print_system_info()
+        self.features: str = features.decode("ascii", "replace")
         self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
 
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:
             sys.stderr.write(text.decode("utf-8", "replace"))
-        elif level == _ERROR:
+        if self._listener is not None:
+            self._listener(text.decode("utf-8", "replace"))
+        if level == _ERROR and not self.verbose:
             self._errors.append(" ".join(text.decode("utf-8", "replace").split()))
+
+    @contextmanager
+    def listen(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Tell ``listener`` what the library logs meanwhile, which it does in pieces of lines."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
 
     def complaint(self) -> str:
         """What the library last complained about, in one line; forgets it."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
 
@@ -23,19 +24,24 @@ class LlamaWeights:
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
+        mapped: map the file. Where weights are repacked, reading it instead leaves no second copy of them behind in
+            mapped pages.
         vocab_only: load the tokeniser and no weights; no context can be made of it.
 
     Raises:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
     """
 
-    def __init__(self, path: Path, *, repack: bool = True, vocab_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, repack: bool = True, mapped: bool = True, vocab_only: bool = False
+    ) -> None:
         lib = library()
         self._c = lib.c
         self.path = path
         params = self._c.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = repack
+        params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped else self._c.LLAMA_LOAD_MODE_NONE
         params.vocab_only = vocab_only
         lib.complaint()
         self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
@@ -44,6 +50,8 @@ class LlamaWeights:
                 f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
                 hint="check that the file is whole and its architecture is supported",
             )
+        # Copies that were needed while weights were rearranged.
+        trim_heap()
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)

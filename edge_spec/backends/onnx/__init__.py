@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
+from edge_spec.backends.onnx.footprint import onnx_footprint
 from edge_spec.backends.onnx.model import OnnxModel
 from edge_spec.backends.onnx.session import runtime_version
 from edge_spec.backends.onnx.settings import OnnxSettings
@@ -15,7 +16,7 @@ from edge_spec.backends.probe import ProbeResult, probe_cached
 from edge_spec.backends.processor import processor
 from edge_spec.models.transcribe import Transcription
 
-__all__ = ["OnnxModel", "OnnxSettings", "open_onnx"]
+__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx"]
 
 _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 

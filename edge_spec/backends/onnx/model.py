@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.backends.base import Logits, NumericsProfile, Traits
+from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.onnx.caches import Place, new_cache
 from edge_spec.backends.onnx.session import Session
 from edge_spec.backends.onnx.settings import OnnxSettings
@@ -84,6 +85,8 @@ class OnnxModel:
             self._fill(chunk, n_run)
             self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
+            if n > self._settings.max_rows:
+                trim_heap()
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)

@@ -1,0 +1,76 @@
+"""edge-spec doctor: show what this computer has and what bounds it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from edge_spec.memory import Device, Hardware, Limit, describe, format_size, limits, probe, usage
+
+__all__ = ["command"]
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(as_json: bool) -> int:
+    """Show what this computer has, what bounds it, and what edge-spec found to compute with."""
+    device, hardware, bounds = probe(), describe(), limits()
+    libraries = _libraries()
+    if as_json:
+        found = {
+            "device": vars(device),
+            "hardware": vars(hardware),
+            "limits": [{"name": name, **vars(limit)} for name, limit in bounds],
+            "process": vars(usage()),
+            "libraries": libraries,
+        }
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return 0
+    for name, said in (*_of_hardware(hardware), *_of_memory(device, bounds, hardware), *libraries.items()):
+        click.echo(f"{name:<24} {said}")
+    return 0
+
+
+def _of_hardware(hardware: Hardware) -> list[tuple[str, str]]:
+    rows = [("system", hardware.system)]
+    if hardware.board:
+        rows.append(("board", hardware.board))
+    if hardware.processor:
+        rows.append(("processor", hardware.processor))
+    if hardware.n_performance_cores is not None:
+        rows.append(("cores by kind", f"{hardware.n_performance_cores} fast, {hardware.n_efficiency_cores} efficient"))
+    if hardware.features:
+        rows.append(("instructions", " ".join(hardware.features)))
+    if hardware.cache_bytes:
+        rows.append(("caches", ", ".join(f"{name} {size >> 10:,} KiB" for name, size in hardware.cache_bytes.items())))
+    return rows
+
+
+def _of_memory(device: Device, bounds: list[tuple[str, Limit]], hardware: Hardware) -> list[tuple[str, str]]:
+    rows = [("cores", f"{device.n_physical_cores}, {device.n_logical_cores} with hyperthreads")]
+    for name, limit in bounds:
+        rows.append((name, f"{format_size(limit.total_bytes)}, {format_size(max(0, limit.available_bytes))} left"))
+    rows.append(("swap", f"{format_size(hardware.swap_bytes)}, not planned with"))
+    if hardware.unified_memory:
+        rows.append(("unified memory", "shared with the graphics; the physical footprint counts"))
+    rows.append(("usable now", format_size(device.available_bytes)))
+    rows.append(("this process", format_size(usage().resident_bytes)))
+    return rows
+
+
+def _libraries() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from edge_spec.kernels import available
+
+    found: dict[str, str] = {}
+    for package in ("edge-spec", "llama-cpp-python", "onnxruntime"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    missing: Any = available()
+    found["own kernels"] = "built" if missing is None else f"missing: {missing}"
+    return found

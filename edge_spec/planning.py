@@ -1,0 +1,279 @@
+"""From model files and a memory budget to the way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
+from edge_spec.backends.onnx import onnx_footprint
+from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes, vocabulary_bytes
+from edge_spec.models import ModelFile
+from edge_spec.role_settings import llama_settings, onnx_settings
+from edge_spec.speculation import MODES, Mode
+
+__all__ = ["Configuration", "Planner", "note_of", "stage_of"]
+
+_LEAST_N_CTX = 256
+_BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
+"""Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
+
+_KV_TYPES = (("auto", "f16"), ("q8_0", "q8_0"))
+_LAST_KV_TYPES = ("q4_0", "q4_0")
+
+_PROCESS_BYTES = {"llama": 2 << 20, "onnx": 2 << 20}
+"""What an engine's libraries and the interpreter grow by while it runs, beside its models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What a candidate means for the program."""
+
+    mode: Mode
+    settings: LlamaSettings
+
+
+class Planner:
+    """Enumerates the ways to run a family, and chooses one. A context manager: it holds dry models meanwhile.
+
+    Args:
+        files: by role; None where there is no such model.
+        engines: by role.
+        settings: as asked for.
+        fixed: names of the settings that the user gave: these are never changed.
+        base_bytes: what the process holds now.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, ModelFile | None],
+        engines: Mapping[str, str],
+        settings: LlamaSettings,
+        *,
+        fixed: frozenset[str],
+        base_bytes: int,
+    ) -> None:
+        self._files = {role: file for role, file in files.items() if file is not None}
+        self._engines = engines
+        self._settings = settings
+        self._fixed = fixed
+        self._base_bytes = base_bytes
+        self._dry: dict[str, DryModel] = {}
+        self._known: dict[tuple[str, LlamaSettings, bool], Footprint] = {}
+        self._open = ExitStack()
+
+    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = ()) -> Plan:
+        """The best way to run one of ``modes`` within a budget.
+
+        Args:
+            modes: that will do.
+            others: further ones for the thresholds.
+
+        Raises:
+            BudgetExceeded: nothing fits; the error names what the budget would have to be, and for what.
+            SettingsError: what the user fixed contradicts the model.
+        """
+        target = self._files["target"]
+        least = self.thresholds((*modes, *others, MODES["off"]), budget_bytes)
+        levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
+        try:
+            return choose(levels, budget_bytes, thresholds=least, what=target.path.name)
+        except BudgetExceeded as error:
+            nearest = self._nearest(budget_bytes)
+            if nearest is None:
+                raise
+            raise BudgetExceeded(
+                f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
+                hint=f"{nearest.described} would fit; {error.hint}",
+            ) from None  # fmt: skip
+
+    def thresholds(self, modes: Sequence[Mode], budget_bytes: int) -> dict[str, int]:
+        """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it."""
+        *_, smallest = self._texts()
+        found: dict[str, int] = {}
+        for mode in modes:
+            needed = min(
+                self._asked_if_near(mode, settings, budget_bytes).needed_bytes
+                for settings in self._speeds(smallest, smallest_only=True)
+            )
+            stages = ["fits"] if stage_of(mode) == "plain" else ["fits", stage_of(mode)]
+            for stage in stages:
+                found[stage] = min(needed, found.get(stage, needed))
+        return {name: found[name] for name in ("fits", "tables", "drafter", "hierarchy") if name in found}
+
+    def _nearest(self, budget_bytes: int) -> Candidate | None:
+        """What would fit if nothing but the files were fixed."""
+        free = Planner(
+            self._files, self._engines, LlamaSettings(n_ctx=max(_LEAST_N_CTX, min(4096, self._settings.n_ctx))),
+            fixed=frozenset(), base_bytes=self._base_bytes,
+        )  # fmt: skip
+        with free:
+            modes = [mode for mode in MODES.values() if set(mode.needs) <= self._files.keys()]
+            for settings in free._texts():
+                fitting = [c for c in free._level(modes, settings, budget_bytes) if c.needed_bytes <= budget_bytes]
+                if fitting:
+                    return max(fitting, key=lambda candidate: (candidate.speed, -candidate.needed_bytes))
+        return None
+
+    def _texts(self) -> Iterator[LlamaSettings]:
+        """Settings that make a difference to the text: as asked for, then with less and less context and precision."""
+        asked = self._settings
+        sizes = [asked.n_ctx]
+        while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
+            sizes.append(sizes[-1] // 2)
+        kinds: list[tuple[str, str]] = [(asked.kv_k, asked.kv_v)]
+        quantised = self._engines["target"] == "llama" and asked.flash_attention
+        if quantised and not self._fixed & {"kv_k", "kv_v"}:
+            kinds += [kind for kind in _KV_TYPES if kind not in kinds]
+        possible = [
+            replace(asked, n_ctx=n_ctx, kv_k=keys, kv_v=values)
+            for n_ctx in sizes for keys, values in kinds
+        ]  # fmt: skip
+        if len(kinds) > 1:
+            possible += [replace(asked, n_ctx=n, kv_k=_LAST_KV_TYPES[0], kv_v=_LAST_KV_TYPES[1]) for n in sizes[-2:]]
+        yield asked
+        yield from (settings for settings in possible if settings != asked and self._possible(settings))
+
+    def _possible(self, settings: LlamaSettings) -> bool:
+        try:
+            for role, file in self._files.items():
+                if self._engines[role] == "llama":
+                    _kv_bytes(file, settings.for_heads(file.head_dim_k))
+        except SettingsError:
+            return False
+        return True
+
+    def _speeds(self, settings: LlamaSettings, *, smallest_only: bool = False) -> Iterator[LlamaSettings]:
+        """Settings that make a difference to speed and memory alone, fastest first."""
+        batches = [(settings.prefill_chunk, settings.max_rows)]
+        if not self._fixed & {"prefill_chunk", "max_rows"}:
+            batches += [batch for batch in _BATCHES if batch not in batches]
+        if smallest_only:
+            batches = batches[-1:]
+        repacks = [settings.repack]
+        if "repack" not in self._fixed and "llama" in self._engines.values():
+            repacks.append(not settings.repack)
+        for chunk, rows in batches:
+            for repack in repacks:
+                yield replace(settings, prefill_chunk=chunk, max_rows=rows, repack=repack)
+
+    def _level(self, modes: Sequence[Mode], text: LlamaSettings, budget_bytes: int) -> list[Candidate]:
+        """Everything that writes the same text but for rounding."""
+        return [self._asked_if_near(mode, settings, budget_bytes) for settings in self._speeds(text) for mode in modes]
+
+    def _asked_if_near(self, mode: Mode, settings: LlamaSettings, budget_bytes: int) -> Candidate:
+        """A candidate, which the library is not asked about where it is hopeless: contexts can be of any size."""
+        rough = self._candidate(mode, settings, dry=False)
+        floor = rough.held_bytes - sum(part.compute_bytes for part in rough.parts.values())
+        return rough if floor > budget_bytes else self._candidate(mode, settings)
+
+    def _candidate(self, mode: Mode, settings: LlamaSettings, *, dry: bool = True) -> Candidate:
+        roles = ("target", *mode.needs)
+        parts: dict[str, Footprint] = {}
+        seen: set[str] = set()
+        for role in roles:
+            trees = mode.target_trees if role == "target" else mode.name != "sequence"
+            part = self._footprint(role, settings, trees=trees, dry=dry)
+            key = f"{self._engines[role]} {self._files[role].fingerprint}"
+            if key in seen:  # weights of one file are shared
+                part = replace(part, mapped_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
+            seen.add(key)
+            parts[role] = part
+        target = self._files["target"]
+        engines = {self._engines[role] for role in roles} | {"llama"}
+        shown = settings.for_heads(target.head_dim_k)
+        llama = self._engines["target"] == "llama"
+        choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
+        if llama:
+            choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
+        choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
+        if llama:
+            choices |= {"weights": "repacked" if settings.repack and parts["target"].repacked_bytes else "mapped"}
+        return Candidate(
+            choices=choices,
+            stage=stage_of(mode),
+            base_bytes=self._base_bytes + sum(_PROCESS_BYTES[engine] for engine in engines),
+            parts=parts,
+            speed=_speed(mode, settings, parts),
+            configuration=Configuration(mode=mode, settings=settings),
+        )
+
+    def _footprint(self, role: str, settings: LlamaSettings, *, trees: bool, dry: bool) -> Footprint:
+        file = self._files[role]
+        own = llama_settings(role, file, settings, trees=trees)
+        key = (role, own, dry)
+        if key not in self._known:
+            if self._engines[role] == "onnx":
+                found = onnx_footprint(file, onnx_settings(role, file, settings, trees=trees))
+                if role == "target":  # llama.cpp turns text into tokens
+                    tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
+                    found = replace(found, vocabulary_bytes=tables)
+            else:
+                found = llama_footprint(file, own, dry=self._dry_model(role) if dry else None)
+            self._known[key] = found
+        return self._known[key]
+
+    def _dry_model(self, role: str) -> DryModel:
+        if role not in self._dry:
+            self._dry[role] = self._open.enter_context(DryModel(self._files[role]))
+        return self._dry[role]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
+def stage_of(mode: Mode) -> str:
+    """What a mode costs memory for, see ``edge_spec.memory.STAGES``."""
+    if not mode.needs:
+        return "plain" if mode.limit == 0 else "tables"
+    return "hierarchy" if "middle" in mode.needs else "drafter"
+
+
+def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint]) -> float:
+    """Tokens per second up to a factor: a simple model until this device's curves are measured.
+
+    A decode takes as long as its weights take to be read; mapped ones are computed in a slower layout. A round of a
+    drafter costs three of its decodes and 1.3 of the target's, and brings 1.8 tokens; a table brings 4 % for nothing.
+    """
+    target = parts["target"]
+    seconds = target.weight_bytes * (1.0 if settings.repack else 1.5)
+    drafts = sum(part.weight_bytes for role, part in parts.items() if role != "target")
+    gain = {"plain": 1.0, "tables": 1.04, "drafter": 1.8 / (1.3 + 3 * drafts / max(1, target.weight_bytes)),
+            "hierarchy": 1.9 / (1.3 + 4 * drafts / max(1, target.weight_bytes))}[stage_of(mode)]  # fmt: skip
+    if mode.adapts:  # what does not pay is left out
+        gain = max(1.0, gain)
+    # Reading a prompt in smaller pieces reads the weights more often.
+    return gain / max(1, seconds) * (1 - 4 / settings.prefill_chunk)
+
+
+def _kv_bytes(file: ModelFile, settings: LlamaSettings) -> int:
+    return kv_cache_bytes(
+        n_ctx=settings.n_ctx, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
+        head_dim_v=file.head_dim_v, type_k=settings.kv_k, type_v=settings.kv_v,
+    )  # fmt: skip
+
+
+def note_of(plan: Plan, asked: LlamaSettings, wished: Sequence[Mode]) -> list[str]:
+    """Sentences about what the plan leaves out of what was wished for."""
+    chosen: Configuration = plan.chosen.configuration
+    notes = []
+    budget = f"to fit {format_size(plan.budget_bytes)}"
+    if chosen.mode is not wished[0]:
+        notes.append(f"speculation is {chosen.mode.name!r} instead of {wished[0].name!r} {budget}")
+    for name, what in (("n_ctx", "the context is"), ("kv_k", "keys are cached as"), ("kv_v", "values are cached as"),
+                       ("prefill_chunk", "prompts are read in pieces of")):  # fmt: skip
+        value = getattr(chosen.settings, name)
+        if value != getattr(asked, name):
+            notes.append(f"{what} {value} instead of {getattr(asked, name)} {budget}")
+    if asked.repack and not chosen.settings.repack:
+        notes.append(f"weights stay mapped, which is slower, {budget}")
+    return notes

@@ -1,0 +1,155 @@
+"""What somebody wants to load, checked, and how it is planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edge_spec.backends.llama import LlamaSettings
+from edge_spec.backends.llama.library import library
+from edge_spec.backends.onnx.session import runtime_version
+from edge_spec.budget import Budget
+from edge_spec.engines import AUTO, engines_of, refuse_idle_settings, settle_engines
+from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.memory import Plan
+from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.planning import Planner
+from edge_spec.policy import Policy
+from edge_spec.requirements import require_path, require_whole
+from edge_spec.speculation import MODES, Mode, mode_of, require_models
+from edge_spec.transcriptions import Transcriptions
+
+__all__ = ["Request", "StrPath", "given_roles", "request_of"]
+
+StrPath = str | os.PathLike[str]
+
+_DEFAULT_N_CTX = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be loaded.
+
+    Attributes:
+        files: by role.
+        engines: by role; ``auto`` until ``settled``.
+        asked: settings of engines that were asked for, by name.
+        settings: all of them.
+        fixed: names of those that a plan must not change.
+        modes: ways to speculate that will do, best first.
+        notes: sentences that the user should know.
+    """
+
+    files: Mapping[str, ModelFile]
+    engines: Mapping[str, str]
+    asked: Mapping[str, Any]
+    settings: LlamaSettings
+    fixed: frozenset[str]
+    modes: Sequence[Mode]
+    notes: tuple[str, ...] = ()
+
+    def load_libraries(self) -> None:
+        """So that what they take is counted before the rest is planned."""
+        library()
+        if {"onnx", AUTO} & set(self.engines.values()):
+            runtime_version()
+
+    def settled(self, transcriptions: Transcriptions, budget: Budget) -> Request:
+        """With an engine for every role that left it open.
+
+        ONNX Runtime's caches are larger: where memory has room for more context with llama.cpp, that is what runs it.
+        """
+
+        def n_ctx_on(engines: Mapping[str, str]) -> int:
+            try:
+                return int(replace(self, engines=engines).plan(budget).chosen.configuration.settings.n_ctx)
+            except BudgetExceeded:
+                return 0
+
+        engines, notes = settle_engines(self.engines, self.files, self.asked, transcriptions, n_ctx_on=n_ctx_on)
+        return replace(self, engines=engines, notes=(*self.notes, *notes))
+
+    def plan(self, budget: Budget) -> Plan:
+        """The best way to run it within a budget; see ``Planner.plan``."""
+        with Planner(
+            self.files, self.engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes
+        ) as planner:
+            return planner.plan(self.modes, budget.budget_bytes)
+
+
+def request_of(
+    model: StrPath = "demo",
+    *,
+    draft: StrPath | None = None,
+    middle: StrPath | None = None,
+    speculation: str | Mode = "auto",
+    engine: str = "auto",
+    draft_engine: str | None = None,
+    middle_engine: str | None = None,
+    draft_limit: int | None = None,
+    policy: Policy | None = None,
+    n_ctx: int | None = None,
+    **llama: Any,
+) -> Request:
+    """A request of arguments of ``load``; only headers of files are read.
+
+    Raises:
+        ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
+    """
+    for name, value in (("model", model), ("draft", draft), ("middle", middle)):
+        if value is not None:
+            require_path(name, value)
+    family = resolve_family(model)
+    paths = {
+        "target": family.target,
+        "draft": resolve(draft) if draft is not None else family.draft,
+        "middle": resolve(middle) if middle is not None else family.middle,
+    }
+    given = given_roles(paths["draft"], paths["middle"])
+    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
+    require_models(mode, given)
+    roles = ("target", *mode.needs)
+    engines = engines_of(engine, draft_engine, middle_engine)
+    refuse_idle_settings(engines, roles, llama)
+    files = {role: inspect(path) for role, path in paths.items() if role in roles and path is not None}
+    target = files["target"]
+    for role in mode.needs:
+        check_pair(target, files[role])
+    settings = _settings(n_ctx, target, llama)
+    if draft_limit is not None:
+        require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
+    notes = []
+    if 0 < target.n_ctx_train < settings.n_ctx:
+        notes.append(f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}")
+    return Request(
+        files=files,
+        engines={role: engines[role] for role in roles},
+        asked=llama,
+        settings=settings,
+        fixed=frozenset(llama) | (frozenset(("n_ctx",)) if n_ctx is not None else frozenset()),
+        modes=_fallbacks(mode) if speculation == "auto" and policy is None else [mode],
+        notes=tuple(notes),
+    )
+
+
+def given_roles(draft: StrPath | None, middle: StrPath | None) -> frozenset[str]:
+    """Roles of the smaller models that are given."""
+    return frozenset(role for role, path in (("draft", draft), ("middle", middle)) if path is not None)
+
+
+def _fallbacks(mode: Mode) -> list[Mode]:
+    """What ``auto`` may fall back to where there is no memory for the first, best first."""
+    tables = mode_of("auto", given=frozenset())
+    return [mode, *([tables] if mode.needs else []), MODES["off"]]
+
+
+def _settings(n_ctx: int | None, target: ModelFile, llama: Mapping[str, Any]) -> LlamaSettings:
+    known = sorted(LlamaSettings.__dataclass_fields__)
+    unknown = sorted(set(llama) - set(known))
+    if unknown:
+        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}")
+    if n_ctx is None:
+        n_ctx = min(target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+    return LlamaSettings(n_ctx=n_ctx, **llama)

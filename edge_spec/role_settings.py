@@ -1,0 +1,42 @@
+"""How each model of a family is run: the target as asked, the smaller ones as their role wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edge_spec.backends.llama import LlamaSettings
+from edge_spec.backends.onnx import OnnxSettings
+from edge_spec.backends.onnx.settings import KV_KINDS
+from edge_spec.models import ModelFile
+
+__all__ = ["llama_settings", "onnx_settings"]
+
+_SMALL_PARAMS = 20_000_000
+"""Below this many parameters a second thread costs more in waiting than it computes."""
+
+
+def llama_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: bool) -> LlamaSettings:
+    """Settings of a role's model on llama.cpp; the smaller models get the target's context and their own threads."""
+    settings = replace(asked, trees=trees)
+    if role != "target":
+        n, n_batch = asked.n_threads, asked.n_threads_batch
+        if file.n_params < _SMALL_PARAMS:
+            n = n_batch = 1
+        settings = replace(settings, exact=False, n_threads=n, n_threads_batch=n_batch)
+    return settings.for_heads(file.head_dim_k)
+
+
+def onnx_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: bool) -> OnnxSettings:
+    """The same for ONNX Runtime, whose cache holds halves only where the user wants them for keys and values alike."""
+    own = llama_settings(role, file, asked, trees=trees)
+    return OnnxSettings(
+        n_ctx=own.n_ctx,
+        n_threads=own.n_threads,
+        kv=asked.kv_k if asked.kv_k == asked.kv_v and asked.kv_k in KV_KINDS else "f32",
+        prefill_chunk=own.prefill_chunk,
+        max_rows=own.max_rows,
+        trees=trees,
+        exact=own.exact,
+        # Drafters take turns with the target on the same cores.
+        spin=role == "target",
+    )

@@ -1,0 +1,171 @@
+"""What kind of computer this is, as far as it decides about memory and speed."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Hardware", "HardwareReadings", "describe"]
+
+_FEATURES = (
+    "sse3", "ssse3", "sse4_1", "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16",
+    "amx_int8", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "rvv",
+)  # fmt: skip
+_APPLE = {"FEAT_DotProd": "asimddp", "FEAT_I8MM": "i8mm", "FEAT_BF16": "bf16", "FEAT_FP16": "asimdhp", "FEAT_SME": "sme"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """A computer.
+
+    Attributes:
+        system: operating system and architecture, such as ``Linux aarch64``.
+        processor: as it names itself; empty if it does not.
+        board: the model of a single-board computer, such as ``Raspberry Pi 5 Model B Rev 1.0``; empty on others.
+        features: instruction sets that matter to a matrix product, in a fixed order.
+        cache_bytes: by name (``L1d``, ``L2``, ``L3``) the size of one such cache; empty where unknown.
+        n_performance_cores, n_efficiency_cores: where the processor has two kinds; else None.
+        swap_bytes: in all. Nothing is planned to be in it.
+        unified_memory: whether processor and graphics share their memory, as on Apple Silicon.
+    """
+
+    system: str
+    processor: str = ""
+    board: str = ""
+    features: tuple[str, ...] = ()
+    cache_bytes: dict[str, int]
+    n_performance_cores: int | None = None
+    n_efficiency_cores: int | None = None
+    swap_bytes: int = 0
+    unified_memory: bool = False
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _sysctl(name: str) -> str | None:
+    if sys.platform != "darwin":
+        return None
+    try:
+        done = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() or None
+
+
+def _swap() -> int:
+    import psutil
+
+    try:
+        return int(psutil.swap_memory().total)
+    except (OSError, RuntimeError):  # systems that hide it
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareReadings:
+    """How the computer is asked. Tests hand in their own.
+
+    Attributes:
+        text: the content of a system file; None if it cannot be read.
+        sysctl: macOS's answer to a name; None where there is none.
+        swap: bytes of swap.
+        system, machine: as ``platform`` says.
+    """
+
+    text: Callable[[str], str | None] = _text
+    sysctl: Callable[[str], str | None] = _sysctl
+    swap: Callable[[], int] = _swap
+    system: Callable[[], str] = platform.system
+    machine: Callable[[], str] = platform.machine
+
+
+def describe(readings: HardwareReadings | None = None) -> Hardware:
+    """Ask the computer what it is."""
+    readings = readings or HardwareReadings()
+    system, machine = readings.system(), readings.machine()
+    cpuinfo = readings.text("/proc/cpuinfo") or ""
+    kinds = _core_kinds(readings)
+    return Hardware(
+        system=f"{system} {machine}".strip(),
+        processor=_field(cpuinfo, "model name") or readings.sysctl("machdep.cpu.brand_string") or "",
+        board=(readings.text("/proc/device-tree/model") or "").strip("\0\n ")[:128],
+        features=_features(cpuinfo, readings),
+        cache_bytes=_caches(readings),
+        n_performance_cores=kinds[0],
+        n_efficiency_cores=kinds[1],
+        swap_bytes=readings.swap(),
+        unified_memory=system == "Darwin" and machine == "arm64",
+    )
+
+
+def _field(cpuinfo: str, name: str) -> str:
+    found = re.search(rf"^{name}\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _features(cpuinfo: str, readings: HardwareReadings) -> tuple[str, ...]:
+    found = set((_field(cpuinfo, "flags") or _flags_of_arm(cpuinfo)).split())
+    found |= {ours for theirs, ours in _APPLE.items() if readings.sysctl(f"hw.optional.arm.{theirs}") == "1"}
+    return tuple(feature for feature in _FEATURES if feature in found)
+
+
+def _flags_of_arm(cpuinfo: str) -> str:
+    found = re.search(r"^Features\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _caches(readings: HardwareReadings) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for index in range(8):
+        folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
+        level, kind, size = (readings.text(f"{folder}/{name}") for name in ("level", "type", "size"))
+        n_bytes = re.fullmatch(r"(\d{1,9})([KM]?)", (size or "").strip(), re.ASCII)
+        if level is None or n_bytes is None or (kind or "").strip() == "Instruction":
+            continue
+        name = f"L{level.strip()[:1]}" + ("d" if (kind or "").strip() == "Data" else "")
+        sizes[name] = int(n_bytes[1]) << {"": 0, "K": 10, "M": 20}[n_bytes[2]]
+    for name, key in (("L1d", "hw.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize"), ("L3", "hw.l3cachesize")):
+        value = readings.sysctl(key)
+        if value is not None and value.isdigit() and int(value):
+            sizes.setdefault(name, int(value))
+    return sizes
+
+
+def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
+    fast, slow = (readings.sysctl(f"hw.perflevel{level}.physicalcpu") for level in (0, 1))
+    if fast is not None and slow is not None and fast.isdigit() and slow.isdigit():
+        return int(fast), int(slow)
+    lists = [readings.text(f"/sys/devices/{kind}/cpus") for kind in ("cpu_core", "cpu_atom")]  # Intel's hybrids
+    if all(lists):
+        performance, efficiency = (_count(text or "") for text in lists)
+        return performance, efficiency
+    capacities: list[int] = []  # Arm's big and little ones, relative to the largest
+    for cpu in range(1024):
+        text = readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity")
+        if text is None or not text.strip().isdigit():
+            break
+        capacities.append(int(text))
+    if len(set(capacities)) > 1:
+        most = max(capacities)
+        return sum(c == most for c in capacities), sum(c < most for c in capacities)
+    return None, None
+
+
+def _count(text: str) -> int:
+    """How many processors ``0-3,8`` names."""
+    total = 0
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            total += int(last or first) - int(first) + 1
+    return total

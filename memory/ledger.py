@@ -1,0 +1,164 @@
+"""Who holds which bytes: every byte has an owner and a line, and all lines together have a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edge_spec.errors import BudgetExceeded
+from edge_spec.memory.sizes import format_size
+from edge_spec.memory.usage import Usage
+
+__all__ = ["Ledger", "Line", "reserve_bytes"]
+
+_LEAST_RESERVE = 8 << 20
+_RESERVE_SHARE = 50
+"""The reserve is a fiftieth, and at least 8 MiB: what predictions may err by."""
+
+
+def reserve_bytes(held_bytes: int) -> int:
+    """What is kept free beside so much that is held."""
+    return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One entry.
+
+    Attributes:
+        owner: who holds it: ``target``, ``draft``, ``middle``, ``process``, or a session's name.
+        name: what it is, such as ``KV cache``.
+        predicted_bytes: what was planned for.
+        measured_bytes: what the engine or the system said; None while nobody did.
+    """
+
+    owner: str
+    name: str
+    predicted_bytes: int
+    measured_bytes: int | None = None
+
+
+class Ledger:
+    """Lines under one limit. Usable from any thread.
+
+    Args:
+        budget_bytes: what everything together, the reserve included, may take; None for no limit.
+        reserve: of these, kept free.
+    """
+
+    def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0) -> None:
+        if reserve < 0 or (budget_bytes is not None and budget_bytes < reserve):
+            raise ValueError(f"a budget of {budget_bytes} with a reserve of {reserve}")
+        self.budget_bytes = budget_bytes
+        self.reserve_bytes = reserve
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._growth: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    def __iter__(self) -> Iterator[Line]:
+        with self._lock:
+            return iter(tuple(self._lines.values()))
+
+    @property
+    def held_bytes(self) -> int:
+        """The sum of all lines: the only place where they are summed."""
+        return sum(line.predicted_bytes for line in self)
+
+    @property
+    def left_bytes(self) -> int | None:
+        """What can still be claimed; None if there is no limit."""
+        if self.budget_bytes is None:
+            return None
+        return max(0, self.budget_bytes - self.reserve_bytes - self.held_bytes)
+
+    def claim(self, owner: str, name: str, n_bytes: int, *, hint: str = "") -> None:
+        """Enter a line, or add to it, before the memory is asked for.
+
+        Raises:
+            BudgetExceeded: not so much is left; nothing was entered.
+        """
+        self.claim_all(owner, {name: n_bytes}, hint=hint)
+
+    def claim_all(self, owner: str, lines: Mapping[str, int], *, hint: str = "") -> None:
+        """Enter several lines, all or none; see ``claim``."""
+        if any(n_bytes < 0 for n_bytes in lines.values()):
+            raise ValueError(f"{owner} claims {dict(lines)}")
+        with self._lock:
+            left = self.left_bytes
+            wanted = sum(lines.values())
+            if left is not None and wanted > left:
+                what = next(iter(lines)) if len(lines) == 1 else "memory"
+                raise BudgetExceeded(
+                    f"the {owner}'s {what}", needed_bytes=wanted, allowed_bytes=left,
+                    hint=hint or "raise --memory, or ask for less",
+                )  # fmt: skip
+            for name, n_bytes in lines.items():
+                known = self._lines.get((owner, name))
+                old = known.predicted_bytes if known is not None else 0
+                self._lines[owner, name] = Line(owner=owner, name=name, predicted_bytes=old + n_bytes)
+
+    def measure(self, owner: str, name: str, n_bytes: int) -> None:
+        """Write down what a line really takes; lines that nobody claimed are none of ours."""
+        with self._lock:
+            line = self._lines.get((owner, name))
+            if line is not None:
+                self._lines[owner, name] = replace(line, measured_bytes=n_bytes)
+
+    def note_growth(self, owner: str, n_bytes: int) -> None:
+        """Write down by how much the process grew while an owner's things were loaded; may be below 0."""
+        with self._lock:
+            self._growth[owner] = n_bytes
+
+    def release(self, owner: str, name: str | None = None) -> int:
+        """Strike out a line, or all of an owner; returns the bytes that can be claimed again."""
+        with self._lock:
+            gone = [key for key in self._lines if key[0] == owner and name in (None, key[1])]
+            return sum(self._lines.pop(key).predicted_bytes for key in gone)
+
+    def check_integrity(self) -> None:
+        """Every line is under its own name and not negative, and together they respect the limit.
+
+        Raises:
+            AssertionError: the books are wrong, which is a mistake in this program.
+        """
+        with self._lock:
+            for (owner, name), line in self._lines.items():
+                assert (line.owner, line.name) == (owner, name), line
+                assert line.predicted_bytes >= 0, line
+            if self.budget_bytes is not None:
+                assert self.held_bytes + self.reserve_bytes <= self.budget_bytes, self.report()
+
+    def report(self, usage: Usage | None = None) -> dict[str, Any]:
+        """Everything as JSON can hold it; with what the process holds, if that is handed in."""
+        lines = tuple(self)
+        found: dict[str, Any] = {
+            "budget_bytes": self.budget_bytes,
+            "reserve_bytes": self.reserve_bytes,
+            "held_bytes": sum(line.predicted_bytes for line in lines),
+            "lines": [vars(line).copy() for line in lines],
+            "growth_bytes": dict(self._growth),
+        }
+        if usage is not None:
+            found["process"] = vars(usage).copy()
+        return found
+
+    def table(self, usage: Usage | None = None) -> str:
+        """Everything as text, one line per entry."""
+        rows = [
+            (line.owner, line.name, format_size(line.predicted_bytes),
+             "" if line.measured_bytes is None else format_size(line.measured_bytes))
+            for line in self
+        ]  # fmt: skip
+        rows.append(("", "reserve", format_size(self.reserve_bytes), ""))
+        resident = "" if usage is None else format_size(usage.resident_bytes)
+        rows.append(("", "together", format_size(self.held_bytes + self.reserve_bytes), resident))
+        if self.budget_bytes is not None:
+            rows.append(("", "budget", format_size(self.budget_bytes), ""))
+        rows.insert(0, ("owner", "line", "planned", "measured"))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}".rstrip()
+            for row in rows
+        )

@@ -1,0 +1,44 @@
+"""Sizes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from edge_spec.errors import SettingsError
+
+__all__ = ["format_size", "parse_size"]
+
+_UNITS = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "ki": 1 << 10, "kib": 1 << 10, "kb": 1000,
+    "m": 1 << 20, "mi": 1 << 20, "mib": 1 << 20, "mb": 1000**2,
+    "g": 1 << 30, "gi": 1 << 30, "gib": 1 << 30, "gb": 1000**3,
+    "t": 1 << 40, "ti": 1 << 40, "tib": 1 << 40, "tb": 1000**4,
+}  # fmt: skip
+_MOST = 1 << 60
+
+
+def parse_size(text: str | int, *, name: str = "--memory") -> int:
+    """Bytes from ``2GiB``, ``2GB``, ``512MiB``, ``1.5g`` or plain bytes; a lone letter counts in powers of 1,024.
+
+    Raises:
+        SettingsError: it is no size, or not more than 0.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        n_bytes = text
+    else:
+        found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *([a-z]{0,3})", str(text).strip().lower(), re.ASCII)
+        if found is None or found[2] not in _UNITS:
+            raise SettingsError(f"{name} is {str(text)[:32]!r} and no size", hint="write it like 2GiB, 512MiB or 1.5g")
+        whole, _, part = found[1].partition(".")
+        unit = _UNITS[found[2]]
+        n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
+    if not 0 < n_bytes <= _MOST:
+        raise SettingsError(f"{name} is {str(text)[:32]} and holds nothing", hint="write it like 2GiB, 512MiB or 1.5g")
+    return n_bytes
+
+
+def format_size(n_bytes: int) -> str:
+    """MiB, or GiB from ten of them on, rounded up: what is printed is enough."""
+    mib = -(-n_bytes // (1 << 20))
+    return f"{mib:,} MiB" if mib < 10 << 10 else f"{mib / 1024:.1f} GiB"
