@@ -254,6 +254,19 @@ def test_tokens_without_text_or_beyond_the_vocabulary_are_not_allowed(weights: C
             assert may[token] == vocabulary.ends(token)
 
 
+def test_asking_about_all_tokens_says_what_asking_about_each_says(weights: Callable[[str], LlamaWeights]) -> None:
+    vocabulary = weights("target")
+    for text in (FORM, "root ::= [äöü東-語]+ | [0-9]*", r'root ::= "\u00e9" [^a-z]*'):
+        state = LlamaGrammar(vocabulary, text).start()
+        for _ in range(4):
+            everything = state.allowed(range(vocabulary.n_vocab))
+            assert [state.allowed([token])[0] for token in range(vocabulary.n_vocab)] == everything
+            following = state.after(max(token for token, may in enumerate(everything) if may))
+            if following is None:
+                break
+            state = following
+
+
 def test_the_end_is_forced_where_nothing_else_is_left(weights: Callable[[str], LlamaWeights]) -> None:
     vocabulary = weights("target")
     forced = LlamaGrammar(vocabulary, 'root ::= "yes"').start().forced(9)
@@ -283,7 +296,7 @@ BAD = {
     'root ::= "a"\nroot ::= "b"': "line 2: rule 'root' is defined twice",
     "root ::= " + "(" * 500 + '"a"' + ")" * 500: "nested deeper",
     'root ::= "a\0"': "NUL",
-    'root ::= <|no-such-token|> "a"': "llama.cpp does not take",
+    'root ::= <|no-such-token|> "a"': "line 1: tokens such as .* are not supported",
 }
 
 

@@ -24,9 +24,9 @@ def valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
-def test_what_is_written_is_valid_and_the_same_in_every_mode(probe_cache: Path) -> None:
+def test_what_is_written_is_valid_and_the_same_with_and_without_drafts(probe_cache: Path) -> None:
     texts: dict[str, list[str]] = {}
-    for mode in ("off", "ngram", "hierarchy"):
+    for mode in ("off", "hierarchy"):
         with edge_spec.load(speculation=mode, n_ctx=768, cache_dir=probe_cache, n_threads=1) as model:
             texts[mode] = []
             for seed, schema in enumerate(SCHEMAS.values()):
@@ -34,13 +34,13 @@ def test_what_is_written_is_valid_and_the_same_in_every_mode(probe_cache: Path) 
                 texts[mode].append(reply.read())
                 assert reply.finish_reason == "eos", reply.text
                 assert valid(reply.text, schema)
-    assert texts["ngram"] == texts["off"] == texts["hierarchy"]
+    assert texts["off"] == texts["hierarchy"]
 
 
 @pytest.mark.parametrize("rules", [integers, numbers])
 def test_numbers_keep_their_bounds_and_no_others(rules: Any) -> None:
     chance = random.Random(1)
-    for _ in range(600):
+    for _ in range(250):
         low = chance.randint(-1200, 1200)
         high = low + chance.randint(-3, chance.choice([3, 40, 3000]))
         bounds: dict[str, int] = {}

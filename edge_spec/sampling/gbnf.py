@@ -117,7 +117,9 @@ class _Reader:
             elif kind == "name":
                 self._place += 1
                 items.append(_Item(found, line))
-            elif kind in ("text", "set", "any", "token"):
+            elif kind == "token":
+                _fail(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
+            elif kind in ("text", "set", "any"):
                 self._place += 1
                 _check_characters(kind, found, line)
                 items.append(_Item(None, line, optional=found == '""'))

@@ -21,6 +21,10 @@ _BYTES_PER_TOKEN = 8
 """How far ahead forced text is looked for, per token that is wanted."""
 
 
+_MANY = 1024
+"""Where more tokens are asked about, it pays to ask about single bytes first."""
+
+
 class LlamaGrammar:
     """A grammar over a vocabulary.
 
@@ -72,12 +76,22 @@ class _State:
         self._c.llama_sampler_free(self._handle)
 
     def allowed(self, tokens: Sequence[int]) -> list[bool]:
-        ids = np.asarray(tokens, dtype=np.int64)
-        speaking = self._weights.speaking
+        weights = self._weights
+        ids = np.arange(len(tokens)) if tokens == range(len(tokens)) else np.asarray(tokens, dtype=np.int64)
         may = np.zeros(ids.size, dtype=np.bool_)
-        may[ids < speaking.size] = speaking[ids[ids < speaking.size]]
+        known = ids < weights.n_vocab
+        may[known] = weights.speaking[ids[known]]
+        if ids.size > _MANY:
+            # No token may come whose first byte may not.
+            begins = np.ones(256, dtype=np.bool_)
+            begins[list(weights.single_bytes.values())] = self._apply(self._handle, self._single_bytes)
+            may[may] = begins[weights.first_bytes[ids[may]]] | weights.ending[ids[may]]
         may[may] = self._apply(self._handle, ids[may])
         return may.tolist()
+
+    @property
+    def _single_bytes(self) -> npt.NDArray[np.int64]:
+        return np.fromiter(self._weights.single_bytes, dtype=np.int64)
 
     def after(self, token: int) -> _State | None:
         if self._weights.ends(token):
@@ -88,8 +102,7 @@ class _State:
 
     def forced(self, most: int) -> list[int]:
         # If only one byte may come next, it has to. Tokens of one byte ask about each.
-        known = self._weights.single_bytes
-        ids = np.fromiter(known, dtype=np.int64)
+        known, ids = self._weights.single_bytes, self._single_bytes
         handle, raw, over = None, bytearray(), False
         try:
             while len(raw) < _BYTES_PER_TOKEN * most:
