@@ -136,9 +136,8 @@ class Speculator:
         # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
-        room = min(self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
-        limit = min(limit, room)
-        draft = self._draft(limit, room) if limit > 0 else EMPTY
+        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
+        draft = self._draft(limit) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
         rows = self.model.decode(tree)
@@ -165,15 +164,16 @@ class Speculator:
             sample_s=perf_counter() - decoded,
         )
 
-    def _draft(self, limit: int, room: int) -> Tree:
-        """At most ``limit`` guesses, and what a grammar makes of them within ``room`` nodes."""
+    def _draft(self, limit: int) -> Tree:
+        """At most ``limit`` guesses; forced ones count, since whoever set the limit knows what rows cost."""
         sampler = self._sampler
         if sampler is None or not sampler.has_grammar or not self._drafts:
             return _sound(self.drafter.draft(limit), limit, self.model)
-        forced = forced_tokens(sampler, self.text, room)
         # Where the grammar alone knows as much, the drafter need not be asked.
-        draft = EMPTY if len(forced) >= limit else _sound(self.drafter.draft(limit), limit, self.model)
-        return guided(draft, sampler, self.text, room)
+        forced = forced_tokens(sampler, self.text, limit)
+        if len(forced) == limit:
+            return Tree.sequence(forced)
+        return guided(_sound(self.drafter.draft(limit), limit, self.model), sampler, self.text, limit)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens and then ``tokens``."""

@@ -79,6 +79,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "other.json"}, "at #/.ref: 'other.json' is not within the schema"),
     ({"$ref": "#/$defs/x"}, "at #/.ref: '#/.defs/x' does not exist"),
     ({"$ref": "#"}, "can begin with itself"),
+    ({"type": "number", "maximum": float("inf")}, "at #/maximum: the bound inf"),
+    ({"type": "object", "propertyNames": True}, "at #/propertyNames: no schema"),
+    ({"properties": {"a": 3}}, "at #/properties/a: no schema"),
+    ({"enum": ["\ud800"]}, "not Unicode"),
+    ('{"items":' * 3000 + "{}" + "}" * 3000, "nested too deep|no JSON"),
+    ({"type": "object", "minProperties": 2}, "at #/minProperties: more than 1"),
     ({"if": {}}, "at #/if: the keyword if is not supported"),
     ({"required": ["a"], "additionalProperties": False}, "'a' is required and not allowed"),
 ]

@@ -60,6 +60,11 @@ def check_gbnf(text: str) -> None:
     """
     if "\0" in text:
         raise SettingsError("the grammar holds a NUL character", hint="write it as \\x00")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = error.start
+        raise SettingsError(f"the grammar is not Unicode at character {place}", hint="decode it properly") from None
     rules = _Reader(text).rules()
     if "root" not in rules:
         raise SettingsError("the grammar has no rule named root", hint='begin with: root ::= "..."')
