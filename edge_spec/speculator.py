@@ -13,7 +13,7 @@ from time import perf_counter
 
 from edge_spec.backends.base import LanguageModel, Logits
 from edge_spec.drafters.base import Drafter
-from edge_spec.drafters.forced import forced_tokens, guided
+from edge_spec.drafters.forced import guided, learn_cuts
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.sampling import Sampler
 from edge_spec.tree import EMPTY, Tree
@@ -147,6 +147,8 @@ class Speculator:
             path = walk(tree, len(behind) - 1, rows, self._sampler, self.text, ends)
             self.model.keep(path)
             tokens = tuple(self.text[length:])
+            if self._sampler.has_grammar and self._drafts:
+                learn_cuts(self._sampler, self.text[:length], tokens)
             self.drafter.accept(tokens)
         except BaseException:
             del self.text[length:]
@@ -166,14 +168,11 @@ class Speculator:
 
     def _draft(self, limit: int) -> Tree:
         """At most ``limit`` guesses; forced ones count, since whoever set the limit knows what rows cost."""
+        draft = _sound(self.drafter.draft(limit), limit, self.model)
         sampler = self._sampler
         if sampler is None or not sampler.has_grammar or not self._drafts:
-            return _sound(self.drafter.draft(limit), limit, self.model)
-        # Where the grammar alone knows as much, the drafter need not be asked.
-        forced = forced_tokens(sampler, self.text, limit)
-        if len(forced) == limit:
-            return Tree.sequence(forced)
-        return guided(_sound(self.drafter.draft(limit), limit, self.model), sampler, self.text, limit)
+            return draft
+        return guided(draft, sampler, self.text, limit)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens and then ``tokens``."""
