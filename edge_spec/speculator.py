@@ -14,7 +14,7 @@ from time import perf_counter
 
 from edge_spec.backends.base import LanguageModel, Logits
 from edge_spec.drafters.base import Drafter, SavingDrafter
-from edge_spec.drafters.forced import forced_tokens, guided
+from edge_spec.drafters.forced import guided, learn_cuts
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
@@ -148,9 +148,8 @@ class Speculator:
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
         # Together with the bonus token no more than the context holds, so that drafts do not move where it is full.
-        room = min(self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
-        limit = min(limit, room)
-        draft = self._draft(limit, room) if limit > 0 else EMPTY
+        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
+        draft = self._draft(limit) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
         rows = self.model.decode(tree)
@@ -160,6 +159,8 @@ class Speculator:
             path = walk(tree, len(behind) - 1, rows, self._sampler, self.text, ends)
             self.model.keep(path)
             tokens = tuple(self.text[length:])
+            if self._sampler.has_grammar and self._drafts:
+                learn_cuts(self._sampler, self.text[:length], tokens)
             self.drafter.accept(tokens)
         except BaseException:
             del self.text[length:]
@@ -177,15 +178,13 @@ class Speculator:
             sample_s=perf_counter() - decoded,
         )
 
-    def _draft(self, limit: int, room: int) -> Tree:
-        """At most ``limit`` guesses, and what a grammar makes of them within ``room`` nodes."""
+    def _draft(self, limit: int) -> Tree:
+        """At most ``limit`` guesses; forced ones count, since whoever set the limit knows what rows cost."""
+        draft = _sound(self.drafter.draft(limit), limit, self.model)
         sampler = self._sampler
         if sampler is None or not sampler.has_grammar or not self._drafts:
-            return _sound(self.drafter.draft(limit), limit, self.model)
-        forced = forced_tokens(sampler, self.text, room)
-        # Where the grammar alone knows as much, the drafter need not be asked.
-        draft = EMPTY if len(forced) >= limit else _sound(self.drafter.draft(limit), limit, self.model)
-        return guided(draft, sampler, self.text, room)
+            return draft
+        return guided(draft, sampler, self.text, limit)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens and then ``tokens``."""

@@ -100,6 +100,9 @@ class LetterState:
                 break
         return tokens
 
+    def learn(self, token: int) -> None:
+        """Tokens are letters; there is one way to cut them."""
+
 
 class RandomLimits:
     """A policy that draws the limit of every round."""

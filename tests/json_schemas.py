@@ -49,7 +49,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                     "town": _WORD,
                     "position": {
                         "type": "object",
-                        "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 99}, "inside": {"type": "boolean"}},
+                        "properties": {
+                            "x": {"type": "integer", "minimum": 0, "maximum": 99},
+                            "inside": {"type": "boolean"},
+                        },
                         "required": ["x", "inside"],
                     },
                 },

@@ -122,6 +122,23 @@ def test_options_do_what_they_say(report: Callable[..., dict[str, Any]]) -> None
     assert report("-p", PROMPT, "--kv", "f16")["profile"]["kv"] == "f16/f16"
 
 
+def test_a_reply_keeps_to_a_grammar_or_a_schema_from_a_file_or_the_command_line(
+    report: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    schema = {"properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}}, "required": ["ok", "n"]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema), encoding="utf-8")
+    texts = set()
+    for given in (json.dumps(schema), str(tmp_path / "schema.json")):
+        done = report("-p", PROMPT, "--json-schema", given, "--speculation", "ngram")
+        texts.add(done["text"])
+        assert done["finish_reason"] == "eos"
+        assert json.loads(done["text"]).keys() == {"ok", "n"}
+        assert done["speculation"]["accepted"] > 0
+    assert len(texts) == 1
+    done = report("-p", PROMPT, "--grammar", 'root ::= "yes" | "no"', "--mirostat", "2", "--dry-multiplier", "0.8")
+    assert done["text"] in ("yes", "no")
+
+
 def test_a_reply_goes_on_to_its_limit_where_it_may_not_end(report: Callable[..., dict[str, Any]]) -> None:
     found = report("-p", PROMPT, "--ignore-eos", "-n", "200")
     assert (len(found["token_ids"]), found["finish_reason"]) == (200, "length")

@@ -24,9 +24,9 @@ def valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
-def test_what_is_written_is_valid_and_the_same_in_every_mode(probe_cache: Path) -> None:
+def test_what_is_written_is_valid_and_the_same_with_and_without_drafts(probe_cache: Path) -> None:
     texts: dict[str, list[str]] = {}
-    for mode in ("off", "ngram", "hierarchy"):
+    for mode in ("off", "hierarchy"):
         with edge_spec.load(speculation=mode, n_ctx=768, cache_dir=probe_cache, n_threads=1) as model:
             texts[mode] = []
             for seed, schema in enumerate(SCHEMAS.values()):
@@ -34,13 +34,13 @@ def test_what_is_written_is_valid_and_the_same_in_every_mode(probe_cache: Path) 
                 texts[mode].append(reply.read())
                 assert reply.finish_reason == "eos", reply.text
                 assert valid(reply.text, schema)
-    assert texts["ngram"] == texts["off"] == texts["hierarchy"]
+    assert texts["off"] == texts["hierarchy"]
 
 
 @pytest.mark.parametrize("rules", [integers, numbers])
 def test_numbers_keep_their_bounds_and_no_others(rules: Any) -> None:
     chance = random.Random(1)
-    for _ in range(600):
+    for _ in range(250):
         low = chance.randint(-1200, 1200)
         high = low + chance.randint(-3, chance.choice([3, 40, 3000]))
         bounds: dict[str, int] = {}
@@ -50,7 +50,8 @@ def test_numbers_keep_their_bounds_and_no_others(rules: Any) -> None:
             bounds[chance.choice(["maximum", "exclusiveMaximum"])] = high
         rule = rules(bounds)
         written = re.compile(re.sub('"([^"]*)"', lambda m: re.escape(m[1]), rule).replace(" ", "")) if rule else None
-        for x in [*range(low - 2, low + 3), *range(high - 2, high + 3), *(chance.randint(-5000, 5000) for _ in range(30))]:
+        near = [*range(low - 2, low + 3), *range(high - 2, high + 3)]
+        for x in near + [chance.randint(-5000, 5000) for _ in range(30)]:
             for fraction in ("", ".5", ".25") if rules is numbers else ("",):
                 number = f"{x}{fraction}"
                 fits = jsonschema.Draft202012Validator(bounds).is_valid(float(number))
@@ -78,6 +79,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "other.json"}, "at #/.ref: 'other.json' is not within the schema"),
     ({"$ref": "#/$defs/x"}, "at #/.ref: '#/.defs/x' does not exist"),
     ({"$ref": "#"}, "can begin with itself"),
+    ({"type": "number", "maximum": float("inf")}, "at #/maximum: the bound inf"),
+    ({"type": "object", "propertyNames": True}, "at #/propertyNames: no schema"),
+    ({"properties": {"a": 3}}, "at #/properties/a: no schema"),
+    ({"enum": ["\ud800"]}, "not Unicode"),
+    ('{"items":' * 3000 + "{}" + "}" * 3000, "nested too deep|no JSON"),
+    ({"type": "object", "minProperties": 2}, "at #/minProperties: more than 1"),
     ({"if": {}}, "at #/if: the keyword if is not supported"),
     ({"required": ["a"], "additionalProperties": False}, "'a' is required and not allowed"),
 ]
@@ -96,6 +103,7 @@ def test_annotations_are_no_constraints() -> None:
 
 
 def test_the_grammar_of_every_schema_has_no_mistake() -> None:
-    more: list[Any] = [{}, True, {"type": "array"}, {"type": "object"}, {"type": "object", "additionalProperties": False}]
+    empty = {"type": "object", "additionalProperties": False}
+    more: list[Any] = [{}, True, {"type": "array"}, {"type": "object"}, empty]
     for schema in (*SCHEMAS.values(), *more):
         check_gbnf(schema_to_gbnf(schema))

@@ -28,6 +28,18 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("frequency_penalty", 1e10, "to 1e.09"),
     ("presence_penalty", -1e10, "from -1e.09"),
     ("penalty_window", -2, "-1 .everything., 0 .off. or more"),
+    ("dry_multiplier", -0.1, "from 0 .off. to"),
+    ("dry_base", 0.9, "from 1"),
+    ("dry_allowed_length", 0, "1 or more"),
+    ("dry_allowed_length", 2.0, "whole"),
+    ("dry_penalty_window", -2, "-1 .everything., 0 .off. or more"),
+    ("dry_breakers", "a", "a list of texts"),
+    ("dry_breakers", [""], "a list of texts"),
+    ("xtc_probability", 1.1, "from 0 .off. to 1"),
+    ("xtc_threshold", 0.0, "above 0 and at most 1"),
+    ("mirostat", 1, "0 .off. or 2"),
+    ("mirostat_tau", 0.0, "above 0"),
+    ("mirostat_eta", -0.1, "from 0"),
     ("seed", -1, "from 0 to 2..64 - 1"),
     ("seed", 1 << 64, "from 0 to 2..64 - 1"),
     ("attempt", -1, "from 0 to 2..64 - 1"),
@@ -42,7 +54,8 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     *(
         (name, value, "a finite number")
         for name in ("temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty",
-                     "frequency_penalty", "presence_penalty")
+                     "frequency_penalty", "presence_penalty", "dry_multiplier", "dry_base", "xtc_probability",
+                     "xtc_threshold", "mirostat_tau", "mirostat_eta")
         for value in (math.nan, math.inf, -math.inf, "1", None, True)
     ),
 ]  # fmt: skip

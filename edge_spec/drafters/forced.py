@@ -8,12 +8,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.sampling.grammar import Node
 from edge_spec.tree import Tree
 
-__all__ = ["forced_tokens", "guided"]
-
-
-def forced_tokens(sampler: Sampler, text: Sequence[int], most: int) -> list[int]:
-    """At most ``most`` tokens of what the grammar makes follow ``text``."""
-    return _forced(sampler.place(text), most)
+__all__ = ["guided", "learn_cuts"]
 
 
 def guided(draft: Tree, sampler: Sampler, text: Sequence[int], most: int) -> Tree:
@@ -45,6 +40,15 @@ def guided(draft: Tree, sampler: Sampler, text: Sequence[int], most: int) -> Tre
         return kept
     n = len(kept)
     return Tree((*kept.tokens, *more), (*kept.parents, end, *range(n, n + len(more) - 1)))
+
+
+def learn_cuts(sampler: Sampler, text: Sequence[int], tokens: Sequence[int]) -> None:
+    """``tokens`` followed ``text``: forced text will be drafted as it was cut now."""
+    node = sampler.place(text)
+    for token in tokens:
+        if node.state is not None:
+            node.state.learn(token)
+        node = node.below(token)
 
 
 def _forced(node: Node, most: int) -> list[int]:

@@ -60,6 +60,11 @@ def check_gbnf(text: str) -> None:
     """
     if "\0" in text:
         raise SettingsError("the grammar holds a NUL character", hint="write it as \\x00")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = error.start
+        raise SettingsError(f"the grammar is not Unicode at character {place}", hint="decode it properly") from None
     rules = _Reader(text).rules()
     if "root" not in rules:
         raise SettingsError("the grammar has no rule named root", hint='begin with: root ::= "..."')
@@ -117,7 +122,9 @@ class _Reader:
             elif kind == "name":
                 self._place += 1
                 items.append(_Item(found, line))
-            elif kind in ("text", "set", "any", "token"):
+            elif kind == "token":
+                _fail(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
+            elif kind in ("text", "set", "any"):
                 self._place += 1
                 _check_characters(kind, found, line)
                 items.append(_Item(None, line, optional=found == '""'))

@@ -25,7 +25,10 @@ class GrammarState(Protocol):
         """The state after a token that may come next; None if the reply ends with it."""
 
     def forced(self, most: int) -> list[int]:
-        """At most ``most`` tokens for the text that has to come next, as the tokeniser would cut it."""
+        """At most ``most`` tokens for the text that has to come next, as it is likely to be cut."""
+
+    def learn(self, token: int) -> None:
+        """The model went on with ``token`` here: this is how it cuts forced text."""
 
 
 class Grammar(Protocol):

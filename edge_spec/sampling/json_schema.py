@@ -50,8 +50,8 @@ _SHARED = {
     "value": "object | array | string | number | truth | nothing",
     "object": r'"{" (string ": " value (", " string ": " value)*)? "}"',
     "array": '"[" (value (", " value)*)? "]"',
-    "number": numbers({}),
-    "integer": integers({}),
+    "number": str(numbers({})),
+    "integer": str(integers({})),
     "truth": '"true" | "false"',
     "nothing": '"null"',
 }
@@ -78,9 +78,12 @@ def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
     if isinstance(schema, str):
         try:
             parsed = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SettingsError(f"the JSON schema is no JSON: {error}", hint="correct it there") from None
-    return _Converter(parsed).grammar()
+    try:
+        return _Converter(parsed).grammar()
+    except RecursionError:
+        raise SettingsError("the JSON schema is nested too deep", hint="move parts of it into $defs") from None
 
 
 def _fail(place: str, what: str, hint: str = "leave it out, or check it after the reply") -> NoReturn:
@@ -198,7 +201,9 @@ class _Converter:
         if values is not None:
             told["value"] = {json.dumps(value) for value in values}
         for name in schema.get("required", ()):
-            fixed = schema.get("properties", {}).get(name, {})
+            fixed = schema.get("properties", {}).get(name)
+            if not isinstance(fixed, Mapping):
+                continue
             values = [fixed["const"]] if "const" in fixed else fixed.get("enum")
             if values is not None:
                 told["property " + name] = {json.dumps(value) for value in values}
@@ -249,8 +254,8 @@ class _Converter:
 
     def _bounded(self, rules: Any, known: dict[str, Any], place: str) -> str:
         for keyword, bound in known.items():
-            whole = isinstance(bound, int | float) and not isinstance(bound, bool) and bound == int(bound)
-            if not whole or abs(bound) >= 10**15:
+            number = isinstance(bound, int | float) and not isinstance(bound, bool)
+            if not number or not abs(bound) < 10**15 or bound != int(bound):
                 _fail(f"{place}/{keyword}", f"the bound {bound!r} is not a whole number below 1e15", "round it")
         rule = rules({keyword: int(bound) for keyword, bound in known.items()})
         if rule is None:
@@ -351,7 +356,10 @@ class _Converter:
         least, most = self._lengths(known, place, "Properties")
         if least > 1:
             _fail(f"{place}/minProperties", "more than 1 is not supported, since names may come twice")
-        names = {"type": "string", **known.get("propertyNames", {})}
+        names = known.get("propertyNames", {})
+        if not isinstance(names, Mapping):
+            _fail(f"{place}/propertyNames", "no schema", "give an object with keywords")
+        names = {"type": "string", **names}
         pair = self._named(f'{self._rule(names, f"{place}/propertyNames")} ": " {value}')
         if most == 0:
             return '"{}"'

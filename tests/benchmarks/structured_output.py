@@ -41,7 +41,7 @@ def main(n_seeds: int) -> None:
     for mode in _MODES:
         for forces in (True, False) if mode != "off" else (False,):
             counts: Counter[str] = Counter()
-            with edge_spec.load(speculation=mode, n_ctx=768) as model:
+            with edge_spec.load(speculation=mode, n_ctx=768, n_threads=1) as model:
                 # The seam that plain decoding closes: what it brings is the difference.
                 model._speculator._drafts = forces
                 for name, schema in SCHEMAS.items():

@@ -136,7 +136,17 @@ class LlamaWeights:
     @cached_property
     def speaking(self) -> npt.NDArray[np.bool_]:
         """Which tokens stand for text or end a reply, ``[n_vocab]``."""
-        return np.array([bool(self.piece(token)) or self.ends(token) for token in range(self.n_vocab)])
+        return np.array([bool(self.piece(token)) for token in range(self.n_vocab)]) | self.ending
+
+    @cached_property
+    def ending(self) -> npt.NDArray[np.bool_]:
+        """Which tokens end a reply, ``[n_vocab]``."""
+        return np.array([self.ends(token) for token in range(self.n_vocab)])
+
+    @cached_property
+    def first_bytes(self) -> npt.NDArray[np.uint8]:
+        """The first byte of every token's text, ``[n_vocab]``; 0 where there is none."""
+        return np.array([(self.piece(token) or b"\0")[0] for token in range(self.n_vocab)], dtype=np.uint8)
 
     @cached_property
     def single_bytes(self) -> dict[int, int]:
