@@ -35,7 +35,7 @@ __all__ = ["command"]
     "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True,
     help="How to draft. It changes when a token arrives, never which.",
 )  # fmt: skip
-@click.option("-n", "--max-tokens", type=int, metavar="N", help="Most tokens of an answer. [default: what fits --ctx]")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer. [default: --ctx]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends an answer where this would appear. Repeatable.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
 @sampler_options()
@@ -73,7 +73,9 @@ def command(**values: Any) -> None:
     has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     is_plain = not has_screen or values["no_color"] or bool(os.environ.get("NO_COLOR"))
     display = _display(is_plain=is_plain, thoughts=values["thoughts"])
-    data = _data_folder() if is_interactive and not values["no_history"] else None
+    # A script leaves the last conversation of a person alone, unless it is told to go on with it.
+    keeps = (is_interactive and not values["no_history"]) or values["resume"]
+    data = _data_folder() if keeps else None
     arguments = {**load_arguments(values), "speculation": values["speculation"]}
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
@@ -82,7 +84,9 @@ def command(**values: Any) -> None:
             display.notice(note)
         autosave = _autosave(values, data, display)
         session = _session(model, values, autosave, display)
-        reader = _terminal_reader(data, display, color=not is_plain) if is_interactive else PipeReader(sys.stdin.buffer)
+        reader: Reader = PipeReader(sys.stdin.buffer)
+        if is_interactive:
+            reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
 
         def on_answer(reply: ChatReply) -> None:
             if values["stats"]:

@@ -51,8 +51,8 @@ def find(name: str) -> Command:
     if name in COMMANDS:
         return COMMANDS[name]
     near = get_close_matches(name, COMMANDS, n=1) or [known for known in COMMANDS if name and known.startswith(name)]
-    hint = f"did you mean /{near[0]}?" if near else "/help lists them"
-    raise SettingsError(f"there is no command /{name[:40]}", hint=f"{hint} A message begins with // to begin with /")
+    hint = f"did you mean /{near[0]}?" if near else "/help lists them;"
+    raise SettingsError(f"there is no command /{name[:40]}", hint=f"{hint} //{name[:40]} says it as text")
 
 
 def _help(talk: Talk, argument: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from edge_spec.chat import ChatSession
@@ -29,8 +30,9 @@ def path_of(argument: str) -> Path:
         text = text[1:-1]
     try:
         path = Path(text).expanduser()
-        path.is_dir()
-    except (RuntimeError, ValueError, OSError):
+        with suppress(OSError):
+            path.lstat()
+    except (RuntimeError, ValueError):
         raise SettingsError(f"{text[:60]!r} cannot be a path", hint="give another one") from None
     return path
 

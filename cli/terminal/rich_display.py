@@ -91,6 +91,7 @@ class RichDisplay:
         self._print_thought(self._thought)
         for block in self._blocks.finish():
             self._print(render(block))
+        self._console.print()
 
     @property
     def _style(self) -> str:

@@ -13,11 +13,10 @@ _WIDEST_BAR = 30
 
 def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
     """Speed, mean accepted length, drafter, context and memory; what matters most comes first."""
-    parts = [f"{n_used} of {model.n_ctx} tokens"]
+    speed = []
     if reply is not None and reply.statistics.rounds:
-        parts.insert(0, f"{reply.statistics.tokens_per_s:.1f} tokens/s")
-        parts.append(f"{reply.statistics.mean_length:.2f} per round")
-    return " · ".join([*parts, f"speculation {model.mode}", f"{held_bytes() / (1 << 20):,.0f} MiB held"])
+        speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} a round"]
+    return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
 
 
 def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]:

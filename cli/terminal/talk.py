@@ -19,7 +19,7 @@ __all__ = ["Reader", "Talk"]
 
 _UNFINISHED = {
     "cancelled": "stopped; /continue goes on",
-    "length": "stopped at max_tokens; /continue goes on",
+    "length": "stopped at the most tokens; /continue goes on",
     "context": "stopped, the context is full; /undo or /clear makes room",
 }
 
@@ -56,7 +56,6 @@ class Talk:
         autosave: Autosave,
         on_answer: Callable[[ChatReply], object] = lambda reply: None,
     ) -> None:
-        self.session = session
         self.reader = reader
         self.display = display
         self.autosave = autosave
@@ -64,6 +63,7 @@ class Talk:
         self._on_answer = on_answer
         self._draft: str | None = None
         self._is_over = False
+        self._hear(session)
 
     def run(self) -> None:
         """Talk until one side leaves.
@@ -116,7 +116,7 @@ class Talk:
     def take(self, session: ChatSession) -> None:
         """Go on with another conversation."""
         self.session.close()
-        self.session = session
+        self._hear(session)
         self.forget_reply()
 
     def forget_reply(self) -> None:
@@ -126,6 +126,11 @@ class Talk:
     def leave(self) -> None:
         """This turn is the last one."""
         self._is_over = True
+
+    def _hear(self, session: ChatSession) -> None:
+        self.session = session
+        # Its notices come with its replies, in the thread that shows them.
+        session.on_notice = lambda sentence: None
 
     def _turn(self) -> None:
         draft, self._draft = self._draft, None
