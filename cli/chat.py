@@ -112,7 +112,8 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
     from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
 
     history = open_history(data / "history" if data is not None else None, display.notice)
-    return TerminalReader(history=history, completer=CommandCompleter(), color=color)
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return TerminalReader(history=history, completer=CommandCompleter(), color=color, is_dumb=is_dumb)
 
 
 def _data_folder() -> Path | None:

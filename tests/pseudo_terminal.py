@@ -65,6 +65,10 @@ class PseudoTerminal:
         """Wait until the program waits for a line."""
         return self.wait(lambda text: self.is_asking)
 
+    def writing(self) -> str:
+        """Wait until an answer is being written, with the status line below it."""
+        return self.wait(lambda text: "tokens/s" in self.screen.display[self.screen.cursor.y])
+
     @property
     def is_asking(self) -> bool:
         """Whether the cursor stands behind an empty prompt."""

@@ -39,7 +39,7 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
             events.put(error)
 
     thread = threading.Thread(target=body, daemon=True)
-    n_notices = 0
+    seen: set[str] = set()
     drawn_at = 0.0
     error: BaseException | None = None
     display.begin()
@@ -55,9 +55,11 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
                     reply.cancel()
                 elif isinstance(event, tuple):
                     display.write(event[1], thought=event[0])
-                for notice in reply.notices[n_notices:]:
-                    n_notices += 1
-                    display.notice(notice)
+                for notice in tuple(reply.notices):
+                    # The context can be full time and again; that is said once.
+                    if notice not in seen:
+                        seen.add(notice)
+                        display.notice(notice)
                 if monotonic() - drawn_at >= _REFRESH_S:
                     display.refresh(status(reply))
                     drawn_at = monotonic()

@@ -79,7 +79,9 @@ class RichDisplay:
                 unfinished.append(Text())
             unfinished.append(render(self._blocks.rest))
         line = Text(status, style="dim", no_wrap=True, overflow="crop")
-        self._live.update(Group(_Tail(Group(*unfinished)), line), refresh=True)
+        # Room for the status line, and for the line below it where the cursor may come to stand.
+        most = max(self._console.height - 3, 1)
+        self._live.update(Group(_Lines(Group(*unfinished), most), line), refresh=True)
 
     def end(self) -> None:
         """Print what is left."""
@@ -101,7 +103,7 @@ class RichDisplay:
         if self._n_printed:
             self._console.print()
         self._n_printed += 1
-        self._console.print(block)
+        self._console.print(_Lines(block))
 
     def _print_thought(self, text: str) -> None:
         if text.strip():
@@ -109,15 +111,23 @@ class RichDisplay:
             self._n_printed += 1
 
 
-class _Tail:
-    """As much of the end as the screen has room for."""
+class _Lines:
+    """Lines without the spaces that fill them up, which would become lines of their own in a narrower window.
 
-    def __init__(self, content: RenderableType) -> None:
+    Args:
+        most: how many of the last lines are shown; all if None.
+    """
+
+    def __init__(self, content: RenderableType, most: int | None = None) -> None:
         self._content = content
+        self._most = most
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._content, options.update(height=None), pad=False)
-        # Room for the status line, and for the line below it where the cursor may come to stand.
-        for line in lines[-max(console.height - 3, 1) :]:
+        for line in lines[-self._most :] if self._most is not None else lines:
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
             yield from line
             yield Segment.line()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
+from prompt_toolkit.application import create_app_session, get_app
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.output.plain_text import PlainTextOutput
 from prompt_toolkit.styles import Style
 
 from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
@@ -30,6 +33,7 @@ class TerminalReader:
     Enter sends, Alt-Enter begins a new line, Ctrl-X Ctrl-E opens an editor.
 
     Args:
+        is_dumb: the terminal knows no control sequences.
         source, screen: where keys come from and where they are shown; the terminal if None.
     """
 
@@ -41,10 +45,19 @@ class TerminalReader:
         history: History,
         completer: Completer,
         color: bool = True,
+        is_dumb: bool = False,
         source: Input | None = None,
         screen: Output | None = None,
     ) -> None:
-        self._session: PromptSession[str] = PromptSession(
+        surroundings = create_app_session(output=PlainTextOutput(sys.stdout)) if is_dumb else nullcontext()
+        with surroundings:
+            self._session = self._new_session(history, completer, color, source, screen)
+
+    @staticmethod
+    def _new_session(
+        history: History, completer: Completer, color: bool, source: Input | None, screen: Output | None
+    ) -> PromptSession[str]:
+        return PromptSession(
             multiline=True,
             history=history,
             completer=completer,
