@@ -17,7 +17,7 @@ from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.summary import summary
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.display import THOUGHTS, Display
-from edge_spec.cli.terminal.pipe_reader import PipeReader
+from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.plain_display import PlainDisplay
 from edge_spec.cli.terminal.talk import Reader, Talk
 from edge_spec.loading import load
@@ -35,7 +35,7 @@ __all__ = ["command"]
     "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True,
     help="How to draft. It changes when a token arrives, never which.",
 )  # fmt: skip
-@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer. [default: --ctx]")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends an answer where this would appear. Repeatable.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
 @sampler_options()
@@ -84,8 +84,8 @@ def command(**values: Any) -> None:
             display.notice(note)
         autosave = _autosave(values, data, display)
         session = _session(model, values, autosave, display)
-        reader: Reader = PipeReader(sys.stdin.buffer)
-        if is_interactive:
+        reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
+        if is_interactive and os.environ.get("TERM") != "dumb":
             reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
 
         def on_answer(reply: ChatReply) -> None:
@@ -112,8 +112,7 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
     from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
 
     history = open_history(data / "history" if data is not None else None, display.notice)
-    is_dumb = os.environ.get("TERM") == "dumb"
-    return TerminalReader(history=history, completer=CommandCompleter(), color=color, is_dumb=is_dumb)
+    return TerminalReader(history=history, completer=CommandCompleter(), color=color)
 
 
 def _data_folder() -> Path | None:

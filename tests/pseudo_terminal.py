@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pexpect
@@ -29,6 +29,9 @@ class PseudoTerminal:
         )
         self.process.delaybeforesend = None
         self.screen = pyte.HistoryScreen(columns, rows, history=5000, ratio=0.5)
+        # An emulator must not stumble over what it does not know.
+        known = self.screen.select_graphic_rendition
+        self.screen.select_graphic_rendition = lambda *codes, private=False: None if private else known(*codes)
         # The program asks where the cursor is.
         self.screen.write_process_input = lambda data: self.process.send(data)
         self.raw = b""
@@ -114,4 +117,4 @@ class PseudoTerminal:
 def quiet(surroundings: Mapping[str, str], home: str) -> dict[str, str]:
     """An environment of a terminal that can do everything, with a home of its own."""
     kept = {name: value for name, value in surroundings.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    return {**kept, "HOME": home, "XDG_DATA_HOME": os.path.join(home, "data"), "TERM": "xterm-256color"}
+    return {**kept, "HOME": home, "XDG_DATA_HOME": str(Path(home) / "data"), "TERM": "xterm-256color"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pyte
@@ -19,16 +20,16 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from edge_spec.cli.terminal.completion import CommandCompleter
+from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.lines import is_open, message_of
 from edge_spec.cli.terminal.markdown import Blocks, render
-from edge_spec.cli.terminal.pipe_reader import PipeReader
 from edge_spec.cli.terminal.rich_display import RichDisplay
 from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
 from edge_spec.errors import PromptError
 
 MARKS = [
-    "a", "word", " ", "  ", "    ", "\n", "\n", "\n\n", "# ", "- ", "* ", "1. ", "2", ".", "> ", "```", "```py\n", "~~~",
-    "|", "| a | b |\n|---|---|\n", "---", "===", "=", "-", "**", "`", "[a]: b", "[a](b)", "![a](b)", "<b>", "&amp;",
+    "a", "word", " ", "  ", "    ", "\n", "\n", "\n\n", "# ", "- ", "* ", "1. ", "2", ".", "> ", "```", "```py\n",
+    "~~~", "|", "| a | b |\n|---|---|\n", "---", "===", "=", "-", "**", "`", "[a]: b", "[a](b)", "![a](b)", "<b>", "&amp;",
     "\\", "\t", "你好", "🙂", "e\u0301",
 ]  # fmt: skip
 
@@ -42,7 +43,7 @@ def screen_of(text: str, cuts: list[int], *, columns: int = 60, rows: int = 12, 
     display = RichDisplay(console)
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     display.begin()
-    for n, (start, end) in enumerate(zip(places, places[1:], strict=False)):
+    for n, (start, end) in enumerate(pairwise(places)):
         display.write(text[start:end], thought=False)
         if n % every == 0:
             display.refresh("the status line")
@@ -65,7 +66,7 @@ def test_blocks_are_those_of_the_whole_text(text: str, cuts: list[int]) -> None:
     expected = whole.finish()
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     found: list[str] = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         pieces.push(text[start:end])
         found += pieces.take()
     assert [block.strip() for block in found + pieces.finish()] == [block.strip() for block in expected]
@@ -213,11 +214,11 @@ def test_the_history_is_private_and_never_in_the_way(tmp_path: Path) -> None:
 
 def test_every_line_of_a_pipe_is_a_message() -> None:
     source = io.BytesIO(b'\xef\xbb\xbfone\r\n\n  \ntwo\\\nlines\n"""three\n\n lines\n"""\n/four\nlast')
-    reader = PipeReader(source)
+    reader = LineReader(source)
     assert list(iter(reader.read, None)) == ["one", "two\nlines", "three\n\n lines", "/four", "last"]
     for broken in (b"\xff\n", b'"""\nnever closed\n'):
         with pytest.raises(PromptError):
-            PipeReader(io.BytesIO(broken)).read()
+            LineReader(io.BytesIO(broken)).read()
 
 
 def test_quotation_marks_hold_lines_together() -> None:

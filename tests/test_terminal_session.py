@@ -184,12 +184,43 @@ def test_a_home_is_not_needed(open_chat: Open) -> None:
     assert chat.end() == 0
 
 
+def test_the_last_question_is_edited_in_the_line_and_outside(open_chat: Open, home: Path) -> None:
+    chat = open_chat("-n", "8", "--session", "talk.chat", EDITOR="sed -i s/you/I/")
+    chat.say("How are they?")
+    chat.type("/edit\r")
+    chat.wait(lambda text: chat.screen.display[chat.screen.cursor.y].startswith("> How are they?"))
+    chat.type("\x7f" * 5 + "you?\r")
+    chat.prompt()
+    chat.type("/edit!\r")
+    chat.wait(lambda text: chat.is_asking and "/edit!" in text)
+    chat.type("\x04")
+    assert chat.end() == 0
+    with edge_spec.load(n_ctx=512, n_threads=1, cache_dir=None) as model:
+        assert ChatSession.load(model, home / "talk.chat").messages[0].content == "How are I?"
+
+
 def test_no_history_leaves_nothing_behind(open_chat: Open, home: Path) -> None:
     chat = open_chat("--no-history", "-n", "8")
     chat.say("A secret")
     chat.type("/quit\r")
     assert chat.end() == 0
     assert not [path for path in (home / "data").rglob("*") if path.is_file()]
+
+
+def test_answers_go_into_a_file_and_the_talk_stays_on_the_terminal(open_chat: Open, home: Path) -> None:
+    from pseudo_terminal import PseudoTerminal
+
+    chat = open_chat("-n", "8")
+    chat.process.close(force=True)
+    environment = chat.process.env
+    command = ["sh", "-c", 'exec "$@" > answers.txt', "sh", *COMMAND, *SAME, "-n", "8"]
+    chat = PseudoTerminal(command, environment)
+    chat.say("Hello")
+    assert "per round" in chat.say("/stats")
+    chat.type("\x04")
+    assert chat.end() == 0
+    answers = (home / "answers.txt").read_text("utf-8")
+    assert answers.strip() and "per round" not in answers and "\x1b" not in answers and ">" not in answers
 
 
 # --- pipes

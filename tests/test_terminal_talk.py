@@ -23,7 +23,7 @@ class Script:
     """Says what it was given, line by line, and remembers what stood in the line already."""
 
     def __init__(self, *lines: str, is_interactive: bool = True) -> None:
-        self.is_interactive = is_interactive
+        self.is_interactive = self.can_edit = is_interactive
         self.drafts: list[str] = []
         self.status = ""
         self._lines = list(lines)

@@ -91,7 +91,7 @@ def _edit(talk: Talk, argument: str) -> None:
     question = talk.last_question()
     if argument:
         talk.answer(talk.session.edit(argument))
-    elif talk.reader.is_interactive:
+    elif talk.reader.can_edit:
         talk.edit_next(question)
     else:
         raise SettingsError("/edit needs the new text here", hint="/edit TEXT")

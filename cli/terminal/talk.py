@@ -29,9 +29,11 @@ class Reader(Protocol):
 
     Attributes:
         is_interactive: a person sits there, who can try again.
+        can_edit: a line can begin with a text to be changed.
     """
 
     is_interactive: bool
+    can_edit: bool
 
     def read(self, draft: str = "", status: str = "") -> str | None:
         """The next message; None at the end. Raises KeyboardInterrupt for Ctrl-C where nothing was typed."""
@@ -136,22 +138,18 @@ class Talk:
         draft, self._draft = self._draft, None
         try:
             text = self.reader.read(draft or "", self._status(self.last_reply))
+            if text is None:
+                self.leave()
+            else:
+                self._do(text, draft)
         except KeyboardInterrupt:
             if not self.reader.is_interactive:
                 raise
             self.display.notice("Ctrl-D or /quit leaves")
-            return
-        if text is None:
-            self.leave()
-        elif not self.reader.is_interactive:
-            self._do(text, draft)
-        else:
-            try:
-                self._do(text, draft)
-            except EdgeSpecError as error:
-                self.display.error(str(error))
-            except MemoryError:
-                self.display.error("out of memory; a smaller --ctx or a smaller model needs less")
+        except (EdgeSpecError, MemoryError) as error:
+            if not self.reader.is_interactive:
+                raise
+            self.display.error(str(error) or "out of memory; a smaller --ctx or a smaller model needs less")
 
     def _do(self, text: str, draft: str | None) -> None:
         if not text.strip():

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import create_app_session, get_app
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth, Output
-from prompt_toolkit.output.plain_text import PlainTextOutput
+from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.styles import Style
 
 from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
@@ -33,11 +31,10 @@ class TerminalReader:
     Enter sends, Alt-Enter begins a new line, Ctrl-X Ctrl-E opens an editor.
 
     Args:
-        is_dumb: the terminal knows no control sequences.
         source, screen: where keys come from and where they are shown; the terminal if None.
     """
 
-    is_interactive = True
+    is_interactive = can_edit = True
 
     def __init__(
         self,
@@ -45,19 +42,10 @@ class TerminalReader:
         history: History,
         completer: Completer,
         color: bool = True,
-        is_dumb: bool = False,
         source: Input | None = None,
         screen: Output | None = None,
     ) -> None:
-        surroundings = create_app_session(output=PlainTextOutput(sys.stdout)) if is_dumb else nullcontext()
-        with surroundings:
-            self._session = self._new_session(history, completer, color, source, screen)
-
-    @staticmethod
-    def _new_session(
-        history: History, completer: Completer, color: bool, source: Input | None, screen: Output | None
-    ) -> PromptSession[str]:
-        return PromptSession(
+        self._session: PromptSession[str] = PromptSession(
             multiline=True,
             history=history,
             completer=completer,
@@ -68,7 +56,8 @@ class TerminalReader:
             style=_STYLE,
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
             input=source,
-            output=screen,
+            # Where answers go into a file, lines are typed on standard error.
+            output=screen or create_output(always_prefer_tty=True),
         )
 
     def read(self, draft: str = "", status: str = "") -> str | None:
