@@ -29,8 +29,8 @@ from edge_spec.errors import PromptError
 
 MARKS = [
     "a", "word", " ", "  ", "    ", "\n", "\n", "\n\n", "# ", "- ", "* ", "1. ", "2", ".", "> ", "```", "```py\n",
-    "~~~", "|", "| a | b |\n|---|---|\n", "---", "===", "=", "-", "**", "`", "[a]: b", "[a](b)", "![a](b)", "<b>", "&amp;",
-    "\\", "\t", "你好", "🙂", "e\u0301",
+    "~~~", "|", "| a | b |\n|---|---|\n", "---", "===", "=", "-", "**", "`", "[a]: b", "[a](b)", "![a](b)", "<b>",
+    "&amp;", "\\", "\t", "你好", "🙂", "e\u0301",
 ]  # fmt: skip
 
 texts = st.lists(st.sampled_from(MARKS), max_size=40).map("".join)
@@ -168,6 +168,8 @@ def typed(keys: str, draft: str = "") -> str | None:
         ("\x1b[200~int a;\nint \\\nb;\x1b[201~\r", "int a;\nint \\\nb;"),
         ("ab\x1b[D-\r", "a-b"),
         ("\x1b[A\r", "older"),
+        ("\x12old\r\r", "older"),
+        ("\x12old\x03new\r", "new"),
         ("/unde\x7fo\r", "/undo"),
         ("你好 🙂 e\u0301\r", "你好 🙂 e\u0301"),
         ("\x1b[200~a\x00\x07b\x1b[201~\r", "a��b"),

@@ -40,7 +40,7 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
 
     thread = threading.Thread(target=body, daemon=True)
     seen: set[str] = set()
-    drawn_at = 0.0
+    draw_at = 0.0
     error: BaseException | None = None
     display.begin()
     try:
@@ -60,9 +60,11 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
                     if notice not in seen:
                         seen.add(notice)
                         display.notice(notice)
-                if monotonic() - drawn_at >= _REFRESH_S:
+                begun = monotonic()
+                if begun >= draw_at:
                     display.refresh(status(reply))
-                    drawn_at = monotonic()
+                    # Drawing takes time from the model: at most a tenth of it, however much there is to draw.
+                    draw_at = monotonic() + max(_REFRESH_S, 9 * (monotonic() - begun))
     finally:
         # Also where the display is gone: the model must not go on for nobody.
         reply.cancel()

@@ -8,7 +8,8 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import Completer
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -83,8 +84,10 @@ class TerminalReader:
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
+    # While the history is searched, these keys belong to the search.
+    in_line = has_focus(DEFAULT_BUFFER)
 
-    @keys.add("enter")
+    @keys.add("enter", filter=in_line)
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if is_open(buffer.text) and buffer.document.is_cursor_at_the_end:
@@ -94,11 +97,11 @@ def _keys() -> KeyBindings:
         else:
             buffer.validate_and_handle()
 
-    @keys.add("escape", "enter")
+    @keys.add("escape", "enter", filter=in_line)
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=in_line)
     def _(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.app.exit(result="", style="class:aborting")
