@@ -146,10 +146,10 @@ def _session(model: TextModel, values: dict[str, Any], autosave: Autosave, displ
             display.notice("there is no last conversation; this is a new one")
         return model.chat(system, **options)
     session = ChatSession.load(model, autosave.path, on_notice=display.notice)
+    autosave.go_on_in(autosave.path, session)
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)
-    autosave.go_on_in(None)
     display.notice(f"{session.n_turns} questions from {autosave.path}")
     return session
 

@@ -238,6 +238,17 @@ def test_every_turn_is_on_the_disk_before_the_next_one(model: TextModel, tmp_pat
     assert seen == [0, 2, 4, 2, 2]
 
 
+def test_who_only_looks_into_a_file_leaves_it_as_it_is(play: Play, tmp_path: Path) -> None:
+    path = tmp_path / "talk.chat"
+    play("Hello", path=path)
+    before = path.stat().st_mtime_ns, path.read_bytes()
+    again = play(f"/load {path}", "/stats", "/quit", path=path)
+    assert again.talk.session.n_turns == 1
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == before
+    assert play(f"/load {path}", "More", path=path).talk.session.n_turns == 2
+    assert path.read_bytes() != before[1]
+
+
 def test_the_talk_before_the_last_one_is_kept(play: Play, tmp_path: Path) -> None:
     path = tmp_path / "data" / "last.chat"
     first = play("Hello", path=path, is_own=False)

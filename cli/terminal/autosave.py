@@ -28,17 +28,18 @@ class Autosave:
         self._is_first = True
         self._said = ""
         self._saved: dict[str, object] | None = None
+        self._saved_whole: dict[str, object] | None = None
 
     @property
     def previous(self) -> Path | None:
         """Where the talk before the last one lies."""
         return self.path.with_name("previous.chat") if self.path is not None and not self.is_own else None
 
-    def go_on_in(self, path: Path | None) -> None:
-        """The conversation comes out of this file, which so needs no copy."""
-        if path is not None:
-            self.path = path
+    def go_on_in(self, path: Path, session: ChatSession) -> None:
+        """The conversation comes out of this file, which is so as good as saved."""
+        self.path = path
         self._is_first = False
+        self._saved = self._saved_whole = session.to_json()
 
     def save(self, session: ChatSession, *, at_the_end: bool = False) -> None:
         """Write what is new: the text, and at the end the caches too."""
@@ -48,7 +49,7 @@ class Autosave:
         record = session.to_json()
         if not session.n_turns and self._is_first:
             return
-        if record == self._saved and not caches:
+        if record == (self._saved_whole if caches else self._saved):
             return
         try:
             if not self.is_own:
@@ -65,3 +66,5 @@ class Autosave:
         self._is_first = False
         self._said = ""
         self._saved = record
+        if caches:
+            self._saved_whole = record

@@ -130,7 +130,7 @@ def _load(talk: Talk, argument: str) -> None:
         session = ChatSession.load(talk.session.model, path, on_notice=talk.display.notice)
     talk.take(session)
     if talk.autosave.is_own:
-        talk.autosave.go_on_in(path)
+        talk.autosave.go_on_in(path, session)
     where = "; it is saved there from now on" if talk.autosave.is_own else ""
     talk.display.notice(f"{session.n_turns} questions from {path}{where}")
 
