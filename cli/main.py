@@ -17,6 +17,7 @@ __all__ = ["main"]
 
 _VERBS = {
     "run": "Write a reply to a prompt.",
+    "chat": "Talk with a model.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",

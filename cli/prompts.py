@@ -11,7 +11,7 @@ import click
 
 from edge_spec.errors import PromptError
 
-__all__ = ["argument_text", "file_or_text", "read_prompt", "read_prompts"]
+__all__ = ["argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
@@ -25,11 +25,11 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     if prompt is not None:
         text = argument_text(prompt, "the prompt")
     elif file is not None and file != "-":
-        text = _decoded(_bytes_of(file), file)
+        text = decoded(_bytes_of(file), file)
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise click.UsageError("no prompt; give one with -p TEXT, -f FILE, or on standard input")
     else:
-        text = _decoded(sys.stdin.buffer.read(), "standard input")
+        text = decoded(sys.stdin.buffer.read(), "standard input")
     if not text.strip():
         raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
     return text
@@ -41,7 +41,7 @@ def argument_text(argument: str, name: str) -> str:
     Raises:
         PromptError: it is no UTF-8.
     """
-    return _decoded(argument.encode("utf-8", "surrogateescape"), name)
+    return decoded(argument.encode("utf-8", "surrogateescape"), name)
 
 
 def file_or_text(argument: str, name: str) -> str:
@@ -52,7 +52,7 @@ def file_or_text(argument: str, name: str) -> str:
     """
     if any(sign in argument for sign in "\n{=") or argument in ("true", "false"):
         return argument_text(argument, name)
-    return _decoded(_bytes_of(argument), argument)
+    return decoded(_bytes_of(argument), argument)
 
 
 def read_prompts(path: str) -> list[str]:
@@ -64,7 +64,7 @@ def read_prompts(path: str) -> list[str]:
         PromptError: there is none, a line is damaged, or the file is no UTF-8.
     """
     # Not splitlines(): JSON strings may hold what else counts as the end of a line.
-    lines = enumerate(_decoded(_bytes_of(path), path).split("\n"), 1)
+    lines = enumerate(decoded(_bytes_of(path), path).split("\n"), 1)
     prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not prompts:
         raise PromptError(f"{path} holds no prompts", hint="write one per line")
@@ -95,7 +95,12 @@ def _bytes_of(path: str) -> bytes:
         raise PromptError(f"{path} cannot be read: {error.strerror}", hint="check the path") from None
 
 
-def _decoded(raw: bytes, name: str) -> str:
+def decoded(raw: bytes, name: str) -> str:
+    """The text of bytes from ``name``; a mark that editors put in front is left out.
+
+    Raises:
+        PromptError: they are no UTF-8.
+    """
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

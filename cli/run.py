@@ -18,6 +18,7 @@ from edge_spec.cli.options import (
     sampler_options,
 )
 from edge_spec.cli.prompts import argument_text, read_prompt
+from edge_spec.cli.summary import summary
 from edge_spec.generation import Generation
 from edge_spec.loading import load
 from edge_spec.speculation import MODES
@@ -78,7 +79,7 @@ def command(**values: Any) -> int:
             else:
                 _print(generation)
             if values["stats"]:
-                click.echo(_summary(model, generation), err=True)
+                click.echo(summary(model, generation), err=True)
         return generation
 
     return 130 if interruptible(work, cancel).finish_reason == "cancelled" else 0
@@ -130,13 +131,3 @@ def _report(model: TextModel, generation: Generation, *, asked: str) -> dict[str
         "timings": statistics.timings(),
         "speculation": {"asked": asked, "mode": model.mode, **statistics.speculation()},
     }
-
-
-def _summary(model: TextModel, generation: Generation) -> str:
-    statistics = generation.statistics
-    return (
-        f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} per second; "
-        f"speculation {model.mode}: {statistics.mean_length:.2f} tokens per round, "
-        f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
-        f"seed {generation.settings.seed}, profile {model.profile.name}, {model.identity}"
-    )

@@ -174,7 +174,7 @@ def test_an_interrupt_ends_the_reply_soon_and_cleanly(
 # --- help
 
 
-@pytest.mark.parametrize("verb", ["", "run", "check", "bench"])
+@pytest.mark.parametrize("verb", ["", "run", "chat", "check", "bench"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*verb.split(), "--help"])

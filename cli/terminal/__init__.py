@@ -1,0 +1,1 @@
+"""A conversation in a terminal: reading lines, showing answers, commands."""

@@ -1,0 +1,62 @@
+"""Messages line by line: out of a pipe, a file, or a terminal that can do no more."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, TextIO
+
+from edge_spec.cli.prompts import decoded
+from edge_spec.cli.terminal.interrupts import hears_interrupts
+from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
+from edge_spec.errors import PromptError
+
+__all__ = ["LineReader"]
+
+
+class LineReader:
+    """Each line is a message, as soon as it is there; empty lines are none.
+
+    Args:
+        source: where the lines come from.
+        person: where a person is asked for them; None for a script.
+    """
+
+    can_edit = False
+
+    def __init__(self, source: BinaryIO, *, person: TextIO | None = None) -> None:
+        self.is_interactive = person is not None
+        self._source = source
+        self._person = person
+
+    def read(self, draft: str = "", status: str = "") -> str | None:
+        """The next message; None at the end.
+
+        Raises:
+            PromptError: it is no UTF-8, or quotation marks are not closed.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        with hears_interrupts(_interrupt):
+            while (text := self._line("> ")) is not None:
+                while is_open(text):
+                    more = self._line(". ")
+                    if more is None and is_quoted(text):
+                        raise PromptError('the input ends inside a message that began with """', hint="close it")
+                    text = (text if is_quoted(text) else text[:-1]) + "\n" + (more or "")
+                if text.strip():
+                    return message_of(text)
+            return None
+
+    def _line(self, prompt: str) -> str | None:
+        if self._person is not None:
+            self._person.write(prompt)
+            self._person.flush()
+        try:
+            raw = self._source.readline()
+        except KeyboardInterrupt:
+            if self._person is not None:
+                self._person.write("\n")
+            raise
+        return decoded(raw, "standard input").rstrip("\r\n") if raw else None
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,94 @@
+"""``/set``: names and values as a person types them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from edge_spec.chat import ChatSession
+from edge_spec.cli.terminal.display import THOUGHTS, Display
+from edge_spec.errors import SettingsError
+from edge_spec.sampling import SamplerSettings
+
+__all__ = ["change", "names", "settings_lines"]
+
+_DEFAULT = ("default", "none")
+_SAMPLING = {field.name: field.type for field in fields(SamplerSettings) if field.name != "attempt"}
+_KINDS = {**_SAMPLING, "max_tokens": "int", "stop": "texts", "thoughts": "choice"}
+
+
+def names() -> list[str]:
+    """What can be set."""
+    return list(_KINDS)
+
+
+def settings_lines(session: ChatSession, display: Display) -> list[str]:
+    """Every setting and its value; a star marks those that were changed."""
+    defaults = session.model.sampler_settings(seed=0)
+    values = {name: getattr(defaults, name) for name in _SAMPLING}
+    values |= {"logit_bias": {}, "max_tokens": "as many as fit", "stop": []}
+    values |= session.options | {"thoughts": display.thoughts}
+    changed = session.options
+    return [f"{'*' if name in changed else ' '} {name:20}{_shown(values[name])}" for name in _KINDS]
+
+
+def change(session: ChatSession, display: Display, argument: str) -> str:
+    """Change what ``NAME VALUE`` or ``NAME=VALUE`` says; returns the setting as it is now.
+
+    Raises:
+        SettingsError: there is no such setting, or its value is out of its range; nothing is changed.
+    """
+    head, _, text = argument.partition("=") if _is_assignment(argument) else argument.partition(" ")
+    name, text = head.strip().lstrip("-").replace("-", "_").lower(), text.strip()
+    if name not in _KINDS:
+        near = get_close_matches(name, _KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KINDS)}"
+        raise SettingsError(f"there is no setting {name!r}", hint=hint)
+    if not text:
+        raise SettingsError(f"{name} needs a value", hint=f"such as /set {name} {_example(name)}; or default")
+    if name == "thoughts":
+        if text not in THOUGHTS:
+            raise SettingsError(f"thoughts cannot be {text!r}", hint=f"choose one of {', '.join(THOUGHTS)}")
+        display.thoughts = text
+        return f"thoughts {text}"
+    value = None if text.lower() in _DEFAULT else _value(name, text)
+    if name == "max_tokens" and value is not None and value < 1:
+        raise SettingsError(f"max_tokens is {value} and must be 1 or more")
+    if name == "seed" and value is None:
+        value = session.model.sampler_settings().seed
+    session.set(**{name: value})
+    return f"{name} {_shown(value) if value is not None else 'has its default again'}"
+
+
+def _is_assignment(argument: str) -> bool:
+    return argument.partition("=")[0].strip().replace("-", "_").lower() in _KINDS and "=" in argument
+
+
+def _value(name: str, text: str) -> Any:
+    kind = _KINDS[name]
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+        if name == "stop":
+            return shlex.split(text)
+        pairs = (pair.split("=") for pair in text.replace(",", " ").split())
+        return {int(token): float(bias) for token, bias in pairs}
+    except ValueError:
+        raise SettingsError(f"{text[:40]!r} is no value of {name}", hint=f"try {_example(name)}") from None
+
+
+def _example(name: str) -> str:
+    examples = {"logit_bias": "17=-2.5", "stop": '"The end"', "thoughts": "hide", "max_tokens": "200"}
+    return examples.get(name) or str(getattr(SamplerSettings(), name))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{token}={bias:g}" for token, bias in value.items()) or "nothing"
+    if isinstance(value, list | tuple):
+        return " ".join(shlex.quote(text) for text in value) or "nothing"
+    return str(value)

@@ -1,0 +1,59 @@
+"""What is said about an answer: the status line, and ``/stats``."""
+
+from __future__ import annotations
+
+from edge_spec.chat import ChatReply, ChatSession
+from edge_spec.cli.terminal.memory import held_bytes
+from edge_spec.text_model import TextModel
+
+__all__ = ["statistics_lines", "status_line"]
+
+_WIDEST_BAR = 30
+
+
+def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
+    """Speed, mean accepted length, drafter, context and memory; what matters most comes first."""
+    speed = []
+    if reply is not None and reply.statistics.rounds:
+        speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} a round"]
+    return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
+
+
+def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]:
+    """What ``/stats`` says: the last answer, then the conversation and the model."""
+    model = session.model
+    lines = _of_reply(reply) if reply is not None else ["no answer yet"]
+    rows = {
+        "conversation": f"{session.n_turns} questions, {session.n_tokens} tokens; the model sees {session.n_seen}",
+        "context": f"{model.n_ctx} tokens",
+        "speculation": f"{model.mode}, {'lossless' if model.lossless else 'not lossless'}",
+        "profile": f"{model.profile.name}, identity {model.identity}",
+    }
+    return [*lines, *_rows(rows)]
+
+
+def _of_reply(reply: ChatReply) -> list[str]:
+    found = reply.statistics
+    rows = {
+        "answer": f"{len(reply.token_ids)} tokens, ended by {reply.finish_reason}, seed {reply.settings.seed}, "
+        f"attempt {reply.settings.attempt}",
+        "speed": f"{found.tokens_per_s:.1f} tokens/s over {found.tokens} tokens",
+        "rounds": f"{found.rounds}, {found.mean_length:.2f} tokens each",
+        "drafts": f"{found.accepted} of {found.drafted} drafted tokens accepted",
+    }
+    if found.acceptance_by_position:
+        rows["by depth"] = " ".join(f"{share:.0%}" for share in found.acceptance_by_position)
+    rows["seconds"] = (
+        f"prompt {found.prefill_s:.3f}, drafting {found.draft_s:.3f}, verifying {found.verify_s:.3f}, "
+        f"drawing {found.sample_s:.3f}, rest {found.rest_s:.3f}"
+    )
+    most = max(found.lengths.values(), default=0)
+    bars = [
+        f"  {n:2} per round  {'#' * -(-_WIDEST_BAR * found.lengths[n] // most)} {found.lengths[n]}"
+        for n in sorted(found.lengths)
+    ]
+    return [*_rows(rows), *bars]
+
+
+def _rows(rows: dict[str, str]) -> list[str]:
+    return [f"{name:14}{text}" for name, text in rows.items()]
