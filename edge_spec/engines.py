@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from edge_spec.errors import SettingsError
@@ -17,17 +17,29 @@ _DEFAULT = "llama"
 _ONLY_LLAMA = ("n_threads_batch", "kv_k", "kv_v", "flash_attention", "repack")
 
 
-def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, str]:
+def engines_of(
+    engine: str, draft: str | None, middle: str | None, *, published: Collection[str] = ()
+) -> dict[str, str]:
     """The engine of each role: target, draft and middle; the smaller models follow the target unless told otherwise.
 
+    Args:
+        published: the roles whose models are ONNX graphs, which only ONNX Runtime runs.
+
     Raises:
-        SettingsError: there is no such engine.
+        SettingsError: there is no such engine, or it was asked for by name to run what it cannot.
     """
     wanted = {"target": engine, "draft": draft or engine, "middle": middle or engine}
     for name in wanted.values():
         if name not in (_AUTO, *ENGINES):
             raise SettingsError(f"there is no engine {name!r}", hint=f"choose {_AUTO}, {' or '.join(ENGINES)}")
-    return {role: _DEFAULT if name == _AUTO else name for role, name in wanted.items()}
+    asked = {"target": engine, "draft": draft, "middle": middle}
+    for role in published:
+        if asked[role] == "llama":
+            raise SettingsError(
+                f"llama.cpp cannot run the {role} model, which is an ONNX graph", hint="leave the engine to auto"
+            )
+    found = {role: _DEFAULT if name == _AUTO else name for role, name in wanted.items()}
+    return found | dict.fromkeys(published, "onnx")
 
 
 def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], settings: Mapping[str, Any]) -> None:

@@ -9,12 +9,15 @@ from tempfile import TemporaryDirectory
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
-from edge_spec.backends.onnx import OnnxSettings, open_onnx
+from edge_spec.backends.onnx import OnnxSettings, open_onnx, open_published, published_bytes
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
+from edge_spec.models.published import TOKENIZER
 from edge_spec.models.transcribe import transcribe
+from edge_spec.text_model import Tokenizer
 
 __all__ = ["OpenFamily", "needed_bytes"]
 
@@ -34,6 +37,8 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
     buffers grow with the prefill chunk and the width. For 512 tokens llama.cpp's log said 10.3, 19.3 and 65.3 MiB at
     widths of 384, 768 and 2048, so up to 16.3 floats per token and embedding value; 17 covers these.
     """
+    if file.graph is not None:
+        return published_bytes(file, onnx_settings(settings))
     cache = kv_cache_bytes(
         n_ctx=settings.n_ctx + 2 * settings.max_rows,
         n_layers=file.n_layers,
@@ -47,12 +52,25 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
     return int(file.weight_bytes) + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
+def onnx_settings(settings: LlamaSettings, *, spin: bool = True) -> OnnxSettings:
+    """The same settings for ONNX Runtime."""
+    return OnnxSettings(
+        n_ctx=settings.n_ctx,
+        n_threads=settings.n_threads,
+        prefill_chunk=settings.prefill_chunk,
+        max_rows=settings.max_rows,
+        trees=settings.trees,
+        exact=settings.exact,
+        spin=spin,
+    )
+
+
 class OpenFamily:
     """Opens target, drafter and intermediate model.
 
     Whoever asks for a model may close it; the family closes what is left, and frees the weights. Before anything
     is loaded, all that has been opened and this are held against what the device had to begin with. Text becomes
-    tokens by llama.cpp, whatever computes.
+    tokens by llama.cpp, whatever computes, but for a published ONNX model as the files beside it say.
 
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
@@ -103,8 +121,11 @@ class OpenFamily:
         """All models but the target, as far as they are open."""
         return tuple(self._models[1:])
 
-    def tokenizer(self) -> LlamaWeights:
+    def tokenizer(self) -> Tokenizer:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
+        graph = self._file("target").graph
+        if graph is not None:
+            return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
         return self._load("target", vocab_only=self._engines["target"] != "llama")
 
     def close(self) -> None:
@@ -168,6 +189,14 @@ class OpenFamily:
 
     def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
+        # Drafters take turns with the target on the same cores.
+        own = onnx_settings(settings, spin=role == "target")
+
+        def on_probe() -> None:
+            self._announce(role, file, "trying out {} on this device, once")
+
+        if file.graph is not None:
+            return open_published(file, own, cache_dir=self._cache_dir, on_probe=on_probe)
         if self._cache_dir is None and self._scratch is None:
             self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
         base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
@@ -176,20 +205,7 @@ class OpenFamily:
             file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
         )
         return open_onnx(
-            source,
-            OnnxSettings(
-                n_ctx=settings.n_ctx,
-                n_threads=settings.n_threads,
-                prefill_chunk=settings.prefill_chunk,
-                max_rows=settings.max_rows,
-                trees=settings.trees,
-                exact=settings.exact,
-                # Drafters take turns with the target on the same cores.
-                spin=role == "target",
-            ),
-            file=file.fingerprint,
-            cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(role, file, "trying out {} on this device, once"),
+            source, own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
         )
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:

@@ -14,7 +14,7 @@ from edge_spec.engines import engines_of, refuse_idle_settings
 from edge_spec.errors import SettingsError
 from edge_spec.family import OpenFamily
 from edge_spec.memory import probe as probe_device
-from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models import ModelFile, check_pair, inspect, is_published, resolve, resolve_family
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
 from edge_spec.requirements import require_path, require_whole
 from edge_spec.speculation import MODES, Mode, mode_of, require_models
@@ -48,12 +48,13 @@ def load(
     """Load a model and the smaller ones that speed it up.
 
     Args:
-        model: path of a GGUF, or the name of a family that comes with the package (``demo``).
-        draft: path of the drafter's GGUF; a family brings its own.
-        middle: path of the intermediate model's GGUF; a family brings its own.
+        model: path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with the
+            package (``demo``).
+        draft: path of the drafter, the same kinds; a family brings its own.
+        middle: path of the intermediate model; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
-            or ``auto``, which is llama.cpp.
+            or ``auto``, which is llama.cpp but for published ONNX models.
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
@@ -78,7 +79,9 @@ def load(
     given = _given(draft_path, middle_path)
     mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
     require_models(mode, given)
-    engines = engines_of(engine, draft_engine, middle_engine)
+    paths = {"target": family.target, "draft": draft_path, "middle": middle_path}
+    published = [role for role, path in paths.items() if path is not None and is_published(path)]
+    engines = engines_of(engine, draft_engine, middle_engine, published=published)
     refuse_idle_settings(engines, ("target", *mode.needs), llama)
     target_file = inspect(family.target)
     draft_file = inspect(draft_path) if draft_path and "draft" in mode.needs else None
