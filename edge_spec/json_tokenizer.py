@@ -62,11 +62,12 @@ class JsonTokenizer:
             PromptError: the text holds lone surrogates.
         """
         try:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PromptError(
                 f"the text is not Unicode at character {error.start}", hint="decode it properly"
             ) from None
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for special tokens, and for ids that have none."""

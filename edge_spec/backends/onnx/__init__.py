@@ -91,7 +91,9 @@ def _open(
     try:
         if check is not None:
             _run_once(model, check)
-        result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
+        result = probe_cached(
+            model, file=file, cache_dir=cache_dir, on_probe=on_probe, foreign=check is not None
+        )
     except BaseException:
         model.close()
         raise
