@@ -445,7 +445,9 @@ def test_prompts_are_read_in_chunks_that_bound_what_a_run_takes(open_it: Opener,
         model.close()
 
 
-def test_a_graph_that_onnx_runtime_does_not_take_is_unsupported(numbers: Weights, tmp_path: Path) -> None:
+def test_a_graph_that_onnx_runtime_does_not_take_is_unsupported(
+    numbers: Weights, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     import onnx
 
     path = publish(tmp_path, numbers, "genai")
@@ -471,6 +473,8 @@ def test_a_graph_that_onnx_runtime_does_not_take_is_unsupported(numbers: Weights
     # What only shows when it runs: keys of three heads where the cache has one.
     shapes = refused(lambda model: setattr(first(model, "GroupQueryAttention").attribute[1], "i", 3))
     assert "cannot be run" in shapes or "cannot load" in shapes
+    assert refused(lambda model: model.graph.initializer[0].dims.append(7))
+    assert capfd.readouterr().out == ""
 
 
 def test_a_failure_of_a_run_is_one_of_ours_and_passes(open_it: Opener) -> None:

@@ -18,7 +18,7 @@ __all__ = ["find_graph", "inspect_published", "published_texts"]
 
 _SUFFIX = ".onnx"
 
-_PREFERRED = ("model_q4", "model_q4f16", "model", "model_fp16", "decoder_model")
+_PREFERRED = ("model_q4", "model_q4f16", "model", "model_fp16", "decoder_with_past_model")
 """Graphs that hubs put side by side, the likeliest to be wanted on a small computer first."""
 
 _SUBFOLDER = "onnx"

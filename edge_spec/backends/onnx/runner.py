@@ -52,8 +52,10 @@ class Runner:
 
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(graph), _options(n_threads, spin, operators, foreign), providers=["CPUExecutionProvider"]
-            )
+                str(graph), _options(n_threads, spin, operators, foreign), providers=["CPUExecutionProvider"],
+                # Else it tries again after some failures, and says so on standard output.
+                enable_fallback=0,
+            )  # fmt: skip
         except EdgeSpecError:
             raise
         except Exception as error:
