@@ -12,6 +12,7 @@ from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
 from edge_spec.loading import load
+from edge_spec.text_model import TextModel
 
 __all__ = ["command"]
 
@@ -46,9 +47,16 @@ def command(**values: Any) -> int:
         total = len(modes) * (1 + values["rounds"] * len(prompts))
         with Progress(console=Console(stderr=True), transient=True, disable=values["as_json"]) as progress:
             task = progress.add_task("writing", total=total)
+
+            def opened(mode: str) -> TextModel:
+                model = load(**arguments, speculation=mode)
+                for note in model.notes:
+                    progress.console.print(f"edge-spec: note: {mode}: {note}", markup=False, highlight=False)
+                return model
+
             speeds = list(
                 bench(
-                    lambda mode: load(**arguments, speculation=mode), prompts, modes=modes,
+                    opened, prompts, modes=modes,
                     rounds=values["rounds"], max_tokens=values["max_tokens"], seed=values["seed"],
                     on_run=lambda: progress.advance(task), **sampler_arguments(values),
                 )

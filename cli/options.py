@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from edge_spec.cli.progress import Bar
 from edge_spec.engines import ENGINES
 
 __all__ = ["load_arguments", "model_options", "sampler_arguments", "sampler_options"]
@@ -42,7 +43,7 @@ def model_options(command: Command) -> Command:
         click.option("--ctx", type=int, metavar="N", help="Most tokens of prompt and reply together."),
         click.option("--threads", type=int, metavar="N", help="Threads; 0 for the number of cores. [default: 0]"),
         click.option("--threads-batch", type=int, metavar="N", help="Threads for many rows. [default: --threads]"),
-        click.option("--kv", metavar="K/V", help="Types of the cached keys and values. [default: q8_0/f16]"),
+        click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
         click.option("--no-repack", is_flag=True, help="Leave weights mapped from disk: less memory, slower."),
         click.option("-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
     )):  # fmt: skip
@@ -55,6 +56,7 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {name: values[name] for name in _PASSED if values[name] is not None}
     arguments["verbose"] = values["verbose"]
     arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {sentence} ...", err=True)
+    arguments["on_progress"] = Bar()
     for option, name in (("ctx", "n_ctx"), ("threads", "n_threads"), ("threads_batch", "n_threads_batch")):
         if values[option] is not None:
             arguments[name] = values[option]

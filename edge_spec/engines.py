@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from edge_spec.errors import SettingsError
+from edge_spec.backends.onnx.settings import KV_KINDS
+from edge_spec.errors import DiskFull, ModelFileError, SettingsError
+from edge_spec.models import ModelFile
+from edge_spec.models.transcribe import best_form
+from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["ENGINES", "engines_of", "refuse_idle_settings"]
+__all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "refuse_idle_settings", "settle_engines"]
 
 ENGINES = ("llama", "onnx")
 """llama.cpp, and ONNX Runtime with the same weights transcribed."""
 
-_AUTO = "auto"
-_DEFAULT = "llama"
+AUTO = "auto"
+"""ONNX Runtime for models that our kernels speed up there, llama.cpp for all others."""
+
 _ONLY_LLAMA = ("n_threads_batch", "kv_k", "kv_v", "flash_attention", "repack")
+
+_LEAST_SHARE = 0.75
+"""Of a model's bytes, in types that our kernels multiply with: other matrices are slower and larger than there."""
 
 
 def engines_of(
     engine: str, draft: str | None, middle: str | None, *, published: Collection[str] = ()
 ) -> dict[str, str]:
-    """The engine of each role: target, draft and middle; the smaller models follow the target unless told otherwise.
+    """The engine asked for, by role: target, draft and middle; the smaller models follow the target if not told.
 
     Args:
         published: the roles whose models are ONNX graphs, which only ONNX Runtime runs.
@@ -30,16 +38,72 @@ def engines_of(
     """
     wanted = {"target": engine, "draft": draft or engine, "middle": middle or engine}
     for name in wanted.values():
-        if name not in (_AUTO, *ENGINES):
-            raise SettingsError(f"there is no engine {name!r}", hint=f"choose {_AUTO}, {' or '.join(ENGINES)}")
+        if name not in (AUTO, *ENGINES):
+            raise SettingsError(f"there is no engine {name!r}", hint=f"choose {AUTO}, {' or '.join(ENGINES)}")
     asked = {"target": engine, "draft": draft, "middle": middle}
     for role in published:
         if asked[role] == "llama":
             raise SettingsError(
                 f"llama.cpp cannot run the {role} model, which is an ONNX graph", hint="leave the engine to auto"
             )
-    found = {role: _DEFAULT if name == _AUTO else name for role, name in wanted.items()}
-    return found | dict.fromkeys(published, "onnx")
+    return wanted | dict.fromkeys(published, "onnx")
+
+
+def settle_engines(
+    wanted: Mapping[str, str],
+    files: Mapping[str, ModelFile],
+    settings: Mapping[str, Any],
+    transcriptions: Transcriptions,
+    *,
+    fits: Callable[[Mapping[str, str]], bool] = lambda engines: True,
+) -> tuple[dict[str, str], list[str]]:
+    """Decide what ``auto`` means for each model. Those that it gives to ONNX Runtime are transcribed.
+
+    Args:
+        wanted: by role, see ``engines_of``.
+        files: by role, those that will be opened.
+        settings: what was asked for by name.
+        fits: whether the memory has room for the models on these engines.
+
+    Returns:
+        Engines by role, and a sentence for every model that is left to llama.cpp, which says why.
+    """
+    free = [role for role in files if wanted[role] == AUTO]
+    obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
+    engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
+    elsewhere = engines | dict.fromkeys(free, "llama")
+    if engines != elsewhere and not fits(engines) and fits(elsewhere):
+        obstacles = {role: why or "its ONNX form would not fit the memory" for role, why in obstacles.items()}
+    for role in free:
+        if obstacles[role] is None:
+            try:
+                transcriptions.of(files[role], sparing=True)
+            except (ModelFileError, DiskFull) as error:
+                obstacles[role] = error.message.removesuffix(": llama.cpp only")
+    engines |= {role: "onnx" if why is None else "llama" for role, why in obstacles.items()}
+    notes = {f"llama.cpp runs {files[role].path.name}: {why}": None for role, why in obstacles.items() if why}
+    return engines, list(notes)
+
+
+def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Transcriptions) -> str | None:
+    """Why it is not even tried to transcribe a model, as a clause; None if it is tried."""
+    from edge_spec.kernels import KINDS, available, features
+
+    idle = _idle(settings)
+    if idle:
+        return f"{', '.join(idle)} only has a meaning there"
+    lacking = available()
+    if lacking is not None:
+        return f"edge-spec's kernels are not available because {lacking}"
+    if features()[0] == "reference":
+        return "edge-spec has no fast kernels for this processor"
+    if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _LEAST_SHARE * file.weight_bytes:
+        return f"edge-spec has no kernels for weights of type {next(iter(file.tensor_types))}"
+    if best_form().attention(file.head_dim_k) != "rows":
+        return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
+    if not transcriptions.are_kept:
+        return "there is no cache folder to keep its ONNX form in"
+    return None
 
 
 def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], settings: Mapping[str, Any]) -> None:
@@ -52,9 +116,21 @@ def refuse_idle_settings(engines: Mapping[str, str], roles: tuple[str, ...], set
     Raises:
         SettingsError: a setting would change nothing.
     """
-    idle = sorted(set(settings) & set(_ONLY_LLAMA))
-    if idle and all(engines[role] != "llama" for role in roles):
+    idle = _idle(settings)
+    if idle and all(engines[role] == "onnx" for role in roles):
         raise SettingsError(
             f"{', '.join(idle)} only has a meaning for llama.cpp, which runs none of these models",
             hint="leave it out, or use --engine llama",
         )
+
+
+def onnx_kv(settings: Mapping[str, Any]) -> str | None:
+    """What was asked for as the type of keys and values alike, if ONNX Runtime's cache can hold it."""
+    kind = settings.get("kv_k")
+    return kind if kind in KV_KINDS and settings.get("kv_v") == kind else None
+
+
+def _idle(settings: Mapping[str, Any]) -> list[str]:
+    """Names of settings that change nothing on ONNX Runtime."""
+    idle = set(settings) & set(_ONLY_LLAMA)
+    return sorted(idle if onnx_kv(settings) is None else idle - {"kv_k", "kv_v"})

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx, open_published, published_bytes
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.engines import onnx_kv
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.memory import Device, kv_cache_bytes, logits_bytes, require
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER
-from edge_spec.models.transcribe import transcribe
 from edge_spec.text_model import Tokenizer
+from edge_spec.transcriptions import Transcriptions
 
-__all__ = ["OpenFamily", "needed_bytes"]
+__all__ = ["OpenFamily", "fits_memory", "needed_bytes"]
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
@@ -52,17 +54,29 @@ def needed_bytes(file: ModelFile, settings: LlamaSettings, *, engine: str = "lla
     return int(file.weight_bytes) + cache + compute + logits_bytes(settings.max_rows, file.n_vocab)
 
 
-def onnx_settings(settings: LlamaSettings, *, spin: bool = True) -> OnnxSettings:
+def onnx_settings(settings: LlamaSettings, *, kv: str = "f32", spin: bool = True) -> OnnxSettings:
     """The same settings for ONNX Runtime."""
     return OnnxSettings(
         n_ctx=settings.n_ctx,
         n_threads=settings.n_threads,
+        kv=kv,
         prefill_chunk=settings.prefill_chunk,
         max_rows=settings.max_rows,
         trees=settings.trees,
         exact=settings.exact,
         spin=spin,
     )
+
+
+def fits_memory(
+    files: Mapping[str, ModelFile], settings: LlamaSettings, engines: Mapping[str, str], device: Device
+) -> bool:
+    """Whether a device has room for these models, by role, on these engines."""
+    wanted = {
+        file.path: needed_bytes(file, settings.for_heads(file.head_dim_k), engine=engines[role])
+        for role, file in files.items()
+    }
+    return sum(wanted.values()) + _RESERVE_BYTES <= device.available_bytes
 
 
 class OpenFamily:
@@ -75,7 +89,9 @@ class OpenFamily:
     Args:
         settings: the target's; the smaller models get the same context and their own threads.
         engines: by role (target, draft, middle), see ``edge_spec.engines``.
-        cache_dir: where transcriptions and probe results are kept; None for nowhere.
+        asked: settings that were asked for, by name.
+        transcriptions: of the models that ONNX Runtime runs; the family closes them.
+        cache_dir: where probe results are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
     """
 
@@ -87,6 +103,8 @@ class OpenFamily:
         settings: LlamaSettings,
         *,
         engines: Mapping[str, str],
+        asked: Mapping[str, Any] = MappingProxyType({}),
+        transcriptions: Transcriptions,
         probe_device: Callable[[], Device],
         cache_dir: Path | None,
         on_wait: Callable[[str], None],
@@ -96,13 +114,14 @@ class OpenFamily:
         self._probe_device = probe_device
         self._device = probe_device()
         self._engines = engines
+        self._asked = asked
+        self._transcriptions = transcriptions
         self._cache_dir = cache_dir
         self._on_wait = on_wait
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: list[LanguageModel] = []
         self._claimed: set[Path] = set()
         self._claimed_bytes = 0
-        self._scratch: TemporaryDirectory[str] | None = None
 
     def target(self, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         """The target, exact, and what probing found."""
@@ -135,9 +154,7 @@ class OpenFamily:
         for weights in self._weights.values():
             weights.close()
         self._weights.clear()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
+        self._transcriptions.close()
 
     def _load(self, role: str, *, vocab_only: bool) -> LlamaWeights:
         file = self._file(role)
@@ -190,22 +207,15 @@ class OpenFamily:
     def _open_onnx(self, role: str, settings: LlamaSettings) -> tuple[LanguageModel, ProbeResult]:
         file = self._file(role)
         # Drafters take turns with the target on the same cores.
-        own = onnx_settings(settings, spin=role == "target")
+        own = onnx_settings(settings, kv=onnx_kv(self._asked) or "f32", spin=role == "target")
 
         def on_probe() -> None:
             self._announce(role, file, "trying out {} on this device, once")
 
         if file.graph is not None:
             return open_published(file, own, cache_dir=self._cache_dir, on_probe=on_probe)
-        if self._cache_dir is None and self._scratch is None:
-            self._scratch = TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
-        base = Path(self._scratch.name) if self._scratch is not None else self._cache_dir
-        assert base is not None
-        source = transcribe(
-            file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
-        )
         return open_onnx(
-            source, own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
+            self._transcriptions.of(file), own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
         )
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.library import library
 from edge_spec.drafters.plain import NoDrafter
-from edge_spec.engines import engines_of, refuse_idle_settings
+from edge_spec.engines import engines_of, refuse_idle_settings, settle_engines
 from edge_spec.errors import SettingsError
-from edge_spec.family import OpenFamily
+from edge_spec.family import OpenFamily, fits_memory
 from edge_spec.memory import probe as probe_device
 from edge_spec.models import ModelFile, check_pair, inspect, is_published, resolve, resolve_family
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
@@ -20,6 +20,7 @@ from edge_spec.requirements import require_path, require_whole
 from edge_spec.speculation import MODES, Mode, mode_of, require_models
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
+from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["load", "possible_modes"]
 
@@ -42,6 +43,7 @@ def load(
     n_ctx: int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     verbose: bool = False,
     **llama: Any,
 ) -> TextModel:
@@ -54,7 +56,8 @@ def load(
         middle: path of the intermediate model; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
-            or ``auto``, which is llama.cpp but for published ONNX models.
+            or ``auto``: ONNX Runtime for published ONNX models and where edge-spec's kernels are there and know the
+            model, else llama.cpp, and ``notes`` of what is returned say why.
         draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
@@ -62,6 +65,8 @@ def load(
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write while a model is transcribed, which ``on_wait`` announces;
+            at its end they are equal.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
@@ -96,12 +101,19 @@ def load(
     if 0 < target_file.n_ctx_train < settings.n_ctx:
         notes.append(f"{target_file.path.name} was trained for {target_file.n_ctx_train} tokens, not {settings.n_ctx}")
     library().verbose = verbose
+    transcriptions = Transcriptions(_cache_dir(cache_dir), on_wait=on_wait, on_progress=on_progress)
+    files = {"target": target_file, "draft": draft_file, "middle": middle_file}
+    present = {role: file for role, file in files.items() if file is not None}
+    engines, left = settle_engines(
+        engines, present, llama, transcriptions,
+        fits=lambda engines: fits_memory(present, settings, engines, probe_device()),
+    )  # fmt: skip
     opened = OpenFamily(
-        target_file, draft_file, middle_file, settings, engines=engines, probe_device=probe_device,
-        cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
+        target_file, draft_file, middle_file, settings, engines=engines, asked=llama, transcriptions=transcriptions,
+        probe_device=probe_device, cache_dir=_cache_dir(cache_dir), on_wait=on_wait,
     )  # fmt: skip
     try:
-        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, notes)
+        return _assemble(opened, mode, draft_limit, policy, target_file.chat_template, [*notes, *left])
     except BaseException:
         opened.close()
         raise

@@ -24,7 +24,11 @@ def write_gguf(
     tied: bool = False,
     biases: bool = False,
     head_norms: bool = False,
+    post_norms: bool = False,
+    fused: bool = False,
     rope_factors: bool = False,
+    long_factors: int = 0,
+    n_layers: int = N_LAYERS,
     extra: Mapping[str, str | int | float] | None = None,
     seed: int = 0,
 ) -> Path:
@@ -32,22 +36,19 @@ def write_gguf(
 
     Args:
         kinds: weight types by the last part of a tensor's name, such as ``attn_v``; Q4_0 where nothing is said.
+        fused: queries, keys and values are one matrix, and so are gate and up.
+        long_factors: pairs of numbers that are turned by other angles in short and in long contexts.
         extra: further metadata, the architecture put before its names.
     """
     writer = GGUFWriter(path, architecture)
     rng = np.random.default_rng(seed)
-    writer.add_context_length(512)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(N_LAYERS)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEAD)
-    writer.add_head_count_kv(N_HEAD_KV)
-    writer.add_key_length(HEAD_DIM)
-    writer.add_value_length(HEAD_DIM)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_rope_freq_base(10000.0)
-    for name, value in (extra or {}).items():
+    facts: dict[str, str | int | float] = {
+        "context_length": 512, "embedding_length": N_EMBD, "block_count": n_layers, "feed_forward_length": N_FF,
+        "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM, "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": HEAD_DIM, "rope.freq_base": 10000.0,
+    }  # fmt: skip
+    for name, value in (facts | dict(extra or {})).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(f"{architecture}.{name}", value)
     _add_vocabulary(writer)
@@ -66,12 +67,19 @@ def write_gguf(
         matrix("output", N_EMBD, N_VOCAB)
     if rope_factors:
         writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, HEAD_DIM // 2).astype(np.float32))
+    for number, name in enumerate(("rope_factors_short", "rope_factors_long")):
+        if long_factors:
+            writer.add_tensor(f"{name}.weight", np.linspace(1, 2 + 6 * number, long_factors).astype(np.float32))
     n_q, n_kv = N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM
-    for layer in range(N_LAYERS):
+    separate = () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv))
+    norms = ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
+    for layer in range(n_layers):
         blk = f"blk.{layer}."
-        for name in ("attn_norm", "ffn_norm"):
+        for name in norms:
             vector(f"{blk}{name}.weight", N_EMBD, 1)
-        for name, n_out in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
+        if fused:
+            matrix(blk + "attn_qkv", N_EMBD, n_q + 2 * n_kv)
+        for name, n_out in separate:
             matrix(blk + name, N_EMBD, n_out)
             if biases:
                 vector(f"{blk}{name}.bias", n_out, 0)
@@ -79,8 +87,8 @@ def write_gguf(
         if head_norms:
             for name in ("attn_q_norm", "attn_k_norm"):
                 vector(f"{blk}{name}.weight", HEAD_DIM, 1)
-        for name in ("ffn_gate", "ffn_up"):
-            matrix(blk + name, N_EMBD, N_FF)
+        for name in ("ffn_up",) if fused else ("ffn_gate", "ffn_up"):
+            matrix(blk + name, N_EMBD, 2 * N_FF if fused else N_FF)
         matrix(blk + "ffn_down", N_FF, N_EMBD)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_json_is_one_object_with_the_documented_keys(report: Callable[..., dict[
     }  # fmt: skip
     assert found["seed"] == 7
     assert found["lossless"] is True
-    assert found["profile"]["name"].startswith("llama-")
+    assert re.fullmatch("(llama|onnx)-[0-9a-f]{8}", found["profile"]["name"])
     assert 0 < len(found["token_ids"]) <= 24
     assert found["finish_reason"] in ("eos", "length")
     assert found["timings"]["tokens_per_s"] > 0

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import edge_spec
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.onnx import OnnxModel, OnnxSettings, open_onnx
-from edge_spec.engines import engines_of
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.transcribe import best_form, transcribe
@@ -26,8 +25,18 @@ from edge_spec.tree import Tree
 Opener = Callable[..., OnnxModel]
 
 
-def some_text(n: int, *, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
+LLAMA: dict[str, Any] = {}
+GEMMA3: dict[str, Any] = {
+    "architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True,
+    "extra": {"attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
+}  # fmt: skip
+PHI3: dict[str, Any] = {
+    "architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}
+}  # fmt: skip
+
+
+def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
+    return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]
 
 
 def next_row(model: OnnxModel, token: int = 777) -> np.ndarray[Any, Any]:
@@ -108,6 +117,39 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
             start += n
         rows.append(np.concatenate(found)[: sum(cuts)])
     assert np.array_equal(*rows)
+
+
+@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+@pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
+def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
+    source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
+    given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv=kv)
+    model, found = open_onnx(source, given_values, file="x", cache_dir=None)
+    assert found.traits.takes_trees
+    assert set(range(1, 9)) <= set(found.traits.widths)
+    assert ("kv", f"{kv}/{kv}") in model.profile.facts
+    text = some_text(80, most=384)
+    model.prefill(text[:40])
+    rows = [model.decode(Tree.sequence(text[40:52])).copy()]
+    model.keep(range(12))
+    state = model.save()
+    after = model.decode(Tree.sequence(text[52:56])).copy()
+    model.restore(state)
+    assert np.array_equal(model.decode(Tree.sequence(text[52:56])), after)
+    model.rollback(0)
+    for token in text[:40]:
+        model.decode(Tree.sequence([token]))
+        model.keep([0])
+    rows.append(np.concatenate([_next_rows(model, [token]) for token in text[40:52]]))
+    assert np.array_equal(*rows)
+    model.close()
+
+
+def _next_rows(model: OnnxModel, tokens: list[int]) -> np.ndarray[Any, Any]:
+    rows = model.decode(Tree.sequence(tokens)).copy()
+    model.keep(range(len(tokens)))
+    return rows
 
 
 def _trees(n: int) -> st.SearchStrategy[Tree]:
@@ -216,8 +258,9 @@ def test_wrong_calls_are_told(small: OnnxModel, open_demo_onnx: Opener) -> None:
         small.rollback(1)
     with pytest.raises(ValueError, match="sequences"):
         open_demo_onnx().decode(Tree((400, 401), (-1, -1)))
-    with pytest.raises(SettingsError):
-        OnnxSettings(n_ctx=0)
+    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv": "q8_0"}):
+        with pytest.raises(SettingsError):
+            OnnxSettings(**wrong)
 
 
 # --- stopping
@@ -293,20 +336,35 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
     assert texts[0] == texts[1]
 
 
-def test_engines_are_named_by_role() -> None:
-    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "middle"), "llama")
-    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "middle": "onnx"}
-    with pytest.raises(SettingsError, match="tensor"):
-        engines_of("llama", "tensor", None)
-
-
 def test_a_setting_that_would_change_nothing_is_refused() -> None:
-    with pytest.raises(SettingsError, match="kv_k"):
-        edge_spec.load(engine="onnx", kv_k="f16")
+    for asked in ({"kv_k": "f16"}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "f16", "kv_v": "f32"}):
+        with pytest.raises(SettingsError, match="kv_k"):
+            edge_spec.load(engine="onnx", **asked)
+
+
+@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
+@pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])
+def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: Path, made: dict[str, Any]) -> None:
+    target, draft, middle = (
+        write_gguf(tmp_path / f"{seed}.gguf", **made, seed=seed, n_layers=layers)
+        for seed, layers in ((0, 3), (1, 1), (0, 2))
+    )
+    texts = {}
+    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
+        with edge_spec.load(
+            target, draft=draft, middle=middle, speculation=mode, engine="onnx", n_ctx=128, n_threads=1,
+            cache_dir=tmp_path,
+        ) as model:  # fmt: skip
+            assert model.identity == "bitwise"
+            reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=60, seed=3, temperature=0.9)
+            reply.read()
+            texts[mode] = reply.token_ids
+            assert mode in ("off", "ngram") or reply.statistics.drafted > 0
+    assert all(text == texts["off"] for text in texts.values()), texts
 
 
 def test_a_model_that_only_llama_cpp_runs_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "model.gguf", extra={"rope.scaling.type": "yarn"})
+    path = write_gguf(tmp_path / "model.gguf", extra={"rope.scaling.type": "dynamic"})
     with pytest.raises(UnsupportedModel, match="llama"):
         edge_spec.load(path, engine="onnx", cache_dir=tmp_path)
 

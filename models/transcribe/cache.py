@@ -5,38 +5,38 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_spec.errors import DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.errors import ModelFileError, SettingsError
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.transcribe.architecture import Network, read_network
-from edge_spec.models.transcribe.forms import Form, best_form
-from edge_spec.models.transcribe.graph import Writer, matrices_of
+from edge_spec.models.transcribe.forms import FORMS, Form, best_form
+from edge_spec.models.transcribe.graph import Writer
+from edge_spec.models.transcribe.plan import check_space, disk_full, stored_bytes
 from edge_spec.models.transcribe.source import is_of, note_source
+from edge_spec.models.transcribe.sweep import mark_used, new_part, remove, sweep
+from edge_spec.models.transcribe.turns import Turns
 from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
 __all__ = ["Transcription", "read_transcription", "transcribe"]
 
-VERSION = 1
+VERSION = 2
 """Of what a folder holds and how; another version is made anew."""
 
 _FACTS = "facts.json"
-_GRAPHS = {"rows": {"model.onnx": True}, "gqa": {"plain.onnx": False, "tree.onnx": True}}
-"""The graphs of each kind of attention, and which of them take trees."""
+_GRAPHS = {
+    "rows": {"model.onnx": (True, False), "half.onnx": (True, True)},
+    "gqa": {"plain.onnx": (False, False), "tree.onnx": (True, False)},
+}
+"""The graphs of each kind of attention: whether they take trees, and whether their cache holds halves."""
 
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
-_ABANDONED_S = 86400.0
 
 Progress = Callable[[int, int], None]
 """Told bytes written and bytes to write."""
@@ -50,7 +50,7 @@ class Transcription:
         folder: where its files are.
         form: how matrices are stored, see ``forms``.
         attention: ``rows`` or ``gqa``, see ``graph``.
-        frequencies: angle per position of each pair of numbers in a head, ``[head_dim / 2]``, float64.
+        turns: how positions turn heads, by the names that the graphs have for them.
     """
 
     folder: Path
@@ -60,12 +60,18 @@ class Transcription:
     n_head_kv: int
     head_dim: int
     n_vocab: int
-    frequencies: npt.NDArray[np.float64]
+    turns: dict[str, Turns]
 
-    def graph(self, *, trees: bool) -> Path:
-        """The graph that takes sequences only, or trees as well."""
-        graphs = _GRAPHS[self.attention]
-        return self.folder / next(name for name in graphs if graphs[name] or not trees)
+    def graph(self, *, trees: bool, f16: bool = False) -> Path:
+        """The graph that takes sequences only, or trees as well, and whose cache holds halves or floats.
+
+        Raises:
+            SettingsError: ONNX Runtime's own attention has no cache of halves.
+        """
+        for name, (takes_trees, halves) in _GRAPHS[self.attention].items():
+            if (takes_trees or not trees) and halves == f16:
+                return self.folder / name
+        raise SettingsError("a KV cache in f16 needs edge-spec's own kernels", hint="use f32, or --engine llama")
 
 
 def transcribe(
@@ -73,6 +79,7 @@ def transcribe(
     cache_dir: Path,
     *,
     form: Form | None = None,
+    sparing: bool = False,
     on_start: Callable[[], None] = lambda: None,
     progress: Progress = lambda done, total: None,
 ) -> Transcription:
@@ -81,6 +88,7 @@ def transcribe(
     Args:
         cache_dir: folder of all transcriptions; made if missing.
         form: how to store matrices; the best that this installation has by default.
+        sparing: leave at least as much room on the disk as it takes.
         on_start: called before one is made.
 
     Raises:
@@ -90,22 +98,22 @@ def transcribe(
     """
     form = form or best_form()
     folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
-    found = read_transcription(folder)
-    if found is not None and is_of(folder, file.path):
+    found = _found(file, folder)
+    if found is not None:
         return found
     network = read_network(file, read_header(file.path))
-    on_start()
-    total = _total_bytes(file, network, form)
+    total = stored_bytes(file, network, form)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        _sweep(cache_dir)
-        _check_space(file, cache_dir, total)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=cache_dir, ignore_cleanup_errors=True) as made:
+        sweep(cache_dir, [known.layout for known in FORMS.values()], VERSION)
+        check_space(file, cache_dir, 2 * total if sparing else total)
+        on_start()
+        with new_part(cache_dir) as made:
             _write(network, form, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _full(file, cache_dir, total) from error
+            raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
             hint="choose another cache folder, or use --engine llama",
@@ -113,6 +121,14 @@ def transcribe(
     found = read_transcription(folder)
     if found is None:
         raise ModelFileError(f"what was written to {folder} reads back wrong", hint="check the disk")
+    return found
+
+
+def _found(file: ModelFile, folder: Path) -> Transcription | None:
+    found = read_transcription(folder)
+    if found is None or not is_of(folder, file.path):
+        return None
+    mark_used(folder)
     return found
 
 
@@ -132,32 +148,19 @@ def read_transcription(folder: Path) -> Transcription | None:
             folder=folder,
             form=str(facts["form"]),
             attention=attention,
-            frequencies=np.array(network.pop("frequencies"), dtype=np.float64),
+            turns={name: Turns.of(turns) for name, turns in facts["turns"].items()},
             **{name: int(value) for name, value in network.items()},
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _total_bytes(file: ModelFile, network: Network, form: Form) -> int:
-    """At most what a transcription takes."""
-    total = 1 << 20
-    for matrix in matrices_of(network):
-        try:
-            total += form.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
-        except UnsupportedModel as error:
-            raise UnsupportedModel(
-                f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
-            ) from error
-    return total
-
-
 def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:
     attention = form.attention(network.head_dim)
     with (folder / WEIGHTS).open("wb") as file:
         store = WeightsFile(file, progress)
-        for name, trees in _GRAPHS[attention].items():
-            writer = Writer(network, form, store, attention=attention, trees=trees)
+        for name, (trees, f16) in _GRAPHS[attention].items():
+            writer = Writer(network, form, store, attention=attention, trees=trees, f16=f16)
             (folder / name).write_bytes(writer.write().serialize())
         file.flush()
         os.fsync(file.fileno())
@@ -170,8 +173,8 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
             "n_head_kv": network.n_head_kv,
             "head_dim": network.head_dim,
             "n_vocab": network.n_vocab,
-            "frequencies": network.frequencies.tolist(),
         },
+        "turns": {name: turns.facts() for name, turns in network.turns.items()},
         "files": _digests(folder, attention),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
@@ -191,13 +194,8 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
         if read_transcription(folder) is not None and is_of(folder, file.path):
             return
         # Damaged or of another content: out of the way first, so that nobody ever sees a half of it.
-        out = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
-        try:
-            folder.rename(out / "damaged")
-        except FileNotFoundError:
-            pass
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            remove(folder)
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
@@ -215,27 +213,3 @@ def _digest(path: Path) -> str:
             file.seek(start)
             state.update(file.read(_SAMPLE_BYTES))
     return state.hexdigest()
-
-
-def _check_space(file: ModelFile, cache_dir: Path, total: int) -> None:
-    if shutil.disk_usage(cache_dir).free < total:
-        raise _full(file, cache_dir, total)
-
-
-def _full(file: ModelFile, cache_dir: Path, total: int) -> DiskFull:
-    return DiskFull(
-        f"the ONNX form of {file.path.name} in {cache_dir}",
-        needed_bytes=total,
-        available_bytes=shutil.disk_usage(cache_dir).free,
-        hint="free some space, choose another cache folder, or use --engine llama",
-    )
-
-
-def _sweep(cache_dir: Path) -> None:
-    """Remove what processes that were killed have left."""
-    for left in cache_dir.glob(".part-*"):
-        try:
-            if time.time() - left.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            pass

@@ -2,11 +2,11 @@
 
 Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cells::
 
-    ids i64 [1, S]   rows i64 [R]   cos, sin f32 [C, head_dim / 2]
+    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_turned / 2]   and cos_window, sin_window
 
-With our own attention (``AttendRows``, see ``edge_spec/kernels/src/attention.h``)::
+With our own attention (``AttendRows``, see ``edge_spec/kernels/src/attention.h``), where T is f32 or f16::
 
-    tree i32 [1 + pending]   key_i f32 [n_head_kv, C / 16, head_dim, 16]   value_i f32 [n_head_kv, C, head_dim]
+    tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
 With ONNX Runtime's (``GroupQueryAttention``)::
 
@@ -19,34 +19,44 @@ vocabulary times the prompt would be the largest array of all. The cache is the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from edge_spec.models.transcribe.architecture import Network, tensor_blocks, tensor_values
 from edge_spec.models.transcribe.forms import Form, Matrix, Store
-from edge_spec.models.transcribe.proto import FLOAT, INT32, INT64, Graph
+from edge_spec.models.transcribe.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 
 __all__ = ["LANES", "Writer", "matrices_of"]
 
 LANES = 16
 """Cells whose keys lie side by side for our own attention."""
 
-GROUPS = (("attn_q", "attn_k", "attn_v"), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",))
-"""The matrices of a layer; those of a group are multiplied with the same input."""
+QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
+"""Matrices of a layer that are multiplied with the same input."""
 
 _MS = "com.microsoft"
 
 
 class Writer:
-    """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it."""
+    """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it.
 
-    def __init__(self, network: Network, form: Form, store: Store, *, attention: str, trees: bool) -> None:
+    Args:
+        attention: ``rows``, our own, or ``gqa``, ONNX Runtime's.
+        trees: whether the graph takes trees.
+        f16: whether its cache holds halves.
+    """
+
+    def __init__(
+        self, network: Network, form: Form, store: Store, *, attention: str, trees: bool, f16: bool
+    ) -> None:
         self._net = network
         self._form = form
         self._store = store
         self._own_attention = attention == "rows"
         self._trees = trees
+        self._f16 = f16
         self._graph = Graph()
 
     def write(self) -> Graph:
@@ -55,11 +65,13 @@ class Writer:
         self._declare()
         self._form.gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
+        if net.kind.scales:
+            x = self._times(x, math.sqrt(net.n_embd))
         for layer in range(net.n_layers):
             normed, x = self._norm(x, added, f"blk.{layer}.attn_norm.weight")
-            added = self._attention(layer, normed)
+            added = self._post_norm(self._attention(layer, normed), f"blk.{layer}.post_attention_norm.weight")
             normed, x = self._norm(x, added, f"blk.{layer}.ffn_norm.weight")
-            added = self._feed_forward(layer, normed)
+            added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
         normed, _ = self._norm(x, added, "output_norm.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         self._form.multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
@@ -69,13 +81,15 @@ class Writer:
         net, graph = self._net, self._graph
         graph.takes("ids", INT64, (1, "S"))
         graph.takes("rows", INT64, ("R",))
-        for name in ("cos", "sin"):
-            graph.takes(name, FLOAT, ("C", net.head_dim // 2))
+        for name in net.turns:
+            for turn in ("cos", "sin"):
+                graph.takes(f"{turn}_{name}", FLOAT, ("C", net.n_turned // 2))
         if self._own_attention:
             graph.takes("tree", INT32, ("P",))
             for layer in range(net.n_layers):
-                graph.takes(f"key_{layer}", FLOAT, (net.n_head_kv, "C16", net.head_dim, LANES))
-                graph.takes(f"value_{layer}", FLOAT, (net.n_head_kv, "C", net.head_dim))
+                cached = FLOAT16 if self._f16 else FLOAT
+                graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
+                graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
         else:
             self._declare_grouped()
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
@@ -109,6 +123,15 @@ class Writer:
         )
         return y, y + ".sum"
 
+    def _post_norm(self, x: str, weight: str) -> str:
+        return self._norm(x, "", weight)[0] if self._net.kind.post_norms else x
+
+    def _times(self, x: str, factor: float) -> str:
+        """``x`` times a number."""
+        y = f"{x}.times"
+        self._graph.node("Mul", [x, self._graph.constant(f"{y}.factor", np.array(factor, np.float32))], [y])
+        return y
+
     def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
         """Products of ``x`` with several matrices, in one call where the types agree.
 
@@ -124,18 +147,19 @@ class Writer:
     def _attention(self, layer: int, x: str) -> str:
         net, graph, blk = self._net, self._graph, f"blk.{layer}."
         sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
-        parts = GROUPS[0]
-        biased = [f"{blk}{part}.bias" in net.tensors for part in parts]
-        qkv = self._products(x, [blk + part for part in parts], f"{blk}qkv")
-        if len(qkv) == 1 and (net.head_norms or any(biased)):
+        qkv = self._products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
+        biased = [f"{blk}{part}.bias" in net.tensors for part in QKV]
+        if len(qkv) == 1 and (net.kind.head_norms or any(biased)):
             qkv = self._split(qkv[0], sizes)
-        for place, part in enumerate(parts):
+        for place, part in enumerate(QKV):
             if biased[place]:
                 graph.node("Add", [qkv[place], self._vector(f"{blk}{part}.bias")], [qkv[place] + ".b"])
                 qkv[place] += ".b"
-        if net.head_norms:
+        if net.kind.head_norms:
             qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
             qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
+        if net.query_scale != 1:
+            qkv[0] = self._times(qkv[0], net.query_scale)
         attended = self._attend_rows(layer, qkv) if self._own_attention else self._attend_grouped(layer, qkv)
         self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
         return f"{blk}attn_out"
@@ -146,15 +170,18 @@ class Writer:
         if len(qkv) > 1:
             packed = y + ".packed"
             graph.node("Concat", qkv, [packed], axis=-1)
+        turns = net.turns_of(layer)
         graph.node(
-            "AttendRows", [packed, f"key_{layer}", f"value_{layer}", "cos", "sin", "tree"], [y], "edge_spec",
-            n_head=net.n_head, n_head_kv=net.n_head_kv, head_dim=net.head_dim, interleaved=int(net.interleaved),
+            "AttendRows", [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"], [y],
+            "edge_spec", n_head=net.n_head, n_head_kv=net.n_head_kv, head_dim=net.head_dim,
+            interleaved=int(net.kind.interleaved), window=net.windows[layer],
         )  # fmt: skip
         return y
 
     def _attend_grouped(self, layer: int, qkv: Sequence[str]) -> str:
         net, y = self._net, f"blk.{layer}.attn"
-        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}", "last_cell", "n_cells", "cos", "sin"]
+        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}"]
+        inputs += ["last_cell", "n_cells", "cos_all", "sin_all"]
         self._graph.node(
             "GroupQueryAttention",
             inputs + (["positions", "bias"] if self._trees else []),
@@ -163,7 +190,7 @@ class Writer:
             num_heads=net.n_head,
             kv_num_heads=net.n_head_kv,
             do_rotary=1,
-            rotary_interleaved=int(net.interleaved),
+            rotary_interleaved=int(net.kind.interleaved),
         )
         return y
 
@@ -186,18 +213,31 @@ class Writer:
 
     def _feed_forward(self, layer: int, x: str) -> str:
         graph, blk = self._graph, f"blk.{layer}."
-        n_ff = self._net.tensors[f"{blk}ffn_up.weight"].shape[-1]
-        both = self._products(x, [blk + "ffn_gate", blk + "ffn_up"], f"{blk}ffn")
+        n_ff = self._net.tensors[f"{blk}ffn_down.weight"].shape[0]
+        both = self._products(x, [blk + part for part in gated_of(self._net)], f"{blk}ffn")
         gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
-        graph.node("QuickGelu", [gate], [f"{blk}silu"], _MS, alpha=1.0)
-        graph.node("Mul", [f"{blk}silu", up], [f"{blk}gated"])
+        if self._net.kind.gelu:
+            graph.node("FastGelu", [gate], [f"{blk}gate"], _MS)
+        else:
+            graph.node("QuickGelu", [gate], [f"{blk}gate"], _MS, alpha=1.0)
+        graph.node("Mul", [f"{blk}gate", up], [f"{blk}gated"])
         self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
         return f"{blk}down"
 
 
+def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
+    """The matrices that make queries, keys and values."""
+    return ("attn_qkv",) if net.has(f"blk.{layer}.attn_qkv") else QKV
+
+
+def gated_of(net: Network) -> tuple[str, ...]:
+    """The matrices that make gate and up, which may be one in the file."""
+    return ("ffn_up",) if net.kind.fused_gate else GATED
+
+
 def head_of(net: Network) -> str:
     """The matrix that makes logits, which may be that of the embeddings."""
-    return "output" if "output.weight" in net.tensors else "token_embd"
+    return "output" if net.has("output") else "token_embd"
 
 
 def matrix_of(net: Network, *names: str) -> Matrix:
@@ -222,5 +262,5 @@ def matrices_of(net: Network) -> Iterator[Matrix]:
     """Every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
-        for names in GROUPS:
+        for names in (qkv_of(net, layer), ("attn_output",), gated_of(net), ("ffn_down",)):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FLOAT", "INT32", "INT64", "UINT8", "Graph"]
+__all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "UINT8", "Graph"]
 
 FLOAT, UINT8, INT32, INT64, FLOAT16 = 1, 2, 6, 7, 10
 _TYPES = {

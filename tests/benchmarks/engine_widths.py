@@ -1,6 +1,6 @@
 """Milliseconds of one decode by number of rows, on every engine, taken by turns.
 
-    python tests/benchmarks/engine_widths.py [model.gguf] [--threads 1] [--cells 100] [--rounds 40]
+    python tests/benchmarks/engine_widths.py [model.gguf] [--threads 1] [--cells 100] [--rounds 40] [--kv f32,f16]
 
 Prints for llama.cpp, for ONNX Runtime with our kernels and for ONNX Runtime alone the median and the best over
 rounds, all rows output. Engines and widths take turns within a round, so that noise meets all of them alike.
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
     parser.add_argument("--prefill", type=int, default=256)
+    parser.add_argument("--kv", default="f32", help="caches of ONNX Runtime with our kernels, such as f32,f16")
     arguments = parser.parse_args()
     widths = [int(text) for text in arguments.widths.split(",")]
     file = inspect(resolve(arguments.model))
@@ -48,10 +49,10 @@ def main() -> None:
             except UnsupportedModel as error:
                 print(error)
                 continue
-            model, _ = open_onnx(
-                source, OnnxSettings(n_ctx=n_ctx, n_threads=arguments.threads), file=file.fingerprint, cache_dir=None
-            )
-            models[f"onnx {form.name}"] = model
+            for kv in arguments.kv.split(",") if source.attention == "rows" else ["f32"]:
+                onnx = OnnxSettings(n_ctx=n_ctx, n_threads=arguments.threads, kv=kv)
+                model, _ = open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)
+                models[f"onnx {form.name} {kv}"] = model
         tokens = np.random.default_rng(0).integers(0, file.n_vocab, n_ctx).tolist()
         seconds = measure(models, widths, tokens, arguments.cells, arguments.rounds)
         for name, model in models.items():

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "half.h"
 
 enum { HEADS = 6, KV = 2, HD = 48, CELLS = 112, ROWS = 20, WIDTH = (HEADS + 2 * KV) * HD };
 
@@ -24,6 +25,10 @@ static size_t below(size_t n) {
 static void fill(float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         x[i] = number();
+}
+static void fill_halves(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        ((uint16_t *)x)[i] = er_to_half(number());
 }
 
 int main(void) {
@@ -42,7 +47,9 @@ int main(void) {
         for (int round = 0; round < 300; round++) {
             er_attention a = {.qkv = qkv, .keys = keys, .values = values, .cosines = cosines, .sines = sines,
                               .parents = parents, .depths = depths, .n_text = below(90), .n_cells = CELLS,
-                              .n_head = HEADS, .n_head_kv = KV, .head_dim = HD, .interleaved = round & 1,
+                              .n_head = HEADS, .n_head_kv = KV, .head_dim = HD,
+                              .n_turned = round & 4 ? HD : HD - 16, .window = round & 8 ? 1 + below(40) : 0,
+                              .f16 = round & 16, .interleaved = round & 1,
                               .is_chain = true};
             a.n_rows = a.n_pending = 1 + below(ROWS);
             for (size_t i = 0; i < a.n_pending; i++) {
@@ -51,8 +58,8 @@ int main(void) {
                 a.is_chain = a.is_chain && parents[i] == (int32_t)i - 1;
             }
             fill(qkv, ROWS * WIDTH);
-            fill(keys, KV * CELLS * HD);
-            fill(values, KV * CELLS * HD);
+            (a.f16 ? fill_halves : fill)(keys, KV * CELLS * HD);
+            (a.f16 ? fill_halves : fill)(values, KV * CELLS * HD);
             float *scratch = malloc(sizeof(float) * er_attention_scratch(&a));
             for (int v = 0; v < 2; v++) {
                 a.out = out[v];

@@ -39,7 +39,7 @@ def open_onnx(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before a model is tried out for the first time.
     """
-    facts = (("weights", source.form), ("kv", "f32/f32"), ("attention", source.attention))
+    facts = (("weights", source.form), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", source.attention))
     return _open(Session(source, settings), settings, facts, file, cache_dir, on_probe)
 
 

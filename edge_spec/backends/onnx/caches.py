@@ -60,21 +60,30 @@ class Cache(Protocol):
         """Bring ``n`` cells back; False if the bytes are too many or too few."""
 
 
-def new_cache(model: Transcription, n_cells: int, most_tokens: int, *, trees: bool) -> Cache:
-    """An empty cache of at least ``n_cells``; all sizes in it are multiples of what the graph asks for."""
+def new_cache(
+    model: Transcription, n_ctx: int, n_cells: int, most_tokens: int, *, trees: bool, f16: bool = False
+) -> Cache:
+    """An empty cache of at least ``n_cells``; all sizes in it are multiples of what the graph asks for.
+
+    Args:
+        n_ctx: the most tokens of a text; some models see positions otherwise where it is long.
+        most_tokens: of one run.
+        f16: whether it holds halves.
+    """
     if model.attention == "rows":
-        return RowsCache(model, n_cells + -n_cells % LANES)
-    return GroupedCache(model, n_cells, most_tokens, trees=trees)
+        n_cells += -n_cells % LANES
+        return RowsCache(model, n_cells, _turns(model, n_cells, n_ctx), np.dtype(np.float16 if f16 else np.float32))
+    return GroupedCache(model, n_cells, _turns(model, n_cells, n_ctx), most_tokens, trees=trees)
 
 
 class RowsCache:
     """For our own attention: keys of 16 cells side by side, and a tree as an array of parents."""
 
-    def __init__(self, model: Transcription, n_cells: int) -> None:
+    def __init__(self, model: Transcription, n_cells: int, turns: dict[str, Array], kind: np.dtype[Any]) -> None:
         heads = (model.n_layers, model.n_head_kv)
-        self._keys = np.zeros((*heads, n_cells // LANES, model.head_dim, LANES), np.float32)
-        self._values = np.zeros((*heads, n_cells, model.head_dim), np.float32)
-        self.inputs: dict[str, Array] = dict(zip(("cos", "sin"), _turns(model, n_cells), strict=True))
+        self._keys = np.zeros((*heads, n_cells // LANES, model.head_dim, LANES), kind)
+        self._values = np.zeros((*heads, n_cells, model.head_dim), kind)
+        self.inputs: dict[str, Array] = dict(turns)
         for layer in range(model.n_layers):
             self.inputs |= {f"key_{layer}": self._keys[layer], f"value_{layer}": self._values[layer]}
         self.outputs: dict[str, Array] = {}
@@ -107,7 +116,7 @@ class RowsCache:
         values = self._values[:, :, :n]
         if len(body) != 2 * values.nbytes:
             return False
-        both = np.frombuffer(body, np.float32).reshape(2, *values.shape)
+        both = np.frombuffer(body, values.dtype).reshape(2, *values.shape)
         cells = np.arange(n)
         self._keys[:, :, cells // LANES, :, cells % LANES] = both[0].transpose(2, 0, 1, 3)
         values[...] = both[1]
@@ -117,7 +126,9 @@ class RowsCache:
 class GroupedCache:
     """For ``GroupQueryAttention``: keys and values alike, and for trees positions and a bias that hides."""
 
-    def __init__(self, model: Transcription, n_cells: int, most_tokens: int, *, trees: bool) -> None:
+    def __init__(
+        self, model: Transcription, n_cells: int, turns: dict[str, Array], most_tokens: int, *, trees: bool
+    ) -> None:
         self._trees = trees
         # Keys and values by turns.
         self._cells = np.zeros((2 * model.n_layers, 1, model.n_head_kv, n_cells, model.head_dim), np.float32)
@@ -125,12 +136,9 @@ class GroupedCache:
         self._positions = np.zeros(most_tokens, np.int64)
         self._bias = np.zeros(most_tokens * n_cells if trees else 0, np.float32)
         self._n_biased = 0
-        cos, sin = _turns(model, n_cells)
         names = [f"{name}_{layer}" for layer in range(model.n_layers) for name in ("key", "value")]
         cells = dict(zip(names, self._cells, strict=True))
-        self.inputs: dict[str, Array] = cells | {
-            "last_cell": self._last_cell, "n_cells": self._n_cells, "cos": cos, "sin": sin
-        }  # fmt: skip
+        self.inputs: dict[str, Array] = cells | turns | {"last_cell": self._last_cell, "n_cells": self._n_cells}
         self.outputs: dict[str, Array] = {f"new_{name}": array for name, array in cells.items()}
 
     def place(self, place: Place) -> Iterator[tuple[str, Array]]:
@@ -168,7 +176,8 @@ class GroupedCache:
         return True
 
 
-def _turns(model: Transcription, n_cells: int) -> tuple[Array, Array]:
-    """Cosines and sines by position, ``[n_cells, head_dim / 2]``."""
-    angles = np.arange(n_cells)[:, None] * model.frequencies
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+def _turns(model: Transcription, n_cells: int, n_ctx: int) -> dict[str, Array]:
+    """Cosines and sines by position, ``[n_cells, n_turned / 2]``, by the names of the graph's inputs."""
+    tables = {name: turns.table(n_cells, n_ctx) for name, turns in model.turns.items()}
+    turned = {"cos": 0, "sin": 1}
+    return {f"{turn}_{name}": table[place] for name, table in tables.items() for turn, place in turned.items()}

@@ -30,7 +30,7 @@ class Session:
         self, model: Transcription, settings: OnnxSettings
     ) -> None:
         self._runner = Runner(
-            model.graph(trees=settings.trees),
+            model.graph(trees=settings.trees, f16=settings.kv == "f16"),
             n_threads=settings.threads,
             spin=settings.spin,
             operators=_operators(model),
@@ -39,7 +39,10 @@ class Session:
         self.n_vocab = model.n_vocab
         # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
         self.pads_logits = model.form != "rows"
-        self._cache: Cache = new_cache(model, settings.n_cells, settings.prefill_chunk, trees=settings.trees)
+        self._cache: Cache = new_cache(
+            model, settings.n_ctx, settings.n_cells, settings.prefill_chunk, trees=settings.trees,
+            f16=settings.kv == "f16",
+        )  # fmt: skip
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)

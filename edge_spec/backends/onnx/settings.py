@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from edge_spec.backends.threads import physical_cores
 from edge_spec.errors import SettingsError
 
-__all__ = ["OnnxSettings"]
+__all__ = ["KV_KINDS", "OnnxSettings"]
+
+KV_KINDS = ("f32", "f16")
+"""What a cache can hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,7 @@ class OnnxSettings:
     Attributes:
         n_ctx: the most tokens that can be committed. Room for drafts comes on top.
         n_threads: 0 for the number of physical cores.
+        kv: what the cache holds, ``f32`` or ``f16``: half the memory, keys and values rounded to 11 bits.
         prefill_chunk: tokens per run while reading a prompt.
         max_rows: the most rows of one decode that returns logits.
         trees: whether one decode may hold several continuations.
@@ -29,6 +33,7 @@ class OnnxSettings:
 
     n_ctx: int
     n_threads: int = 0
+    kv: str = "f32"
     prefill_chunk: int = 512
     max_rows: int = 16
     trees: bool = False
@@ -40,6 +45,8 @@ class OnnxSettings:
             raise SettingsError(f"a context of {self.n_ctx} tokens", hint="ask for 1 or more, such as --ctx 1024")
         if not 0 <= self.n_threads <= 512:
             raise SettingsError(f"n_threads is {self.n_threads} and must be from 0 (all cores) to 512")
+        if self.kv not in KV_KINDS:
+            raise SettingsError(f"kv is {self.kv!r} and must be {' or '.join(KV_KINDS)} on ONNX Runtime")
         if not 1 <= self.max_rows <= 64:
             raise SettingsError(f"max_rows is {self.max_rows} and must be from 1 to 64")
         if self.prefill_chunk < self.max_rows:

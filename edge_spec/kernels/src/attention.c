@@ -11,6 +11,7 @@
 #define SCORE_QUERIES 4
 #define VALUE_QUERIES 2
 #define LOAD(at) (*(at))
+#define LOAD_HALF(at) er_half((const uint8_t *)(at))
 #define STORE(at, x) (*(at) = (x))
 #define SET1(x) (x)
 #define FMA(a, b, c) fmaf(a, b, c)

@@ -10,8 +10,11 @@
  *     total = sum of weights in 16 lanes, lane j % 16 in ascending order of j, then lanes pairwise 8, 4, 2, 1 apart
  *     out_d = (sum over j ascending of weight_j * value_jd) * (1 / total)
  *
- * The cache: values f32 [n_head_kv, n_cells, head_dim]; keys f32 [n_head_kv, n_cells / 16, head_dim, 16], so that 16
- * scores come from vertical sums. n_cells and head_dim are multiples of 16.
+ * With a window only the last `window` places of the path count: j starts there, and the lanes stay where they are.
+ *
+ * The cache: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
+ * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
+ * rounded to nearest when they are entered, and everything else stays as it is.
  */
 #ifndef EDGE_ROWS_ATTENTION_H
 #define EDGE_ROWS_ATTENTION_H
@@ -24,13 +27,16 @@ enum { ER_LANES = 16, ER_MOST_HEAD_DIM = 512 };
 
 typedef struct {
     const float *qkv; /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
-    float *keys, *values;
-    const float *cosines, *sines; /* [n_cells, head_dim / 2] */
+    void *keys, *values;          /* float, or uint16_t holding halves */
+    const float *cosines, *sines; /* [n_cells, n_turned / 2] */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
     const int32_t *depths;        /* [n_pending] */
     float *out;                   /* [n_rows, n_head * head_dim] */
     size_t n_rows, n_pending, n_text, n_cells;
     size_t n_head, n_head_kv, head_dim;
+    size_t n_turned; /* numbers at the beginning of a head that positions turn */
+    size_t window;   /* 0 for none */
+    bool f16;        /* what the cache holds */
     bool interleaved; /* positions turn neighbouring numbers, else those half a head apart */
     bool is_chain;    /* every node is the parent of the next */
 } er_attention;

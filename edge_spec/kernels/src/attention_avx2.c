@@ -6,7 +6,7 @@
 
 #include "cpu.h"
 
-ER_TARGET_BEGIN("avx2,fma")
+ER_TARGET_BEGIN("avx2,fma,f16c")
 #define vec __m256
 #define WIDTH 8
 #define VARIANT er_attention_avx2
@@ -15,6 +15,7 @@ ER_TARGET_BEGIN("avx2,fma")
 #define SCORE_QUERIES 4
 #define VALUE_QUERIES 2
 #define LOAD(at) _mm256_loadu_ps(at)
+#define LOAD_HALF(at) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(at)))
 #define STORE(at, x) _mm256_storeu_ps(at, x)
 #define SET1(x) _mm256_set1_ps(x)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)

@@ -15,6 +15,7 @@ ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #define SCORE_QUERIES 8
 #define VALUE_QUERIES 4
 #define LOAD(at) _mm512_loadu_ps(at)
+#define LOAD_HALF(at) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(at)))
 #define STORE(at, x) _mm512_storeu_ps(at, x)
 #define SET1(x) _mm512_set1_ps(x)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)

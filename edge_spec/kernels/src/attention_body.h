@@ -1,21 +1,31 @@
 /* Attention, written once for all vector widths. A file that includes this defines
  *
  *     vec, WIDTH (lanes), VARIANT, VARIANT_NAME, RUNS_HERE, SCORE_QUERIES, VALUE_QUERIES (queries at once: as many
- *     as there are registers), and the operations LOAD, STORE, SET1, FMA(a, b, c) = a * b + c, ADD, SUB, MUL, MAX,
+ *     as there are registers), and the operations LOAD, LOAD_HALF (of 16-bit floats), STORE, SET1, FMA(a, b, c) = a * b + c, ADD, SUB, MUL, MAX,
  *     EXPONENT(p, t) = p with the lowest bits of t added to its exponent
  */
 #include <math.h>
 #include <string.h>
 
 #include "attention.h"
+#include "half.h"
 #include "layout.h"
 
 enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
+/* Numbers i and following of an array of halves or floats; `f16` is a constant wherever this is called. */
+ER_INLINE vec load(const void *base, size_t i, bool f16) {
+    return f16 ? LOAD_HALF((const uint16_t *)base + i) : LOAD((const float *)base + i);
+}
+
+ER_INLINE const void *offset(const void *base, size_t i, bool f16) {
+    return (const char *)base + i * (f16 ? sizeof(uint16_t) : sizeof(float));
+}
+
 static void rotate(const er_attention *a, const float *x, size_t position, float *y) {
-    const size_t half = a->head_dim / 2;
+    const size_t half = a->n_turned / 2;
     const float *c = a->cosines + position * half, *s = a->sines + position * half;
     if (a->interleaved)
         for (size_t i = 0; i < half; i++) {
@@ -29,6 +39,7 @@ static void rotate(const er_attention *a, const float *x, size_t position, float
             y[i] = x0 * c[i] - x1 * s[i];
             y[i + half] = x0 * s[i] + x1 * c[i];
         }
+    memcpy(y + a->n_turned, x + a->n_turned, (a->head_dim - a->n_turned) * sizeof(float));
 }
 
 static void store(const er_attention *a, size_t kv_head) {
@@ -38,16 +49,25 @@ static void store(const er_attention *a, size_t kv_head) {
         const float *row = a->qkv + r * width;
         const size_t cell = a->n_text + first + r;
         rotate(a, row + (a->n_head + kv_head) * hd, a->n_text + (size_t)a->depths[first + r], key);
-        float *tile = a->keys + (kv_head * a->n_cells + cell / ER_LANES * ER_LANES) * hd + cell % ER_LANES;
-        for (size_t d = 0; d < hd; d++)
-            tile[d * ER_LANES] = key[d];
-        memcpy(a->values + (kv_head * a->n_cells + cell) * hd, row + (a->n_head + a->n_head_kv + kv_head) * hd,
-               hd * sizeof(float));
+        const float *value = row + (a->n_head + a->n_head_kv + kv_head) * hd;
+        const size_t key_at = (kv_head * a->n_cells + cell / ER_LANES * ER_LANES) * hd + cell % ER_LANES;
+        const size_t value_at = (kv_head * a->n_cells + cell) * hd;
+        if (a->f16)
+            for (size_t d = 0; d < hd; d++) {
+                ((uint16_t *)a->keys)[key_at + d * ER_LANES] = er_to_half(key[d]);
+                ((uint16_t *)a->values)[value_at + d] = er_to_half(value[d]);
+            }
+        else
+            for (size_t d = 0; d < hd; d++) {
+                ((float *)a->keys)[key_at + d * ER_LANES] = key[d];
+                ((float *)a->values)[value_at + d] = value[d];
+            }
     }
 }
 
 /* Scores of n queries, [n, head_dim], for the 16 cells of a tile; query i's go to scores + i * stride. */
-ER_INLINE void score_tile(int n, const float *queries, size_t hd, const float *tile, float *scores, size_t stride) {
+ER_INLINE void score_tile(int n, const float *queries, size_t hd, const void *tile, bool f16, float *scores,
+                          size_t stride) {
     vec sums[SCORE_QUERIES][PARTS];
     for (int i = 0; i < n; i++)
         for (int p = 0; p < PARTS; p++)
@@ -55,7 +75,7 @@ ER_INLINE void score_tile(int n, const float *queries, size_t hd, const float *t
     for (size_t d = 0; d < hd; d++) {
         vec key[PARTS];
         for (int p = 0; p < PARTS; p++)
-            key[p] = LOAD(tile + d * ER_LANES + p * WIDTH);
+            key[p] = load(tile, d * ER_LANES + (size_t)p * WIDTH, f16);
         for (int i = 0; i < n; i++) {
             const vec q = SET1(queries[(size_t)i * hd + d]);
             for (int p = 0; p < PARTS; p++)
@@ -67,17 +87,18 @@ ER_INLINE void score_tile(int n, const float *queries, size_t hd, const float *t
             STORE(scores + (size_t)i * stride + p * WIDTH, sums[i][p]);
 }
 
-static void score(int n, const float *queries, size_t hd, const float *tile, float *scores, size_t stride) {
+ER_INLINE void score(int n, const float *queries, size_t hd, const void *tile, bool f16, float *scores,
+                     size_t stride) {
     for (; n >= SCORE_QUERIES; n -= SCORE_QUERIES, queries += SCORE_QUERIES * hd, scores += SCORE_QUERIES * stride)
-        score_tile(SCORE_QUERIES, queries, hd, tile, scores, stride);
+        score_tile(SCORE_QUERIES, queries, hd, tile, f16, scores, stride);
     if (n >= 4 && SCORE_QUERIES > 4) {
-        score_tile(4, queries, hd, tile, scores, stride);
+        score_tile(4, queries, hd, tile, f16, scores, stride);
         n -= 4, queries += 4 * hd, scores += 4 * stride;
     }
     switch (n) {
-    case 3: score_tile(3, queries, hd, tile, scores, stride); break;
-    case 2: score_tile(2, queries, hd, tile, scores, stride); break;
-    case 1: score_tile(1, queries, hd, tile, scores, stride); break;
+    case 3: score_tile(3, queries, hd, tile, f16, scores, stride); break;
+    case 2: score_tile(2, queries, hd, tile, f16, scores, stride); break;
+    case 1: score_tile(1, queries, hd, tile, f16, scores, stride); break;
     }
 }
 
@@ -98,27 +119,31 @@ ER_INLINE vec exponential(vec x) {
     return EXPONENT(p, t);
 }
 
-/* Scores into weights, in place; returns 1 / their sum. There is room up to the next multiple of 16. */
-static float soften(float *scores, size_t n) {
-    const size_t end = (n + ER_LANES - 1) / ER_LANES * ER_LANES;
+/* Scores from place `from` to n into weights, in place; returns 1 / their sum. There is room for whole tiles. */
+static float soften(float *scores, size_t from, size_t n) {
+    const size_t start = from / ER_LANES * ER_LANES, end = (n + ER_LANES - 1) / ER_LANES * ER_LANES;
     float lanes[ER_LANES];
+    for (size_t j = start; j < from; j++)
+        scores[j] = -INFINITY;
     for (size_t j = n; j < end; j++)
         scores[j] = -INFINITY;
-    vec highest = LOAD(scores);
-    for (size_t j = WIDTH; j < end; j += WIDTH)
+    vec highest = LOAD(scores + start);
+    for (size_t j = start + WIDTH; j < end; j += WIDTH)
         highest = MAX(highest, LOAD(scores + j));
     STORE(lanes, highest);
     float most = lanes[0];
     for (int i = 1; i < WIDTH; i++)
         most = lanes[i] > most ? lanes[i] : most;
-    for (size_t j = 0; j < end; j += WIDTH)
+    for (size_t j = start; j < end; j += WIDTH)
         STORE(scores + j, exponential(SUB(LOAD(scores + j), SET1(most))));
+    for (size_t j = start; j < from; j++)
+        scores[j] = 0.0f;
     for (size_t j = n; j < end; j++)
         scores[j] = 0.0f;
     vec sums[PARTS];
     for (int p = 0; p < PARTS; p++)
         sums[p] = SET1(0.0f);
-    for (size_t j = 0; j < end; j += ER_LANES)
+    for (size_t j = start; j < end; j += ER_LANES)
         for (int p = 0; p < PARTS; p++)
             sums[p] = ADD(sums[p], LOAD(scores + j + p * WIDTH));
     for (int p = 0; p < PARTS; p++)
@@ -130,7 +155,7 @@ static float soften(float *scores, size_t n) {
 }
 
 /* Adds cells [from, to) of values, [cells, head_dim], to n outputs, for vecs * WIDTH of their numbers. */
-ER_INLINE void add_values(int n, int vecs, const float *values, size_t hd, size_t from, size_t to,
+ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t hd, size_t from, size_t to,
                           const float *weights, size_t stride, float *const *outs, size_t d) {
     vec sums[VALUE_QUERIES][VALUE_VECS];
     for (int i = 0; i < n; i++)
@@ -139,7 +164,7 @@ ER_INLINE void add_values(int n, int vecs, const float *values, size_t hd, size_
     for (size_t j = from; j < to; j++) {
         vec value[VALUE_VECS];
         for (int v = 0; v < vecs; v++)
-            value[v] = LOAD(values + j * hd + d + (size_t)v * WIDTH);
+            value[v] = load(values, j * hd + d + (size_t)v * WIDTH, f16);
         for (int i = 0; i < n; i++) {
             const vec w = SET1(weights[(size_t)i * stride + j]);
             for (int v = 0; v < vecs; v++)
@@ -151,8 +176,8 @@ ER_INLINE void add_values(int n, int vecs, const float *values, size_t hd, size_
             STORE(outs[i] + d + (size_t)v * WIDTH, sums[i][v]);
 }
 
-static void add(int n, const float *values, size_t hd, size_t from, size_t to, const float *weights, size_t stride,
-                float *const *outs) {
+ER_INLINE void add(int n, const void *values, bool f16, size_t hd, size_t from, size_t to, const float *weights,
+                   size_t stride, float *const *outs) {
     if (from >= to)
         return;
     for (int i = 0; i < n;) {
@@ -161,33 +186,38 @@ static void add(int n, const float *values, size_t hd, size_t from, size_t to, c
         size_t d = 0;
         for (; d + VALUE_VECS * WIDTH <= hd; d += VALUE_VECS * WIDTH)
             if (at_once == VALUE_QUERIES)
-                add_values(VALUE_QUERIES, VALUE_VECS, values, hd, from, to, w, stride, outs + i, d);
+                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, from, to, w, stride, outs + i, d);
             else
-                add_values(1, VALUE_VECS, values, hd, from, to, w, stride, outs + i, d);
+                add_values(1, VALUE_VECS, values, f16, hd, from, to, w, stride, outs + i, d);
         for (; d < hd; d += WIDTH)
             for (int k = 0; k < at_once; k++)
-                add_values(1, 1, values, hd, from, to, w + (size_t)k * stride, stride, outs + i + k, d);
+                add_values(1, 1, values, f16, hd, from, to, w + (size_t)k * stride, stride, outs + i + k, d);
         i += at_once;
     }
 }
 
 /* The keys of 16 places along a path that leads through `path` behind the text. */
-static void gather_keys(const er_attention *a, const float *keys, const int32_t *path, size_t from, size_t n,
-                        float *tile) {
+ER_INLINE void gather_keys(const er_attention *a, const void *keys, bool f16, const int32_t *path, size_t from,
+                           size_t n, void *tile) {
     const size_t hd = a->head_dim;
     memset(tile, 0, hd * ER_LANES * sizeof(float));
     for (size_t lane = 0; lane < ER_LANES && from + lane < n; lane++) {
         const size_t j = from + lane, cell = j < a->n_text ? j : a->n_text + (size_t)path[j - a->n_text];
-        const float *source = keys + cell / ER_LANES * ER_LANES * hd + cell % ER_LANES;
+        const size_t source = cell / ER_LANES * ER_LANES * hd + cell % ER_LANES;
         for (size_t d = 0; d < hd; d++)
-            tile[d * ER_LANES + lane] = source[d * ER_LANES];
+            if (f16)
+                ((uint16_t *)tile)[d * ER_LANES + lane] = ((const uint16_t *)keys)[source + d * ER_LANES];
+            else
+                ((float *)tile)[d * ER_LANES + lane] = ((const float *)keys)[source + d * ER_LANES];
     }
 }
 
-static void attend(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch) {
+ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t first_row, size_t n_rows,
+                         float *scratch) {
     const size_t hd = a->head_dim, group = a->n_head / a->n_head_kv, pending = a->n_pending - a->n_rows;
     const size_t stride = (a->n_text + a->n_pending + ER_LANES - 1) / ER_LANES * ER_LANES;
-    const float *keys = a->keys + kv_head * a->n_cells * hd, *values = a->values + kv_head * a->n_cells * hd;
+    const void *keys = offset(a->keys, kv_head * a->n_cells * hd, f16);
+    const void *values = offset(a->values, kv_head * a->n_cells * hd, f16);
     const float scale = 1.0f / sqrtf((float)hd);
     float *queries = scratch, *scores = queries + ER_LANES * hd, *tile = scores + ER_LANES * stride;
     int32_t *path = (int32_t *)(tile + ER_LANES * hd);
@@ -195,7 +225,8 @@ static void attend(const er_attention *a, size_t kv_head, size_t first_row, size
     const size_t most = a->is_chain ? ER_LANES : group < ER_LANES ? group : ER_LANES;
     size_t n_queries = n_rows * group, done = 0;
     while (done < n_queries) {
-        size_t n = n_queries - done < most ? n_queries - done : most, lengths[ER_LANES], least = SIZE_MAX, longest = 0;
+        size_t n = n_queries - done < most ? n_queries - done : most;
+        size_t starts[ER_LANES], lengths[ER_LANES], first = SIZE_MAX, last_start = 0, least = SIZE_MAX, longest = 0;
         if (!a->is_chain && n > group - done % group)
             n = group - done % group;
         float *outs[ER_LANES];
@@ -209,41 +240,55 @@ static void attend(const er_attention *a, size_t kv_head, size_t first_row, size
             outs[i] = a->out + (r * a->n_head + head) * hd;
             memset(outs[i], 0, hd * sizeof(float));
             lengths[i] = position + 1;
+            starts[i] = a->window != 0 && lengths[i] > a->window ? lengths[i] - a->window : 0;
+            first = starts[i] < first ? starts[i] : first;
+            last_start = starts[i] > last_start ? starts[i] : last_start;
             least = lengths[i] < least ? lengths[i] : least;
             longest = lengths[i] > longest ? lengths[i] : longest;
         }
-        size_t direct = (longest + ER_LANES - 1) / ER_LANES * ER_LANES;
+        size_t direct = (longest + ER_LANES - 1) / ER_LANES * ER_LANES, j = first / ER_LANES * ER_LANES;
         if (!a->is_chain) {
             int32_t node = (int32_t)(pending + first_row + done / group);
             for (size_t place = longest - a->n_text; place-- > 0; node = a->parents[node])
                 path[place] = node;
             direct = a->n_text / ER_LANES * ER_LANES;
         }
-        for (size_t j = 0; j < direct; j += ER_LANES)
-            score((int)n, queries, hd, keys + j * hd, scores + j, stride);
-        for (size_t j = direct; j < longest; j += ER_LANES) {
-            gather_keys(a, keys, path, j, longest, tile);
-            score((int)n, queries, hd, tile, scores + j, stride);
+        for (; j < direct; j += ER_LANES)
+            score((int)n, queries, hd, offset(keys, j * hd, f16), f16, scores + j, stride);
+        for (; j < longest; j += ER_LANES) {
+            gather_keys(a, keys, f16, path, j, longest, tile);
+            score((int)n, queries, hd, tile, f16, scores + j, stride);
         }
         float over_total[ER_LANES];
         for (size_t i = 0; i < n; i++)
-            over_total[i] = soften(scores + i * stride, lengths[i]);
-        /* Together as far as all rows go, then each row the rest of its way. */
-        const size_t common = a->is_chain ? least : a->n_text;
-        add((int)n, values, hd, 0, common, scores, stride, outs);
+            over_total[i] = soften(scores + i * stride, starts[i], lengths[i]);
+        /* Together where all rows go, before and after that each row by itself. */
+        const size_t end = a->is_chain ? least : a->n_text, begin = last_start < end ? last_start : end;
+        for (size_t i = 0; i < n; i++)
+            add(1, values, f16, hd, starts[i], begin, scores + i * stride, stride, outs + i);
+        add((int)n, values, f16, hd, begin, end, scores, stride, outs);
         if (a->is_chain)
-            for (size_t i = 0; i < n; i++)
-                add(1, values, hd, common, lengths[i], scores + i * stride, stride, outs + i);
+            for (size_t i = 0; i < n; i++) {
+                const size_t rest = starts[i] > end ? starts[i] : end;
+                add(1, values, f16, hd, rest, lengths[i], scores + i * stride, stride, outs + i);
+            }
         else
-            for (size_t j = common; j < longest; j++) {
-                const float *value = values + (a->n_text + (size_t)path[j - a->n_text]) * hd;
-                add((int)n, value, hd, 0, 1, scores + j, stride, outs);
+            for (j = first > end ? first : end; j < longest; j++) {
+                const size_t cell = a->n_text + (size_t)path[j - a->n_text];
+                add((int)n, offset(values, cell * hd, f16), f16, hd, 0, 1, scores + j, stride, outs);
             }
         for (size_t i = 0; i < n; i++)
             for (size_t d = 0; d < hd; d++)
                 outs[i][d] *= over_total[i];
         done += n;
     }
+}
+
+static void attend(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch) {
+    if (a->f16)
+        attend_to(a, true, kv_head, first_row, n_rows, scratch);
+    else
+        attend_to(a, false, kv_head, first_row, n_rows, scratch);
 }
 
 const er_attention_variant VARIANT = {VARIANT_NAME, runs_here, store, attend};

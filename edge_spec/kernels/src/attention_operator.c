@@ -1,12 +1,14 @@
 /* Attention as an operator of ONNX Runtime, in the domain edge_spec:
  *
- *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys f32[n_head_kv, cells / 16, head_dim, 16],
- *                values f32[n_head_kv, cells, head_dim], cosines, sines f32[cells, head_dim / 2],
+ *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
+ *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, turned / 2],
  *                tree i32[1 + pending]) -> f32[1, rows, n_head head_dim]
  *
- * `tree` is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are
- * the last of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), and variant for tests. The keys
- * and values of the rows are entered into the cache, which is an input: whoever binds it gives leave to write.
+ * T is f32 or f16. The first `turned` numbers of a head are turned by position, the others left as they are. `tree`
+ * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
+ * of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (of so many places, the row itself
+ * among them, a row sees; all if absent or 0), and variant for tests. The keys and values of the rows are entered
+ * into the cache, which is an input: whoever binds it gives leave to write.
  */
 #include "attention.h"
 
@@ -27,7 +29,7 @@ enum {
 
 typedef struct {
     const OrtApi *api;
-    int64_t n_head, n_head_kv, head_dim, interleaved;
+    int64_t n_head, n_head_kv, head_dim, interleaved, window;
     const er_attention_variant *variant;
 } operator_state;
 
@@ -51,7 +53,12 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head_kv", &state.n_head_kv));
     TRY(api->KernelInfoGetAttribute_int64(info, "head_dim", &state.head_dim));
     TRY(api->KernelInfoGetAttribute_int64(info, "interleaved", &state.interleaved));
-    OrtStatus *status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
+    OrtStatus *status = api->KernelInfoGetAttribute_int64(info, "window", &state.window);
+    if (status != NULL) {
+        api->ReleaseStatus(status);
+        state.window = 0;
+    }
+    status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
     if (status != NULL) {
         api->ReleaseStatus(status);
         name[0] = '\0';
@@ -62,6 +69,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     if (state.n_head_kv < 1 || state.n_head < 1 || state.n_head % state.n_head_kv || state.n_head > 65536 ||
         state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MOST_HEAD_DIM)
         return refuse(api, "edge_spec.AttendRows: impossible heads");
+    if (state.window < 0)
+        return refuse(api, "edge_spec.AttendRows: an impossible window");
     operator_state *kept = malloc(sizeof *kept);
     if (kept == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
@@ -72,15 +81,17 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
 
 static void ORT_CALL destroy(void *kernel) { free(kernel); }
 
-/* An input's data, and its shape, which must have `rank` dimensions. */
+/* An input's data, its type, and its shape, which must have `rank` dimensions. */
 static OrtStatus *input(const OrtApi *api, OrtKernelContext *context, size_t i, size_t rank, int64_t *dims,
-                        void **data) {
+                        int *type, void **data) {
     const OrtValue *value;
     OrtShape *shape;
     size_t found;
     TRY(api->KernelContext_GetInput(context, i, &value));
     TRY(api->GetTensorTypeAndShape(value, &shape));
-    OrtStatus *status = api->GetDimensionsCount(shape, &found);
+    OrtStatus *status = api->GetTensorElementType(shape, type);
+    if (status == NULL)
+        status = api->GetDimensionsCount(shape, &found);
     if (status == NULL && found == rank)
         status = api->GetDimensions(shape, dims, rank);
     api->ReleaseTensorTypeAndShapeInfo(shape);
@@ -142,20 +153,23 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const OrtApi *api = state->api;
     const size_t n_head = (size_t)state->n_head, n_head_kv = (size_t)state->n_head_kv, hd = (size_t)state->head_dim;
     int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1];
+    int types[N_INPUTS];
     void *data[N_INPUTS], *out_data;
-    TRY(input(api, context, 0, 3, qkv, &data[0]));
-    TRY(input(api, context, 1, 4, keys, &data[1]));
-    TRY(input(api, context, 2, 3, values, &data[2]));
-    TRY(input(api, context, 3, 2, cosines, &data[3]));
-    TRY(input(api, context, 4, 2, sines, &data[4]));
-    TRY(input(api, context, 5, 1, tree, &data[5]));
+    TRY(input(api, context, 0, 3, qkv, &types[0], &data[0]));
+    TRY(input(api, context, 1, 4, keys, &types[1], &data[1]));
+    TRY(input(api, context, 2, 3, values, &types[2], &data[2]));
+    TRY(input(api, context, 3, 2, cosines, &types[3], &data[3]));
+    TRY(input(api, context, 4, 2, sines, &types[4], &data[4]));
+    TRY(input(api, context, 5, 1, tree, &types[5], &data[5]));
     const int32_t *numbers = data[5];
     const int64_t n_cells = values[1], n_pending = tree[0] - 1;
     if (qkv[0] != 1 || qkv[2] != (int64_t)((n_head + 2 * n_head_kv) * hd) || keys[0] != state->n_head_kv ||
         keys[1] * ER_LANES != n_cells || keys[2] != state->head_dim || keys[3] != ER_LANES ||
         values[0] != state->n_head_kv || values[2] != state->head_dim || cosines[0] < n_cells ||
-        cosines[1] * 2 != state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
+        cosines[1] < 1 || cosines[1] * 2 > state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
         return refuse(api, "edge_spec.AttendRows: inputs have shapes that do not fit each other");
+    if (types[1] != types[2] || (types[1] != ORT_FLOAT && types[1] != ORT_HALF))
+        return refuse(api, "edge_spec.AttendRows: keys and values must both be float32 or both float16");
     if (n_pending < qkv[1] || numbers[0] < 0 || numbers[0] + n_pending > n_cells)
         return refuse(api, "edge_spec.AttendRows: the rows do not fit the cache");
     int64_t dims[3] = {1, qkv[1], state->n_head * state->head_dim};
@@ -168,7 +182,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
               .parents = numbers + 1, .out = out_data, .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending,
               .n_text = (size_t)numbers[0], .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
-              .head_dim = hd, .interleaved = state->interleaved != 0},
+              .head_dim = hd, .n_turned = (size_t)cosines[1] * 2, .window = (size_t)state->window,
+              .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
         .variant = state->variant,
     };
     w.jobs_per_head = (w.a.n_rows + JOB_ROWS - 1) / JOB_ROWS;
@@ -194,7 +209,10 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
 
 static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "AttendRows"; }
 static const char *ORT_CALL no_provider(const OrtCustomOp *op) { (void)op; return NULL; }
-static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) { (void)op; return i == 5 ? ORT_INT32 : ORT_FLOAT; }
+static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
+    (void)op;
+    return i == 5 ? ORT_INT32 : i == 1 || i == 2 ? ORT_ANY : ORT_FLOAT;
+}
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
 static int ORT_CALL output_type(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_FLOAT; }
 static size_t ORT_CALL n_outputs(const OrtCustomOp *op) { (void)op; return 1; }

@@ -24,4 +24,20 @@ ER_INLINE float er_half(const uint8_t *at) {
     return er_float_of_bits(sign | (exponent + 112u) << 23 | fraction << 13);
 }
 
+/* A 32-bit float as the nearest 16-bit one, ties to even; too large ones as infinity. */
+ER_INLINE uint16_t er_to_half(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) /* NaN */
+        return (uint16_t)(sign | 0x7e00u);
+    if (size >= 0x477ff000u) /* 65520, half-way to what would come after the largest */
+        return (uint16_t)(sign | 0x7c00u);
+    if (size < 0x38800000u) { /* below 2^-14, a multiple of 2^-24: adding 2^23 rounds to a whole number of them */
+        const float units = er_float_of_bits(size) * 0x1p24f + 0x1p23f;
+        return (uint16_t)(sign | (uint32_t)(units - 0x1p23f));
+    }
+    return (uint16_t)(sign | (size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13);
+}
+
 #endif

@@ -18,7 +18,7 @@
 /* The version we ask for and declare: the first with OrtApi::KernelContext_ParallelFor. */
 enum { ORT_VERSION = 18 };
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum { ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT32 = 6, ORT_INT64 = 7 }; /* ONNXTensorElementDataType */
+enum { ORT_ANY = 0, ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT32 = 6, ORT_INT64 = 7, ORT_HALF = 10 }; /* ONNXTensorElementDataType */
 enum { ORT_INPUT_REQUIRED = 0, ORT_MEMORY_DEFAULT = 0 };
 
 typedef struct OrtStatus OrtStatus;
@@ -41,7 +41,8 @@ typedef struct OrtApi {
     OrtStatus *(ORT_CALL *AddCustomOpDomain)(OrtSessionOptions *options, OrtCustomOpDomain *domain);
     ORT_GAP(29, 51);
     OrtStatus *(ORT_CALL *GetTensorMutableData)(OrtValue *value, void **data);
-    ORT_GAP(52, 61);
+    ORT_GAP(52, 60);
+    OrtStatus *(ORT_CALL *GetTensorElementType)(const OrtShape *shape, int *type);
     OrtStatus *(ORT_CALL *GetDimensionsCount)(const OrtShape *shape, size_t *rank);
     OrtStatus *(ORT_CALL *GetDimensions)(const OrtShape *shape, int64_t *dims, size_t rank);
     ORT_GAP(63, 65);
@@ -70,6 +71,7 @@ typedef struct OrtApi {
     _Static_assert(offsetof(OrtApi, name) == (position) * sizeof(void *), #name " is entry " #position)
 ORT_AT(AddCustomOpDomain, 28);
 ORT_AT(GetTensorMutableData, 51);
+ORT_AT(GetTensorElementType, 60);
 ORT_AT(GetDimensions, 62);
 ORT_AT(GetTensorTypeAndShape, 65);
 ORT_AT(KernelInfoGetAttribute_string, 87);

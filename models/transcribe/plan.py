@@ -1,0 +1,56 @@
+"""What a transcription will take, and whether the disk has room for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from edge_spec.errors import DiskFull, UnsupportedModel
+from edge_spec.models.model_file import ModelFile
+from edge_spec.models.transcribe.architecture import Network
+from edge_spec.models.transcribe.forms import Form
+from edge_spec.models.transcribe.graph import matrices_of
+
+__all__ = ["check_space", "disk_full", "stored_bytes"]
+
+
+def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
+    """At most what a transcription takes.
+
+    Raises:
+        UnsupportedModel: the form has no place for one of the matrices, or no attention for the layers.
+    """
+    if form.attention(network.head_dim) != "rows" and (any(network.windows) or network.n_turned < network.head_dim):
+        raise UnsupportedModel(
+            f"{file.path.name} has attention that needs edge-spec's own kernels: llama.cpp only",
+            hint="use --engine llama",
+        )
+    total = 1 << 20
+    for matrix in matrices_of(network):
+        try:
+            total += form.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
+            ) from error
+    return total
+
+
+def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
+    """Refuse what does not fit on the disk of a folder.
+
+    Raises:
+        DiskFull: there is less room.
+    """
+    if shutil.disk_usage(folder).free < n_bytes:
+        raise disk_full(file, folder, n_bytes)
+
+
+def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
+    """The error that says so."""
+    return DiskFull(
+        f"the ONNX form of {file.path.name} in {folder}",
+        needed_bytes=n_bytes,
+        available_bytes=shutil.disk_usage(folder).free,
+        hint="free some space, choose another cache folder, or use --engine llama",
+    )

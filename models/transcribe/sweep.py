@@ -1,0 +1,85 @@
+"""What does not stay in the cache of transcriptions.
+
+Whenever a new one is written, these go:
+
+- what a process left that ended before it was done (or, made elsewhere, has not been touched for a day),
+- those of other versions that nobody has used for a day,
+- all that nobody has used for 60 days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+__all__ = ["mark_used", "new_part", "remove", "sweep"]
+
+_STAMP = "source.json"
+"""The file whose time of change says when a transcription was last used."""
+
+_DAY_S = 86400.0
+_UNUSED_S = 60 * _DAY_S
+
+
+def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder for what is not finished yet, named after this process; it goes when its context ends."""
+    return tempfile.TemporaryDirectory(prefix=f"{_owner()}{os.getpid()}-", dir=cache_dir, ignore_cleanup_errors=True)
+
+
+def mark_used(folder: Path) -> None:
+    """Note that a transcription is used now."""
+    with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+        os.utime(folder / _STAMP)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder; nobody ever sees a half of it.
+
+    Raises:
+        OSError: it cannot be moved away, as on Windows while somebody reads it.
+    """
+    with new_part(folder.parent) as out:
+        folder.rename(Path(out) / "old")
+
+
+def sweep(cache_dir: Path, layouts: Collection[str], version: int) -> None:
+    """Remove what does not stay.
+
+    Args:
+        layouts, version: of transcriptions that are not of another version.
+    """
+    current = {f"{layout}-{version}" for layout in layouts}
+    for folder in list(cache_dir.iterdir()):
+        try:
+            if folder.name.startswith(".part-"):
+                if _is_abandoned(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            made = re.fullmatch(r"[0-9a-f]{32}-(\w+-\d+)", folder.name)
+            stamp = folder / _STAMP
+            unused_s = time.time() - (stamp if stamp.exists() else folder).stat().st_mtime
+            if made is not None and unused_s > (_UNUSED_S if made[1] in current else _DAY_S):
+                remove(folder)
+        except OSError:
+            continue
+
+
+def _owner() -> str:
+    return f".part-{re.sub(r'[^A-Za-z0-9]', '', platform.node())[:32]}-"
+
+
+def _is_abandoned(part: Path) -> bool:
+    import psutil
+
+    if part.name.startswith(_owner()):
+        process = part.name.removeprefix(_owner()).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            return True
+    return time.time() - part.stat().st_mtime > _DAY_S

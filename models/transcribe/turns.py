@@ -1,0 +1,101 @@
+"""How positions turn the heads of queries and keys: rotary embeddings, and the ways to stretch them.
+
+As llama.cpp computes them: ``rope_yarn`` in ggml/src/ggml-cpu/ops.cpp, ``ggml_rope_yarn_corr_dims`` in ggml/src/ggml.c
+and what src/llama-context.cpp makes of the settings for YaRN (https://arxiv.org/abs/2309.00071).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Turns", "stretched"]
+
+Floats = npt.NDArray[np.float64]
+
+_BETA_FAST, _BETA_SLOW = 32.0, 1.0
+"""Full turns within the original context: pairs that make more are left alone by YaRN, those that make fewer are
+stretched wholly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """How far each pair of numbers turns.
+
+    Attributes:
+        frequencies: angle per position of each pair, ``[n_turned / 2]``.
+        long_frequencies: those for contexts of more than ``n_original`` tokens, often the same.
+        magnitude: by which turned numbers grow.
+    """
+
+    frequencies: Floats
+    long_frequencies: Floats
+    n_original: int
+    magnitude: float
+
+    def table(self, n_cells: int, n_ctx: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Cosines and sines by position for a context of ``n_ctx`` tokens, ``[n_cells, n_turned / 2]``."""
+        frequencies = self.long_frequencies if n_ctx > self.n_original else self.frequencies
+        angles = np.arange(n_cells)[:, None] * frequencies
+        return tuple((self.magnitude * turn(angles)).astype(np.float32) for turn in (np.cos, np.sin))  # type: ignore[return-value]
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "frequencies": self.frequencies.tolist(),
+            "long_frequencies": self.long_frequencies.tolist(),
+            "n_original": self.n_original,
+            "magnitude": self.magnitude,
+        }
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """What ``facts`` told."""
+        return cls(
+            frequencies=np.array(facts["frequencies"], np.float64),
+            long_frequencies=np.array(facts["long_frequencies"], np.float64),
+            n_original=int(facts["n_original"]),
+            magnitude=float(facts["magnitude"]),
+        )
+
+
+def stretched(
+    n_turned: int, base: float, *, factor: float, yarn: bool, n_original: int, attention_factor: float,
+    divisors: Floats | None, long_divisors: Floats | None,
+) -> Turns:  # fmt: skip
+    """Turns of heads whose first ``n_turned`` numbers turn.
+
+    Args:
+        base: of the angles per position, ``base ** (-2 i / n_turned)`` for pair i.
+        factor: how much longer the context is than the original one; positions are divided by it.
+        yarn: divide only where turns are slow, and let numbers grow a little.
+        attention_factor: by which they grow as well.
+        divisors, long_divisors: of each pair's angle, ``[n_turned / 2]``, for short and for long contexts.
+    """
+    pairs = np.arange(n_turned // 2)
+    share = np.full(n_turned // 2, 1 / factor)
+    magnitude = attention_factor
+    if yarn:
+        low = max(0.0, math.floor(_pair(_BETA_FAST, n_turned, base, n_original)))
+        high = min(n_turned - 1.0, math.ceil(_pair(_BETA_SLOW, n_turned, base, n_original)))
+        kept = 1 - np.clip((pairs - low) / max(0.001, high - low), 0, 1)
+        share = share * (1 - kept) + kept
+        magnitude *= 1 + 0.1 * math.log(max(1.0, factor))
+    angles = base ** (-2 * pairs / n_turned) * share
+    short = angles if divisors is None else angles / divisors
+    return Turns(
+        frequencies=short,
+        long_frequencies=short if long_divisors is None else angles / long_divisors,
+        n_original=n_original,
+        magnitude=magnitude,
+    )
+
+
+def _pair(n_turns: float, n_turned: int, base: float, n_original: int) -> float:
+    """The pair that makes so many full turns within the original context."""
+    return n_turned * math.log(n_original / (n_turns * 2 * math.pi)) / (2 * math.log(base))
