@@ -204,9 +204,7 @@ class OpenFamily:
         source = transcribe(
             file, base / "onnx", on_start=lambda: self._announce(role, file, "transcribing {} for ONNX Runtime, once")
         )
-        return open_onnx(
-            source, own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
-        )
+        return open_onnx(source, own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe)
 
     def _announce(self, role: str, file: ModelFile, sentence: str) -> None:
         if role == "target" or file.n_params > _SMALL_PARAMS:
