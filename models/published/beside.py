@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import NotAModel
-from edge_spec.models.published.graph_file import open_regular
+from edge_spec.models.published.content import open_regular
 
 __all__ = ["GENAI", "TOKENIZER", "Beside", "read_json"]
 

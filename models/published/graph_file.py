@@ -6,17 +6,15 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 from __future__ import annotations
 
 import os
-import stat
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import BinaryIO
 
 from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
+from edge_spec.models.published.content import Tensor, check_sizes, fingerprint, open_regular
 from edge_spec.models.published.wire import Span, WireFile
 
-__all__ = ["ELEMENT_TYPES", "GraphFile", "Node", "Port", "Tensor", "open_regular", "read_graph"]
+__all__ = ["ELEMENT_TYPES", "GraphFile", "Node", "Port", "read_graph"]
 
 ELEMENT_TYPES = {
     1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16), 6: ("int32", 32),
@@ -27,7 +25,6 @@ ELEMENT_TYPES = {
 
 _MAX_PARTS = 1 << 20
 _MAX_DIMS = 16
-_SAMPLE_BYTES = 4096
 _GRAPH = 7
 
 
@@ -52,28 +49,6 @@ class Node:
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """A constant.
-
-    Attributes:
-        file: where it lies.
-        offset, n_bytes: where in that file.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    file: Path
-    offset: int
-    n_bytes: int
-
-    @property
-    def n_elements(self) -> int:
-        """How many numbers it holds."""
-        return prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,27 +85,10 @@ def read_graph(path: Path) -> GraphFile:
         with open_regular(path) as file:
             wire = WireFile(file, path, os.fstat(file.fileno()).st_size)
             found = _read_model(wire)
-            files = {tensor.file for tensor in found.tensors} | {path}
-            _check_sizes(found.tensors, {each: _size(each, path) for each in files}, path)
-            return GraphFile(**vars(found) | {"fingerprint": _fingerprint(wire, found.tensors)})
+            check_sizes(found.tensors, path)
+            return replace(found, fingerprint=fingerprint(wire, found.tensors))
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read ({error.strerror or error})", hint="was it moved?") from error
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """A plain file, open for reading; a folder, or a pipe that would block, is refused.
-
-    Raises:
-        ModelNotFound: it is not there, or no plain file.
-    """
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModelNotFound(f"{path} is not a file", hint="give the path of an .onnx file or its folder")
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise ModelNotFound(f"there is no file {path}", hint="check the path") from error
-    except (OSError, ValueError) as error:
-        raise ModelNotFound(f"{str(path)!r} cannot be read ({error})", hint="check the path") from error
 
 
 def _read_model(wire: WireFile) -> GraphFile:
@@ -275,51 +233,3 @@ def _inside(wire: WireFile, location: str) -> str:
             f"{wire.path} has its weights in {location[:64]!r}, outside its folder", hint="get a model that is whole"
         )
     return location
-
-
-def _size(file: Path, graph: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise ModelNotFound(
-            f"{file} is missing, which holds weights of {graph.name}", hint="download it into the same folder"
-        ) from error
-
-
-def _check_sizes(tensors: tuple[Tensor, ...], sizes: dict[Path, int], graph: Path) -> None:
-    ends: dict[Path, int] = {}
-    for tensor in tensors:
-        ends[tensor.file] = max(ends.get(tensor.file, 0), tensor.offset + tensor.n_bytes)
-    for file, end in ends.items():
-        if end > sizes[file]:
-            raise TruncatedModel(
-                f"{file} ends too early, {end - sizes[file]:,} bytes of the weights of {graph.name} are missing",
-                hint="download it again and compare the file sizes",
-            )
-
-
-def _fingerprint(wire: WireFile, tensors: tuple[Tensor, ...]) -> str:
-    state = blake2b(digest_size=16)
-    at = 0
-    inline = (tensor for tensor in tensors if tensor.file == wire.path and tensor.n_bytes > _SAMPLE_BYTES)
-    for tensor in sorted(inline, key=lambda tensor: tensor.offset):
-        state.update(wire.read(Span(at, tensor.offset)))
-        state.update(wire.read(_middle(tensor)))
-        at = tensor.offset + tensor.n_bytes
-    state.update(wire.read(Span(at, wire.whole.end)))
-    others = sorted({tensor.file for tensor in tensors if tensor.file != wire.path})
-    for path in others:
-        with open_regular(path) as file:
-            other = WireFile(file, path, os.fstat(file.fileno()).st_size)
-            state.update(other.whole.end.to_bytes(8, "little"))
-            for tensor in tensors:
-                if tensor.file == path:
-                    state.update(other.read(_middle(tensor)))
-    state.update(wire.whole.end.to_bytes(8, "little"))
-    return state.hexdigest()
-
-
-def _middle(tensor: Tensor) -> Span:
-    n = min(tensor.n_bytes, _SAMPLE_BYTES)
-    start = tensor.offset + (tensor.n_bytes - n) // 2
-    return Span(start, start + n)

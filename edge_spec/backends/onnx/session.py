@@ -26,9 +26,7 @@ class Session:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
     """
 
-    def __init__(
-        self, model: Transcription, settings: OnnxSettings
-    ) -> None:
+    def __init__(self, model: Transcription, settings: OnnxSettings) -> None:
         self._runner = Runner(
             model.graph(trees=settings.trees, f16=settings.kv == "f16"),
             n_threads=settings.threads,
