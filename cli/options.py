@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 import click
 
 from edge_spec.cli.progress import Bar
+from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.engines import ENGINES
 
-__all__ = ["load_arguments", "model_options", "sampler_arguments", "sampler_options"]
+__all__ = [
+    "grammar_arguments", "grammar_options", "load_arguments", "model_options", "sampler_arguments", "sampler_options",
+]  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,6 +30,15 @@ _SAMPLER = {
     "frequency_penalty": (float, "Subtracted from a recent token's logit per occurrence. [default: 0]"),
     "presence_penalty": (float, "Subtracted from a recent token's logit once. [default: 0]"),
     "penalty_window": (int, "How many tokens are recent; -1 for all. [default: 64]"),
+    "dry_multiplier": (float, "Strength of DRY, which penalises going on with a repetition; 0 for none. [default: 0]"),
+    "dry_base": (float, "By how much DRY grows per repeated token. [default: 1.75]"),
+    "dry_allowed_length": (int, "Repetitions shorter than this are free. [default: 2]"),
+    "dry_penalty_window": (int, "How many tokens DRY looks back; -1 for all. [default: 64]"),
+    "xtc_probability": (float, "Chance of XTC, which excludes the top choices; 0 for none. [default: 0]"),
+    "xtc_threshold": (float, "Tokens this likely are top choices. [default: 0.1]"),
+    "mirostat": (int, "2 for mirostat v2 instead of top-k to XTC; 0 for none. [default: 0]"),
+    "mirostat_tau": (float, "The surprise that mirostat aims at, in bits per token. [default: 5]"),
+    "mirostat_eta": (float, "How fast mirostat adapts. [default: 0.1]"),
 }
 
 
@@ -76,6 +88,10 @@ def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]
             flags = ["--" + name.replace("_", "-"), *(["--temp"] if name == "temperature" else [])]
             if temperature or name != "temperature":
                 command = click.option(*flags, name, type=kind, metavar="N" if kind is int else "X", help=text)(command)
+        command = click.option(
+            "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT",
+            help="DRY does not look back beyond it. Repeatable. [default: line break, colon, quote, star]",
+        )(command)  # fmt: skip
         return click.option(
             "--logit-bias", multiple=True, metavar="ID=X", help="Added to a token's logit; -inf forbids it. Repeatable."
         )(command)
@@ -88,7 +104,25 @@ def sampler_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {name: values[name] for name in _SAMPLER if values.get(name) is not None}
     if values["logit_bias"]:
         arguments["logit_bias"] = dict(map(_bias, values["logit_bias"]))
+    if values["dry_breakers"]:
+        arguments["dry_breakers"] = tuple(argument_text(text, "--dry-breaker") for text in values["dry_breakers"])
     return arguments
+
+
+def grammar_options(command: Command) -> Command:
+    """What a reply must look like."""
+    for option in reversed((
+        click.option("--grammar", metavar="FILE|TEXT", help="Write only what this grammar in GBNF allows."),
+        click.option("--json-schema", metavar="FILE|TEXT", help="Write JSON that is valid by this schema."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def grammar_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``TextModel.generate`` from the values of ``grammar_options``, taken only where given."""
+    flags = {"grammar": "--grammar", "json_schema": "--json-schema"}
+    return {name: file_or_text(values[name], flag) for name, flag in flags.items() if values[name] is not None}
 
 
 def _bias(text: str) -> tuple[int, float]:

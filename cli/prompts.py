@@ -11,7 +11,7 @@ import click
 
 from edge_spec.errors import PromptError
 
-__all__ = ["argument_text", "read_prompt", "read_prompts"]
+__all__ = ["argument_text", "file_or_text", "read_prompt", "read_prompts"]
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
@@ -42,6 +42,17 @@ def argument_text(argument: str, name: str) -> str:
         PromptError: it is no UTF-8.
     """
     return _decoded(argument.encode("utf-8", "surrogateescape"), name)
+
+
+def file_or_text(argument: str, name: str) -> str:
+    """The text of a file where the argument names one, else the argument's own.
+
+    Raises:
+        PromptError: it is no UTF-8, or looks like a file that is not there.
+    """
+    if any(sign in argument for sign in "\n{=") or argument in ("true", "false"):
+        return argument_text(argument, name)
+    return _decoded(_bytes_of(argument), argument)
 
 
 def read_prompts(path: str) -> list[str]:

@@ -9,7 +9,14 @@ from typing import Any
 import click
 
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.cli.options import (
+    grammar_arguments,
+    grammar_options,
+    load_arguments,
+    model_options,
+    sampler_arguments,
+    sampler_options,
+)
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.generation import Generation
 from edge_spec.loading import load
@@ -33,6 +40,7 @@ __all__ = ["command"]
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply where this would appear. Repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
+@grammar_options
 @sampler_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--stats", is_flag=True, help="Say on standard error what speculation did.")
@@ -46,6 +54,7 @@ def command(**values: Any) -> int:
     Examples:
       edge-spec run -p "Tell me a story about a dog."
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
+      edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}}' -p "Name a dog."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     prompt = read_prompt(values["prompt"], values["file"])
@@ -88,6 +97,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Generati
         stop=[argument_text(text, "--stop") for text in values["stop"]],
         seed=values["seed"],
         ignore_eos=values["ignore_eos"],
+        **grammar_arguments(values),
         **sampler_arguments(values),
     )
 

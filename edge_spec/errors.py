@@ -2,6 +2,7 @@
 
     EdgeSpecError
     ├── SettingsError             a setting out of its range, or unknown
+    │   └── GrammarDeadEnd        no token of the model can go on as the grammar wants
     ├── ModelFileError            a file that cannot be used as a model
     │   ├── ModelNotFound
     │   ├── NotAModel             readable, but another kind of file
@@ -31,6 +32,7 @@ __all__ = [
     "ContextFull",
     "DiskFull",
     "EdgeSpecError",
+    "GrammarDeadEnd",
     "ModelFileError",
     "ModelNotFound",
     "NotAModel",
@@ -59,6 +61,17 @@ class EdgeSpecError(Exception):
 
 class SettingsError(EdgeSpecError):
     """A setting is out of its range, contradicts another one, or does not exist."""
+
+
+class GrammarDeadEnd(SettingsError):
+    """The reply has come to a place where the grammar allows none of the model's tokens, and no end."""
+
+    def __init__(self, *, n_tokens: int) -> None:
+        super().__init__(
+            f"after {n_tokens} tokens the grammar allows none of this model's tokens",
+            hint="check that the model has tokens for every character that the grammar asks for",
+        )
+        self.n_tokens = n_tokens
 
 
 class ModelFileError(EdgeSpecError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Protocol
 
@@ -11,11 +12,13 @@ from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsErro
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_whole
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.dry import Breakers
+from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculator import Speculator
 from edge_spec.statistics import Statistics
 from edge_spec.textstream import TextStream
 
-__all__ = ["Generation", "Vocabulary"]
+__all__ = ["Alone", "Context", "Generation", "Vocabulary"]
 
 
 class Vocabulary(Protocol):
@@ -28,8 +31,37 @@ class Vocabulary(Protocol):
         """Whether a token ends a reply."""
 
 
+class Context(Protocol):
+    """Brings the text of a reply into the models, and keeps it inside their context."""
+
+    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
+        """Let the models read ``text``, the prompt and what of the reply has been written already."""
+
+    def make_room(self, speculator: Speculator) -> bool:
+        """The context is full; take something out of it. False if nothing can go: the reply then ends."""
+
+
+class Alone:
+    """The context of a reply that stands alone."""
+
+    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
+        """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
+        if len(text) >= speculator.model.n_ctx:
+            raise PromptTooLong(n_prompt=len(text), n_ctx=speculator.model.n_ctx)
+        speculator.begin(text, sampler, reuse=False)
+
+    def make_room(self, speculator: Speculator) -> bool:
+        """The prompt stays whole."""
+        return False
+
+
 class Generation(Iterator[str]):
     """Writes a reply piece by piece, as far as it is asked to: iterate over it, or call ``read``.
+
+    Args:
+        written: tokens of the reply that have been written before; it goes on after them.
+        drawn: what ``drawn`` said after them.
+        context: how the text gets into the models' context and what happens when that is full.
 
     Attributes:
         prompt: token ids of the prompt.
@@ -52,11 +84,16 @@ class Generation(Iterator[str]):
         *,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        written: Sequence[int] = (),
+        drawn: Mapping[str, float] | None = None,
+        context: Context | None = None,
+        grammar: Grammar | None = None,
+        breakers: Breakers | None = None,
     ) -> None:
         n_ctx = speculator.model.n_ctx
         if not prompt:
             raise PromptError("the prompt is empty", hint="give some text to continue")
-        if len(prompt) >= n_ctx:
+        if context is None and len(prompt) >= n_ctx:
             raise PromptTooLong(n_prompt=len(prompt), n_ctx=n_ctx)
         if max_tokens is not None:
             require_whole("max_tokens", max_tokens, 1, 1 << 62)
@@ -64,15 +101,20 @@ class Generation(Iterator[str]):
             raise SettingsError("a stop string is empty or no text", hint="give texts of at least one character")
         self.prompt = tuple(prompt)
         self.settings = settings
-        self.token_ids: list[int] = []
+        self.token_ids = list(written)
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(prompt))
+        self._sampler = Sampler(settings, self.prompt, grammar=grammar, breakers=breakers)
+        if written:
+            self._sampler.resume(written, drawn)
         self._speculator = speculator
         self._policy = policy
         self._vocabulary = vocabulary
-        self._room = n_ctx - len(prompt)
-        self._most = min(max_tokens or self._room, self._room)
+        self._context = context or Alone()
+        # Even where the context makes room, a reply that forgets its question does not go on for ever.
+        self._most = len(written) + (max_tokens or n_ctx)
         self._stream = TextStream(stop)
+        self._before = "".join(self._stream.push(vocabulary.piece(token)) for token in written)
         self._ready: list[str] = []
         self._written: list[str] = []
         self._started = False
@@ -87,11 +129,25 @@ class Generation(Iterator[str]):
         """What has been handed out so far."""
         return "".join(self._written)
 
-    def read(self) -> str:
-        """Write to the end; returns the whole text."""
-        for _ in self:
-            pass
+    @property
+    def drawn(self) -> dict[str, float]:
+        """What the tokens alone do not tell of the draw so far, to go on with it later."""
+        return self._sampler.state()
+
+    @property
+    def whole(self) -> str:
+        """All of the reply, what had been written before included, handed out or not."""
+        return self._before + "".join(self._written) + "".join(self._ready)
+
+    def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
+        """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
+        for piece in self:
+            on_piece(piece)
         return self.text
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
+        return _Awaited(self)
 
     def cancel(self) -> None:
         """Stop soon, from any thread. What was written stays."""
@@ -135,20 +191,26 @@ class Generation(Iterator[str]):
             self._begin()
 
     def _begin(self) -> None:
-        """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
+        """Read the prompt."""
         start = perf_counter()
         self._speculator.resume()
         self._started = True
         if self._cancelled.is_set():
             raise Cancelled
-        self._speculator.begin(self.prompt, Sampler(self.settings, self.prompt), reuse=False)
+        text = (*self.prompt, *self.token_ids)
+        self._context.begin(self._speculator, text, self._sampler)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
         """One step of the loop: ask the policy, speculate, learn."""
         start = perf_counter()
+        speculator = self._speculator
+        if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator):
+            self._end("context")
+            return
         limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)
         done = self._speculator.step(limit, self._write)
+        self._sampler.commit(self._speculator.text)
         self._policy.learn(done)
         self.statistics.add(done)
         if self.finish_reason is not None:
@@ -168,7 +230,7 @@ class Generation(Iterator[str]):
         if self._stream.stopped:
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self._most:
-            self.finish_reason = "length" if len(self.token_ids) < self._room else "context"
+            self.finish_reason = "length"
         return self.finish_reason is not None
 
     def _end(self, reason: str) -> None:
@@ -178,3 +240,27 @@ class Generation(Iterator[str]):
         held = self._stream.finish()
         if held:
             self._ready.append(held)
+
+
+class _Awaited(AsyncIterator[str]):
+    """The pieces of a reply, awaited one by one."""
+
+    def __init__(self, reply: Generation) -> None:
+        self._reply = reply
+        # A thread of its own: one out of a pool could be waiting for this very reply's turn to end.
+        self._thread = ThreadPoolExecutor(1, "edge-spec")
+
+    async def __anext__(self) -> str:
+        from asyncio import CancelledError, get_running_loop
+
+        loop = get_running_loop()
+        try:
+            piece = await loop.run_in_executor(self._thread, next, self._reply, None)
+        except CancelledError:
+            self._reply.cancel()
+            await loop.run_in_executor(self._thread, self._reply.close)
+            raise
+        if piece is None:
+            self._thread.shutdown(wait=False)
+            raise StopAsyncIteration
+        return piece

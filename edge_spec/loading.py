@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edge_spec.backends.llama import LlamaSettings
+from edge_spec.backends.llama import LlamaSettings, LlamaWeights
+from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.engines import engines_of, refuse_idle_settings, settle_engines
@@ -144,6 +145,7 @@ def _assemble(
         notes.append("this model's rows round differently from width to width: drafts may change near ties")
     drafter = NoDrafter() if mode.name == "off" else mode.build(opened)
     speculator = Speculator(target, drafter, helpers=opened.helpers)
+    tokenizer = opened.tokenizer()
     most = limit or mode.limit
 
     def new_policy() -> Policy:
@@ -154,11 +156,12 @@ def _assemble(
         speculator,
         # What an adaptive policy has learned about this device holds for the next reply as well.
         (lambda: first) if first else new_policy,
-        opened.tokenizer(),
+        tokenizer,
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=template,
         notes=notes,
+        grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         on_close=opened.close,
     )
 

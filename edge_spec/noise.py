@@ -15,6 +15,7 @@ The hash, version 1, all arithmetic modulo 2**64:
     bits(i, x)    = mix(key(i) + (x + 1) * G)                  x = token id
     uniform(i, x) = ((bits >> 12) + 1/2) * 2**-52              an odd multiple of 2**-53, never 0 or 1
     gumbel(i, x)  = -log(-log(uniform))
+    coin(i)       = uniform(i, -1)                             for decisions about no token in particular
 
 ``mix`` and the walk by G are SplitMix64 (Steele, Lea, Flood, 2014). The stream depends on the whole untrimmed
 prompt, so equal seeds on other prompts and other turns are independent; never on positions in a cache, which
@@ -31,7 +32,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["gumbel", "gumbel_array", "position_key", "stream_of", "uniform", "uniform_array"]
+__all__ = ["coin", "gumbel", "gumbel_array", "position_key", "stream_of", "uniform", "uniform_array"]
 
 VERSION = 1
 
@@ -73,6 +74,11 @@ def position_key(stream: int, index: int) -> int:
 def uniform(key: int, token: int) -> float:
     """A uniform strictly inside (0, 1); ``key`` is of ``position_key``."""
     return ((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * _STEP
+
+
+def coin(key: int) -> float:
+    """A uniform strictly inside (0, 1) that belongs to the place itself; ``key`` is of ``position_key``."""
+    return uniform(key, -1)
 
 
 def gumbel(key: int, token: int) -> float:

@@ -7,12 +7,16 @@ what the model would have picked alone, so a drafter can only change when a toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 
 from edge_spec.backends.base import LanguageModel, Logits
-from edge_spec.drafters.base import Drafter
+from edge_spec.drafters.base import Drafter, SavingDrafter
+from edge_spec.drafters.forced import forced_tokens, guided
+from edge_spec.drafters.plain import NoDrafter
+from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
 from edge_spec.tree import EMPTY, Tree
 
@@ -107,6 +111,8 @@ class Speculator:
         self._models = (model, *helpers)
         self.text: list[int] = []
         self._sampler: Sampler | None = None
+        # Without a drafter nothing is drafted, even if a grammar knows what comes: this is plain decoding.
+        self._drafts = not isinstance(drafter, NoDrafter)
 
     def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool) -> None:
         """Start on a new text. With ``reuse`` the model keeps what its cache shares with it.
@@ -114,13 +120,16 @@ class Speculator:
         A reused cache was computed in other widths than a fresh one, so whoever promises the same text for the
         same prompt does not reuse.
         """
-        shared = common_prefix(self.text[: self.model.n_past], prompt[:-1]) if reuse else 0
+        shared = 0
+        if reuse:
+            self.settle()
+            shared = common_prefix(self.text[: self.model.n_past], prompt[:-1])
         if shared < self.model.n_past and not self.model.traits.can_rollback:
             shared = 0
         self.model.rollback(shared)
         self.text = list(prompt)
         self._sampler = sampler
-        self.drafter.begin(prompt, sampler)
+        self.drafter.begin(prompt, sampler.view())
         # A drafter's model may have less room than its target; it then has nothing to say.
         if len(self.text) <= self.model.n_ctx:
             self.model.prefill(self.text[shared:-1])
@@ -132,8 +141,10 @@ class Speculator:
         # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
         # of these few tokens need not be in.
         behind = catch_up(self.model, self.text, self.model.traits.max_rows)
-        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text))
-        draft = _sound(self.drafter.draft(limit), limit, self.model) if limit > 0 else EMPTY
+        # Together with the bonus token no more than the context holds, so that drafts do not move where it is full.
+        room = min(self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
+        limit = min(limit, room)
+        draft = self._draft(limit, room) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
         rows = self.model.decode(tree)
@@ -160,12 +171,80 @@ class Speculator:
             sample_s=perf_counter() - decoded,
         )
 
+    def _draft(self, limit: int, room: int) -> Tree:
+        """At most ``limit`` guesses, and what a grammar makes of them within ``room`` nodes."""
+        sampler = self._sampler
+        if sampler is None or not sampler.has_grammar or not self._drafts:
+            return _sound(self.drafter.draft(limit), limit, self.model)
+        forced = forced_tokens(sampler, self.text, room)
+        # Where the grammar alone knows as much, the drafter need not be asked.
+        draft = EMPTY if len(forced) >= limit else _sound(self.drafter.draft(limit), limit, self.model)
+        return guided(draft, sampler, self.text, room)
+
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens and then ``tokens``."""
         self.model.rollback(min(self.model.n_past, length))
         self.drafter.rollback(length)
         self.drafter.accept(tokens)
         self.text[length:] = tokens
+
+    def settle(self) -> None:
+        """Let the model commit all of the text but its last token, in the class of widths of its replies.
+
+        After a side branch it may lie further behind. Whoever goes on from here finds the very cache that plain
+        decoding would have left.
+        """
+        if len(self.text) > self.model.n_ctx:
+            return
+        behind = self.text[self.model.n_past : -1]
+        step = self.model.traits.max_rows
+        for start in range(0, len(behind), step):
+            chunk = behind[start : start + step]
+            self.model.decode(Tree.sequence(chunk))
+            self.model.keep(range(len(chunk)))
+
+    def cut(self, first: int, last: int) -> None:
+        """Take the tokens from ``first`` up to ``last`` out of the text, for want of room in the context.
+
+        A model that can shift goes on with what it computed from them, any other reads again what comes after.
+        """
+        self.settle()
+        if self.model.traits.can_shift and last <= self.model.n_past:
+            self.model.shift(first, last)
+        else:
+            self.model.rollback(min(first, self.model.n_past))
+        del self.text[first:last]
+        if self._sampler is not None:
+            self._sampler.forget(last - first)
+            self.drafter.begin(self.text, self._sampler)
+        self.model.prefill(self.text[self.model.n_past : -1])
+
+    def save(self) -> dict[str, bytes]:
+        """What target and drafter have in their caches, by model; to be saved together with ``text``."""
+        self.settle()
+        states = self.drafter.save() if isinstance(self.drafter, SavingDrafter) else {}
+        return {"target": self.model.save(), **states}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        """Bring back what ``save`` returned while the text was ``text``; ``begin`` comes next.
+
+        Raises:
+            StateError: the target's state is damaged or of another model; there is no text then.
+        """
+        self.forget()
+        if "target" not in states:
+            raise StateError("the saved state is incomplete", hint="read the text again instead")
+        self.model.restore(states["target"])
+        self.text = list(text)
+        if isinstance(self.drafter, SavingDrafter):
+            # A drafter that lacks its state reads the text again, and nothing else changes.
+            with suppress(StateError):
+                self.drafter.restore({name: state for name, state in states.items() if name != "target"}, text)
+
+    def forget(self) -> None:
+        """Empty the model's cache."""
+        self.text = []
+        self.model.rollback(0)
 
     def cancel(self) -> None:
         """Make what the models compute, in another thread, raise ``Cancelled``."""

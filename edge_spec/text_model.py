@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import index
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat_template import render_chat
@@ -17,12 +16,23 @@ from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.dry import Breakers, find_breakers
+from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.shelf import Shelf
 from edge_spec.speculator import Speculator
+from edge_spec.turns import Turns, TurnTaking
+
+if TYPE_CHECKING:
+    from edge_spec.chat import ChatSession
 
 __all__ = ["Messages", "TextModel", "Tokenizer"]
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
+
+
+Reply = TypeVar("Reply", bound=TurnTaking)
 
 
 class Tokenizer(Vocabulary, Protocol):
@@ -58,6 +68,7 @@ class TextModel:
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own law.
         notes: sentences that the user should know, such as why it does not speculate.
+        turns: who uses the models.
     """
 
     def __init__(
@@ -70,6 +81,8 @@ class TextModel:
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
+        shelf_bytes: int = 256 << 20,
+        grammars: Callable[[str], Grammar] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
@@ -79,11 +92,11 @@ class TextModel:
         self._new_policy = policy
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._grammars = lru_cache(4)(grammars) if grammars is not None else None
+        self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
-        self._turn = threading.Lock()
-        # Weak: a reply that nobody reads any more must go, and give its turn back.
-        self._writer: tuple[int, weakref.ref[Generation]] | None = None
-        self._closed = False
+        self._shelf = Shelf(shelf_bytes)
+        self.turns = Turns(speculator, self._shelf)
 
     @property
     def n_ctx(self) -> int:
@@ -106,6 +119,11 @@ class TextModel:
         return self._speculator.model.traits.identity
 
     @property
+    def held_bytes(self) -> int:
+        """Memory that laid aside conversations take."""
+        return self._shelf.n_bytes
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
         return self._chat_template is not None
@@ -120,7 +138,7 @@ class TextModel:
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without control tokens."""
         self._check_open()
-        return self._tokenizer.text(self._known(tokens))
+        return self._tokenizer.text(self.known_tokens(tokens))
 
     def prompt_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt as ``generate`` would use it."""
@@ -134,10 +152,39 @@ class TextModel:
             raise PromptError(
                 "a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}'
             )
+        return self.prompt_tokens(self.render(messages))
+
+    def render(
+        self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None
+    ) -> str:
+        """A conversation as the model's template writes it; see ``render_chat``.
+
+        Raises:
+            PromptError: there is no template, or it refuses the messages.
+        """
+        self._check_open()
+        if self._chat_template is None:
+            raise PromptError("messages need a chat template", hint="this model has none: give a text")
+        bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
+        return render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation."""
         bos = self._tokenizer.name(self._tokenizer.bos)
-        text = render_chat(self._chat_template, messages, bos=bos, eos=self._tokenizer.name(self._tokenizer.eos))
         # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
-        return self._tokenizer.tokenize(text, add_special=not (bos and text.startswith(bos)))
+        return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token stands for no text, but for a place in it, such as the end of a message."""
+        return not self._tokenizer.piece(token) and bool(self._tokenizer.name(token))
+
+    def spelling(self, token: int) -> bytes:
+        """How a rendered conversation writes a token: its bytes, or the name of a control token."""
+        return self._tokenizer.piece(token) or self._tokenizer.name(token).encode()
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return self._tokenizer.ends(token)
 
     def generate(
         self,
@@ -149,6 +196,8 @@ class TextModel:
         stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
         seed: int | None = None,
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Generation:
         """A reply, to be iterated over piece by piece; it is written as it is asked for.
@@ -161,6 +210,8 @@ class TextModel:
             stop: texts that end the reply.
             ignore_eos: never let the model end the reply itself.
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
+            grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
+            json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -172,7 +223,26 @@ class TextModel:
         if tokens is None:
             assert prompt is not None
             tokens = self.prompt_of(prompt, raw=raw)
-        tokens = self._known(tokens)
+        tokens = self.known_tokens(tokens)
+        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
+        return self.reply(
+            TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
+        )
+
+    def chat(self, system: str | None = None, **options: Any) -> ChatSession:
+        """A conversation with this model; see ``ChatSession`` for the options."""
+        from edge_spec.chat import ChatSession
+
+        return ChatSession(self, system=system, **options)
+
+    def sampler_settings(
+        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any
+    ) -> SamplerSettings:
+        """Settings of a sampler for this model, with a random seed if none is given.
+
+        Raises:
+            SettingsError: a value out of its range, or an unknown name.
+        """
         if ignore_eos:
             ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
@@ -180,30 +250,58 @@ class TextModel:
         outside = next((token for token in settings.logit_bias if token >= self.n_vocab), None)
         if outside is not None:
             raise SettingsError(f"logit_bias names token {outside}; this model has {self.n_vocab} tokens")
-        return _TurnTaking(
-            self,
+        return settings
+
+    def reply(
+        self,
+        kind: type[Reply],
+        tokens: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        stop: str | Sequence[str] | None = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Reply:
+        """A reply of this model, of a class that takes its turn."""
+        return kind(
+            self.turns,
             self._speculator,
             self._new_policy(),
             self._tokenizer,
             tokens,
             settings,
-            max_tokens=max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            grammar=self.grammar_of(grammar, json_schema),
+            breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
+            **more,
         )
+
+    def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        """The grammar that one of them describes, see ``generate``; None if neither is given."""
+        if text is None and schema is None:
+            return None
+        if text is not None and schema is not None:
+            raise SettingsError("give either a grammar or a JSON schema")
+        if self._grammars is None:
+            raise SettingsError("this model has no grammars", hint="leave the grammar out")
+        if schema is not None:
+            text = schema_to_gbnf(schema)
+        if not isinstance(text, str):
+            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint="write it in GBNF")
+        return self._grammars(text)
+
+    def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
+        names = map(self._tokenizer.name, range(self.n_vocab))
+        return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""
-        if self._closed:
+        if self.turns.closed:
             return
-        self._closed = True
-        writer = self._writer
-        reply = writer[1]() if writer is not None else None
-        if reply is not None:
-            reply.close()
-        del reply
-        with self._turn:
-            self._speculator.close()
-            self._on_close()
+        self.turns.close()
+        self._speculator.close()
+        self._on_close()
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +311,7 @@ class TextModel:
     ) -> None:
         self.close()
 
-    def _known(self, tokens: Sequence[int]) -> list[int]:
+    def known_tokens(self, tokens: Sequence[int]) -> list[int]:
         """Token ids as plain integers; anything else is refused before a library sees it."""
         try:
             known = [index(token) for token in tokens]
@@ -225,49 +323,5 @@ class TextModel:
         return known
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.turns.closed:
             raise Closed("the model")
-
-    def _enter_turn(self, generation: Generation) -> None:
-        writer = self._writer
-        if writer is not None and writer[0] == threading.get_ident():
-            raise SettingsError(
-                "another reply of this model is not finished yet", hint="read it to the end or close() it first"
-            )
-        self._turn.acquire()
-        self._writer = (threading.get_ident(), weakref.ref(generation))
-        # Only now: who closes looks for a writer after saying so.
-        if self._closed:
-            self._leave_turn()
-            raise Closed("the model")
-
-    def _leave_turn(self) -> None:
-        self._writer = None
-        self._turn.release()
-
-
-class _TurnTaking(Generation):
-    """A generation that holds its model's turn from its first piece to its end."""
-
-    def __init__(self, owner: TextModel, *args: Any, **kwargs: Any) -> None:
-        self._owner = owner
-        self._holds_turn = False
-        super().__init__(*args, **kwargs)
-
-    def _begin(self) -> None:
-        self._owner._enter_turn(self)
-        self._holds_turn = True
-        super()._begin()
-
-    def _end(self, reason: str) -> None:
-        super()._end(reason)
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._holds_turn:
-            self._holds_turn = False
-            self._owner._leave_turn()
-
-    def __del__(self) -> None:
-        # A reply that nobody reads to its end must not keep the model from the next one.
-        self._leave()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,58 @@ class Letters:
         return token == self.end
 
 
+class LetterGrammar:
+    """A random automaton over the tokens of a table model; ``end`` may come in some of its states.
+
+    Of its states some leave no choice. There is always something that may come.
+    """
+
+    def __init__(self, seed: int, n_vocab: int, end: int) -> None:
+        chance = random.Random(seed)
+        self.end = end
+        self.next = []
+        for _ in range(5):
+            n = chance.choice([1, 1, 2, n_vocab])
+            self.next.append({token: chance.randrange(5) for token in chance.sample(range(n_vocab), n)})
+
+    def start(self) -> LetterState:
+        return LetterState(self, 0)
+
+    def takes(self, tokens: list[int]) -> bool:
+        """Whether a reply may be these tokens, or begin with them."""
+        state: LetterState | None = self.start()
+        for token in tokens:
+            if state is None or not state.allowed([token])[0]:
+                return False
+            state = state.after(token)
+        return True
+
+
+class LetterState:
+    """A state of a ``LetterGrammar``."""
+
+    def __init__(self, grammar: LetterGrammar, place: int) -> None:
+        self.grammar = grammar
+        self.place = place
+
+    def allowed(self, tokens: Sequence[int]) -> list[bool]:
+        return [token in self.grammar.next[self.place] for token in tokens]
+
+    def after(self, token: int) -> LetterState | None:
+        assert self.allowed([token])[0], "llama.cpp would abort"
+        return None if token == self.grammar.end else LetterState(self.grammar, self.grammar.next[self.place][token])
+
+    def forced(self, most: int) -> list[int]:
+        tokens: list[int] = []
+        place = self.place
+        while len(tokens) < most and len(self.grammar.next[place]) == 1:
+            ((token, place),) = self.grammar.next[place].items()
+            tokens.append(token)
+            if token == self.grammar.end:
+                break
+        return tokens
+
+
 class RandomLimits:
     """A policy that draws the limit of every round."""
 
@@ -82,6 +134,7 @@ class Case:
     max_tokens: int | None
     stop: tuple[str, ...]
     end: int
+    constrained: bool
     models: list[TableModel] = field(default_factory=list)
     parts: list[Drafter] = field(default_factory=list)
 
@@ -98,8 +151,11 @@ class Case:
     def generation(self, *, drafts: bool = True) -> Generation:
         return Generation(
             self.speculator(drafts=drafts), RandomLimits(self.seed), Letters(self.end), self.prompt,
-            self.sampling, max_tokens=self.max_tokens, stop=self.stop,
+            self.sampling, max_tokens=self.max_tokens, stop=self.stop, grammar=self.grammar(),
         )  # fmt: skip
+
+    def grammar(self) -> LetterGrammar | None:
+        return LetterGrammar(self.seed, self.n_vocab, self.end) if self.constrained else None
 
     def _build(self, recipe: tuple[Any, ...]) -> Drafter:
         kind, *rest = recipe
@@ -158,7 +214,9 @@ def _samplings(draw: st.DrawFn, n_vocab: int) -> SamplerSettings:
     if draw(st.booleans()):
         biases = st.one_of(st.floats(-3, 3), st.just(float("-inf")))
         values["logit_bias"] = draw(st.dictionaries(st.integers(0, n_vocab - 1), biases, max_size=2))
-    return SamplerSettings(**values)
+    extras = [{}, {}, {}, {"dry_multiplier": 0.9, "dry_allowed_length": 1}, {"xtc_probability": 0.6},
+              {"mirostat": 2, "mirostat_tau": 1.2, "mirostat_eta": 0.4}]  # fmt: skip
+    return SamplerSettings(**values, **draw(st.sampled_from(extras)))
 
 
 @st.composite
@@ -178,6 +236,7 @@ def _cases(draw: st.DrawFn) -> Case:
         max_tokens=draw(st.sampled_from([None, None, None, 24, 3, 1])),
         stop=draw(st.sampled_from([(), (), (), ("bab",), ("üa", "bbb"), ("\ufffdb", "cdcd")])),
         end=draw(st.integers(-2 * n_vocab, n_vocab - 1)),
+        constrained=draw(st.sampled_from([False, False, True])),
     )
 
 
@@ -191,6 +250,12 @@ def cases() -> st.SearchStrategy[Case]:
 def letters() -> type[Letters]:
     """The vocabulary of table models."""
     return Letters
+
+
+@pytest.fixture(scope="session")
+def letter_grammar() -> type[LetterGrammar]:
+    """A random grammar over the vocabulary of table models."""
+    return LetterGrammar
 
 
 @pytest.fixture(scope="session")

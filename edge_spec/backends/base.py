@@ -51,6 +51,7 @@ class Traits:
             computes every call in one of them, padding where needed. Empty if rows round differently from
             width to width and the model is used as it comes.
         max_rows: the most rows that one decode returns; none beyond the widest of ``widths``.
+        can_shift: tokens can be taken out of the middle of the cache.
 
     Raises:
         ValueError: more rows than the widest width has.
@@ -60,6 +61,7 @@ class Traits:
     takes_trees: bool
     widths: tuple[int, ...]
     max_rows: int
+    can_shift: bool = False
 
     def __post_init__(self) -> None:
         if self.widths and self.max_rows > self.widths[-1]:
@@ -132,6 +134,13 @@ class LanguageModel(Protocol):
 
     def rollback(self, n_past: int) -> None:
         """Forget pending nodes and all committed tokens but the first ``n_past``."""
+
+    def shift(self, first: int, last: int) -> None:
+        """Forget the committed tokens from ``first`` up to ``last``, and move those behind them up.
+
+        What was computed from the forgotten ones stays: the cache differs from that of a text that never had
+        them. Drops a pending tree. Only for models that say ``can_shift``.
+        """
 
     def save(self) -> bytes:
         """The committed cache as bytes. Drops a pending tree."""

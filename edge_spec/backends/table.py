@@ -41,7 +41,7 @@ class TableModel:
     Args:
         table: logits, ``[n_vocab] * (order + 1)``, float32.
         n_ctx: the most tokens that can be committed.
-        can_rollback, takes_trees, widths, max_rows: see ``Traits``.
+        can_rollback, takes_trees, widths, max_rows, can_shift: see ``Traits``.
         keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only what lies in order.
         distort: stands for a kernel that rounds: gets a row and the number of rows it was computed with.
     """
@@ -55,6 +55,7 @@ class TableModel:
         takes_trees: bool = True,
         widths: tuple[int, ...] = tuple(range(1, 65)),
         max_rows: int = 64,
+        can_shift: bool = True,
         keeps_branches: bool = True,
         distort: Callable[[Logits, int], Logits] | None = None,
     ) -> None:
@@ -65,7 +66,9 @@ class TableModel:
         self._n_ctx = n_ctx
         self._keeps_branches = keeps_branches
         self._distort = distort
-        self._traits = Traits(can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows)
+        self._traits = Traits(
+            can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows, can_shift=can_shift
+        )
         self._cells: list[int] = []
         self._pending: Tree = EMPTY
         self._cancelled = False
@@ -145,6 +148,11 @@ class TableModel:
             raise ValueError("this model cannot roll back")
         self._pending = EMPTY
         del self._cells[n_past:]
+
+    def shift(self, first: int, last: int) -> None:
+        self._enter(0, room=self._n_ctx)
+        self._pending = EMPTY
+        del self._cells[first:last]
 
     def save(self) -> bytes:
         self._pending = EMPTY

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from edge_spec.sampling import Sampler
 from edge_spec.tree import Tree
 
-__all__ = ["Drafter"]
+__all__ = ["Drafter", "SavingDrafter"]
 
 
 @runtime_checkable
@@ -40,3 +40,18 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
+
+
+@runtime_checkable
+class SavingDrafter(Drafter, Protocol):
+    """A drafter with models whose caches are worth saving together with the target's."""
+
+    def save(self) -> dict[str, bytes]:
+        """What the models have committed of the text, by a name for each."""
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        """Bring back what ``save`` returned while it followed ``text``; ``begin`` comes next.
+
+        Raises:
+            StateError: a state is damaged or of another model; that model then begins with nothing.
+        """

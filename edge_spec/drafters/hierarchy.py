@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.drafters.base import Drafter
-from edge_spec.errors import SettingsError
+from edge_spec.errors import GrammarDeadEnd, SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculator import Speculator, common_prefix
 from edge_spec.tree import EMPTY, Tree
@@ -47,7 +47,11 @@ class HierarchyDrafter:
             return EMPTY
         # What an earlier draft left over, if the target has agreed with it so far, is still a good guess.
         while len(inner.text) - self._length < limit and len(inner.text) < inner.model.n_ctx:
-            inner.step(min(self._leaf_limit, limit - (len(inner.text) - self._length) - 1), _never)
+            try:
+                inner.step(min(self._leaf_limit, limit - (len(inner.text) - self._length) - 1), _never)
+            except GrammarDeadEnd:
+                # Only on this guess: the target may never come here.
+                break
         return Tree.sequence(inner.text[self._length : self._length + limit])
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -60,6 +64,16 @@ class HierarchyDrafter:
     def rollback(self, length: int) -> None:
         self._inner.replace(length, ())
         self._length = length
+
+    def save(self) -> dict[str, bytes]:
+        # What the intermediate model wrote beyond the text is a guess that nobody has asked for yet.
+        self._inner.replace(self._length, ())
+        return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        start = f"{self.name}."
+        own = {name[len(start) :]: state for name, state in states.items() if name.startswith(start)}
+        self._inner.restore(own, text)
 
     def close(self) -> None:
         self._inner.close()

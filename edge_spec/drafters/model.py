@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.errors import SettingsError
@@ -98,6 +98,18 @@ class ModelDrafter:
         self._pending = EMPTY
         self._model.rollback(min(self._model.n_past, length))
         del self._text[length:]
+
+    def save(self) -> dict[str, bytes]:
+        self._pending = EMPTY
+        return {self.name: self._model.save()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        self._pending = EMPTY
+        self._text = []
+        self._model.rollback(0)
+        if self.name in states:
+            self._model.restore(states[self.name])
+            self._text = list(text)
 
     def close(self) -> None:
         self._model.close()

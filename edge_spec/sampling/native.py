@@ -59,7 +59,8 @@ class NativeDraw:
 def native_draw(settings: SamplerSettings) -> NativeDraw | None:
     """The draw in C; None if it was not built, or does not know a transform that these settings ask for."""
     function = _function()
-    unusual = settings.temperature == 0 or settings.typical_p < 1 or settings.top_n_sigma > 0
+    filters = settings.typical_p < 1 or settings.top_n_sigma > 0 or settings.excludes_top_choices
+    unusual = settings.temperature == 0 or filters or settings.uses_mirostat
     return None if function is None or unusual else NativeDraw(function, settings)
 
 

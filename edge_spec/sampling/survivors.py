@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -16,7 +17,10 @@ import numpy.typing as npt
 
 from edge_spec.sampling.settings import SamplerSettings
 
-__all__ = ["FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors"]
+__all__ = [
+    "FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors",
+    "survivors_among",
+]  # fmt: skip
 
 Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -34,6 +38,9 @@ MARGIN = 1.0
 
 FEW = 96
 """Up to this many candidates, plain Python is faster than calls into NumPy."""
+
+_LOOKS = (12, 48, 192)
+"""How many of the best tokens a grammar is asked about, before it is asked about all."""
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -117,6 +124,39 @@ def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
     if k < n:
         return _survivors_of_head(row, k, floor, deepest, settings)
     return _survivors_of_all(row, top, floor, deepest, settings.top_p)
+
+
+def survivors_among(row: Row, settings: SamplerSettings, allowed: Callable[[list[int]], list[bool]]) -> Few | None:
+    """What ``survivors`` says of the row after all tokens that are not ``allowed`` are out, best first.
+
+    Asks about the best tokens only, more of them as long as the others may decide it; None if too many would.
+    """
+    if settings.typical_p < 1 or settings.top_n_sigma > 0:
+        return None
+    row, _ = peak(row)
+    n = row.shape[0]
+    k = settings.top_k if 0 < settings.top_k < n else n
+    deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
+    for n_best in _LOOKS:
+        if n_best >= n:
+            return None
+        best, logits = head(row, n_best)
+        seen = [
+            (token, logit)
+            for token, logit, may in zip(best.tolist(), logits.tolist(), allowed(best.tolist()), strict=True)
+            if may and logit > -math.inf
+        ][:k]
+        if not seen:
+            continue
+        ids, x = [token for token, _ in seen], [logit for _, logit in seen]
+        lowest = float(logits[-1])
+        n_unseen = 0 if lowest == -math.inf else min(k - len(ids), n - n_best)
+        # The others lie as deep as the last one or deeper.
+        reach = math.nextafter(x[0] - lowest, -math.inf)
+        count = _count([x[0] - logit for logit in x], n_unseen, reach, deepest, settings.top_p)
+        if count is not None:
+            return ids[:count], x[:count]
+    return None
 
 
 def _count(depths: list[float], n_unseen: int, reach: float, deepest: float, top_p: float) -> int | None:

@@ -26,7 +26,7 @@ from edge_spec.models.transcribe.weights import WEIGHTS, WeightsFile
 
 __all__ = ["Transcription", "read_transcription", "transcribe"]
 
-VERSION = 2
+VERSION = 3
 """Of what a folder holds and how; another version is made anew."""
 
 _FACTS = "facts.json"
@@ -51,6 +51,8 @@ class Transcription:
         form: how matrices are stored, see ``forms``.
         attention: ``rows`` or ``gqa``, see ``graph``.
         turns: how positions turn heads, by the names that the graphs have for them.
+        layer_turns: these names, by layer.
+        interleaved: positions turn neighbouring numbers of a head, else those half apart.
     """
 
     folder: Path
@@ -61,6 +63,8 @@ class Transcription:
     head_dim: int
     n_vocab: int
     turns: dict[str, Turns]
+    layer_turns: tuple[str, ...]
+    interleaved: bool
 
     def graph(self, *, trees: bool, f16: bool = False) -> Path:
         """The graph that takes sequences only, or trees as well, and whose cache holds halves or floats.
@@ -149,6 +153,8 @@ def read_transcription(folder: Path) -> Transcription | None:
             form=str(facts["form"]),
             attention=attention,
             turns={name: Turns.of(turns) for name, turns in facts["turns"].items()},
+            layer_turns=tuple(map(str, facts["layer_turns"])),
+            interleaved=bool(facts["interleaved"]),
             **{name: int(value) for name, value in network.items()},
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -175,6 +181,8 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
             "n_vocab": network.n_vocab,
         },
         "turns": {name: turns.facts() for name, turns in network.turns.items()},
+        "layer_turns": [network.turns_of(layer) for layer in range(network.n_layers)],
+        "interleaved": network.kind.interleaved,
         "files": _digests(folder, attention),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")

@@ -38,11 +38,32 @@ class Turns:
     n_original: int
     magnitude: float
 
+    def angles(self, n_ctx: int) -> Floats:
+        """Angle per position of each pair in a context of ``n_ctx`` tokens, ``[n_turned / 2]``."""
+        return self.long_frequencies if n_ctx > self.n_original else self.frequencies
+
     def table(self, n_cells: int, n_ctx: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosines and sines by position for a context of ``n_ctx`` tokens, ``[n_cells, n_turned / 2]``."""
-        frequencies = self.long_frequencies if n_ctx > self.n_original else self.frequencies
-        angles = np.arange(n_cells)[:, None] * frequencies
+        angles = np.arange(n_cells)[:, None] * self.angles(n_ctx)
         return tuple((self.magnitude * turn(angles)).astype(np.float32) for turn in (np.cos, np.sin))  # type: ignore[return-value]
+
+    def turn_back(
+        self, keys: npt.NDArray[np.floating[Any]], n_positions: int, n_ctx: int, *, interleaved: bool
+    ) -> npt.NDArray[np.float32]:
+        """Keys ``[..., head_dim]`` as they would be ``n_positions`` earlier.
+
+        Args:
+            interleaved: pairs are neighbours, else they lie half of what turns apart.
+        """
+        angles = n_positions * self.angles(n_ctx)
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        n = angles.size
+        first, second = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if interleaved else (slice(0, n), slice(n, 2 * n))
+        turned = keys.astype(np.float32)
+        x, y = turned[..., first].copy(), turned[..., second].copy()
+        turned[..., first] = x * cos + y * sin
+        turned[..., second] = y * cos - x * sin
+        return turned
 
     def facts(self) -> dict[str, Any]:
         """As plain values."""

@@ -6,6 +6,7 @@ The library's low-level functions are named only in this package, and its failur
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
@@ -42,7 +43,7 @@ def open_llama(
     except BaseException:
         model.close()
         raise
-    model.traits = result.traits
+    model.traits = replace(result.traits, can_shift=model.can_shift)
     model.profile = _profile(settings, file, result.traits.widths)
     return model, result
 

@@ -105,6 +105,21 @@ class LlamaModel:
         """The settings this context was made with."""
         return self._settings
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether the library can turn keys to other positions.
+
+        It says so itself, but not that it ends the process where only a part of quantised keys turns, that it lets
+        keys grow where YaRN has scaled them, and that it saves no cells outside of a layer's window.
+        """
+        weights = self._weights
+        has_window = self._c.llama_model_n_swa(weights.handle) > 0
+        is_quantised = self._settings.kv_k not in ("f32", "f16", "bf16")
+        turns_part = weights.n_turned != weights.head_dim_k
+        if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
+            return False
+        return bool(self._c.llama_memory_can_shift(self._memory))
+
     def prefill(self, tokens: Sequence[int]) -> None:
         self._check(len(tokens), room=self._settings.n_ctx)
         self._drop_pending()
@@ -221,26 +236,53 @@ class LlamaModel:
         if self._pending:
             self._cut(0, self._n_past)
 
+    def shift(self, first: int, last: int) -> None:
+        self._open()
+        self._drop_pending()
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        c, memory, n_past = self._c, self._memory, self._n_past - (last - first)
+        c.llama_memory_seq_rm(memory, 0, first, last)
+        c.llama_memory_seq_add(memory, 0, last, -1, first - last)
+        # The library turns the keys when it decodes next, and only then can their cells be written out.
+        self._n_past = n_past
+        self._tokens[0], self._positions[0], self._wanted[0] = 0, n_past, 0
+        self._n_ids[0] = 1
+        self._ids[0, 0] = 0
+        self._decode(1)
+        c.llama_memory_seq_rm(memory, 0, n_past, -1)
+        # What was removed has left holes, which single tokens and drafts might fill in different orders.
+        body = self._write()
+        c.llama_memory_clear(memory, False)
+        self._read(body)
+
     def save(self) -> bytes:
         self._open()
         self._drop_pending()
+        return pack_state(self._write(), n_past=self._n_past, profile=self.profile.name)
+
+    def _write(self) -> bytes:
         size = self._c.llama_state_seq_get_size(self._handle, 0)
         buffer = (ctypes.c_uint8 * size)()
         n = self._c.llama_state_seq_get_data(self._handle, buffer, size, 0)
         if n == 0:
             raise BackendError("llama.cpp did not save the cache")
-        return pack_state(bytes(buffer[:n]), n_past=self._n_past, profile=self.profile.name)
+        return bytes(memoryview(buffer)[:n])
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name)
         if n_past > self.n_ctx:
             raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
+        self._read(body)
+        self._n_past = n_past
+
+    def _read(self, body: bytes) -> None:
         buffer = (ctypes.c_uint8 * len(body)).from_buffer_copy(body)
         if self._c.llama_state_seq_set_data(self._handle, buffer, len(body), 0) == 0:
             self._c.llama_memory_clear(self._memory, False)
+            self._n_past = 0
             raise StateError("llama.cpp does not take the saved state", hint="read the text again instead")
-        self._n_past = n_past
 
     def cancel(self) -> None:
         self._abort.raise_()

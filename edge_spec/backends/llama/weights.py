@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from edge_spec.backends.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
@@ -56,6 +60,12 @@ class LlamaWeights:
         return self._handle
 
     @property
+    def vocab(self) -> Any:
+        """llama.cpp's pointer to the vocabulary."""
+        _ = self.handle
+        return self._vocab
+
+    @property
     def n_ctx_train(self) -> int:
         """The context the model was trained for."""
         return int(self._c.llama_model_n_ctx_train(self.handle))
@@ -66,6 +76,17 @@ class LlamaWeights:
         found = self._metadata(f"{self._metadata('general.architecture')}.attention.key_length")
         heads = max(1, self._c.llama_model_n_head(self.handle))
         return int(found) if found else int(self._c.llama_model_n_embd(self.handle)) // heads
+
+    @property
+    def n_turned(self) -> int:
+        """How many numbers of a head positions turn."""
+        found = self._metadata(f"{self._metadata('general.architecture')}.rope.dimension_count")
+        return int(found) if found else self.head_dim_k
+
+    @property
+    def rope_scaling(self) -> str:
+        """How positions are stretched; empty if they are not."""
+        return self._metadata(f"{self._metadata('general.architecture')}.rope.scaling.type")
 
     def _metadata(self, key: str) -> str:
         """A value of the file's metadata as text; empty if there is none."""
@@ -103,6 +124,18 @@ class LlamaWeights:
         if piece is None:
             piece = self._pieces[token] = self._piece(token, special=False)
         return piece
+
+    @cached_property
+    def speaking(self) -> npt.NDArray[np.bool_]:
+        """Which tokens stand for text or end a reply, ``[n_vocab]``."""
+        return np.array([bool(self.piece(token)) or self.ends(token) for token in range(self.n_vocab)])
+
+    @cached_property
+    def single_bytes(self) -> dict[int, int]:
+        """For every byte that is all the text of a token, the token (the last one, should there be two) and it."""
+        pieces = ((token, self.piece(token)) for token in range(self.n_vocab))
+        tokens = {piece[0]: token for token, piece in pieces if len(piece) == 1}
+        return {token: byte for byte, token in tokens.items()}
 
     def name(self, token: int) -> str:
         """The text of a token, that of control tokens included; empty for -1, which stands for none."""

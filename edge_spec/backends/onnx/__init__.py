@@ -97,7 +97,8 @@ def _open(
     except BaseException:
         model.close()
         raise
-    model.traits = result.traits
+    # Where a foreign graph keeps the places of its cells nobody knows.
+    model.traits = replace(result.traits, can_shift=check is None)
     model.profile = _profile(own, settings, file, result.traits.widths)
     return model, result
 

@@ -53,6 +53,12 @@ class Cache(Protocol):
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells, all at once."""
 
+    def keys_of(self, layer: int, cells: Cells) -> Array:
+        """A copy of the keys of some cells, ``[n, n_head_kv, head_dim]``."""
+
+    def put_keys(self, layer: int, cells: Cells, keys: Array) -> None:
+        """Replace them."""
+
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""
 
@@ -106,6 +112,13 @@ class RowsCache:
         keys, lanes = self._keys, LANES
         keys[:, :, targets // lanes, :, targets % lanes] = keys[:, :, sources // lanes, :, sources % lanes]
         self._values[:, :, targets] = self._values[:, :, sources]
+
+    def keys_of(self, layer: int, cells: Cells) -> Array:
+        found: Array = self._keys[layer][:, cells // LANES, :, cells % LANES]
+        return found
+
+    def put_keys(self, layer: int, cells: Cells, keys: Array) -> None:
+        self._keys[layer][:, cells // LANES, :, cells % LANES] = keys
 
     def save(self, n: int) -> bytes:
         tiles = self._keys[:, :, : -(-n // LANES)].transpose(0, 1, 2, 4, 3)
@@ -164,6 +177,12 @@ class GroupedCache:
 
     def move(self, sources: Cells, targets: Cells) -> None:
         self._cells[:, :, :, targets] = self._cells[:, :, :, sources]
+
+    def keys_of(self, layer: int, cells: Cells) -> Array:
+        return self._cells[2 * layer, 0][:, cells].transpose(1, 0, 2).copy()
+
+    def put_keys(self, layer: int, cells: Cells, keys: Array) -> None:
+        self._cells[2 * layer, 0][:, cells] = keys.transpose(1, 0, 2)
 
     def save(self, n: int) -> bytes:
         return self._cells[:, :, :, :n].tobytes()

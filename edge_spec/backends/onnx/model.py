@@ -36,6 +36,9 @@ class Computation(Protocol):
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
 
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, where they count as those of earlier tokens."""
+
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""
 
@@ -146,6 +149,14 @@ class OnnxModel:
             raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
         self._pending = EMPTY
         self._n_past = n_past
+
+    def shift(self, first: int, last: int) -> None:
+        self._open()
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        self._pending = EMPTY
+        self._session.shift(first, last, self._n_past)
+        self._n_past -= last - first
 
     def save(self) -> bytes:
         self._open()

@@ -12,6 +12,7 @@ from edge_spec.backends.onnx.caches import Cells, Place
 from edge_spec.backends.onnx.past import move_cells, new_past, restore_cells, save_cells
 from edge_spec.backends.onnx.runner import Runner, value_of
 from edge_spec.backends.onnx.settings import OnnxSettings
+from edge_spec.errors import BackendError
 from edge_spec.models import ModelFile
 from edge_spec.models.published import PublishedGraph
 
@@ -113,6 +114,10 @@ class PublishedSession:
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
         move_cells(self._past, sources, targets)
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Never asked for: how a foreign graph turns its keys is not known."""
+        raise BackendError("the cache of a published graph cannot be shifted", hint="start anew with a shorter text")
 
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""

@@ -34,6 +34,7 @@ class Session:
             operators=_operators(model),
             hint="delete that folder to have it made anew, or use --engine llama",
         )
+        self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab
         # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
         self.pads_logits = model.form != "rows"
@@ -90,6 +91,17 @@ class Session:
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
         self._cache.move(sources, targets)
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, keys turned back by as much."""
+        source, by = self._source, last - first
+        cells = np.arange(last, n_past)
+        self._cache.move(cells, cells - by)
+        for layer, name in enumerate(source.layer_turns):
+            keys = source.turns[name].turn_back(
+                self._cache.keys_of(layer, cells - by), by, self._n_ctx, interleaved=source.interleaved
+            )
+            self._cache.put_keys(layer, cells - by, keys)
 
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""

@@ -1,0 +1,151 @@
+"""Conversations as files.
+
+A file is a ZIP archive, whose checksums tell damage: ``conversation.json`` holds the text and where it lies in
+tokens, ``caches/NAME`` what the model NAME had in its cache. Text is what counts: caches that are damaged, or of
+another model or other settings of an engine, are left aside and the text is read again.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edge_spec.backends.base import NumericsProfile
+from edge_spec.chat.messages import Message
+from edge_spec.errors import EdgeSpecError, StateError
+from edge_spec.shelf import Caches
+from edge_spec.text_model import TextModel
+
+if TYPE_CHECKING:
+    from edge_spec.chat.session import ChatSession, StrPath
+
+__all__ = ["restore", "save", "write_whole"]
+
+VERSION = 1
+
+_FORMAT = "edge-spec conversation"
+_TEXT, _CACHES = "conversation.json", "caches/"
+_LARGEST_TEXT_BYTES = 256 << 20
+_ABANDONED_S = 3600
+_READ_AGAIN = "the conversation is read again"
+
+
+def save(path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfile, caches: Caches | None) -> None:
+    """Write a conversation; an older file stays whole until the new one is.
+
+    Args:
+        conversation: ``ChatSession.to_json``.
+        caches: what the models have in their caches of it.
+    """
+    record = {
+        "format": _FORMAT,
+        "version": VERSION,
+        "profile": {"name": profile.name, "engine": profile.engine, **dict(profile.facts)},
+        "cached": list(caches.text) if caches else [],
+        **conversation,
+    }
+
+    def write(name: str) -> None:
+        with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr(_TEXT, json.dumps(record, ensure_ascii=False))
+            for model, state in (caches.states if caches else {}).items():
+                archive.writestr(_CACHES + model, state)
+
+    write_whole(path, write)
+
+
+def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
+    """Let ``write`` write a file beside ``path`` that takes its place once it is whole and on the disk.
+
+    Raises:
+        OSError: it cannot be written; what was at ``path`` is still there.
+    """
+    path = Path(path)
+    for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        # Of a process that was killed; a living one is done sooner.
+        with suppress(OSError):
+            if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
+                left_over.unlink()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    try:
+        write(name)
+        with Path(name).open("rb+") as file:
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def restore(
+    kind: type[ChatSession], model: TextModel, path: StrPath, on_notice: Callable[[str], object]
+) -> ChatSession:
+    """The conversation in a file; see ``ChatSession.load``."""
+    record, states = _read(Path(path))
+    try:
+        messages = [Message.from_json(message) for message in record["messages"]]
+        options = dict(record["options"])
+        if "logit_bias" in options:
+            options["logit_bias"] = {int(token): bias for token, bias in options["logit_bias"].items()}
+        session = kind(
+            model, messages=messages, on_notice=on_notice, template_options=record["template_options"], **options
+        )
+        saved = record["profile"]
+        if saved.get("file") != dict(model.profile.facts).get("file"):
+            on_notice(f"{path} was saved with another model; {_READ_AGAIN}")
+            return session
+        caches = None
+        if saved["name"] != model.profile.name:
+            on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
+        elif record["cached"] and states is None:
+            on_notice(f"the caches in {path} are damaged; {_READ_AGAIN}")
+        elif record["cached"] and states:
+            caches = Caches(states=states, text=tuple(model.known_tokens(record["cached"])))
+        session.resume_at(record, caches)
+        return session
+    except EdgeSpecError as error:
+        raise StateError(f"{path} cannot be gone on with: {error.message}", hint=error.hint) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path) from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
+    """What a file holds; None for states that are damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.getinfo(_TEXT)
+            if text.file_size > _LARGEST_TEXT_BYTES:
+                raise _damaged(path)
+            record = json.loads(archive.read(text))
+            if not isinstance(record, dict) or record.get("format") != _FORMAT:
+                raise _damaged(path)
+            if record.get("version") != VERSION:
+                raise StateError(
+                    f"{path} is of version {record.get('version')} and this program writes {VERSION}",
+                    hint="use the release that wrote it, or a newer one",
+                )
+            return record, _states(archive)
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError):
+        raise _damaged(path) from None
+
+
+def _states(archive: zipfile.ZipFile) -> dict[str, bytes] | None:
+    try:
+        names = [name for name in archive.namelist() if name.startswith(_CACHES)]
+        return {name[len(_CACHES) :]: archive.read(name) for name in names}
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError):
+        return None
+
+
+def _damaged(path: StrPath) -> StateError:
+    return StateError(f"{path} is no conversation, or a damaged one", hint="load another file")

@@ -1,0 +1,106 @@
+"""Which part of a long conversation the model sees."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from edge_spec.errors import PromptTooLong
+from edge_spec.sampling import Sampler
+from edge_spec.speculator import Speculator
+
+__all__ = ["Window", "WindowContext"]
+
+_SINKS = 4
+"""So many first tokens stay in any case: attention leans on them (StreamingLLM, arXiv 2309.17453)."""
+
+
+class Window:
+    """The head of a conversation and its recent part; what lies between them has been forgotten.
+
+    When the context is full, the oldest messages go until half of what the head leaves is free; if the last
+    message alone is longer, its beginning goes. That depends on how many tokens there are and nothing else, so
+    drafts never move it.
+
+    Attributes:
+        head: tokens that stay at the beginning: the system message.
+        start: the first token after them that the model sees; ``head`` as long as it sees all.
+        boundaries: where turns begin, ascending.
+    """
+
+    def __init__(self, head: int = _SINKS, start: int = 0, boundaries: Sequence[int] = ()) -> None:
+        self.head = max(head, _SINKS)
+        self.start = max(start, self.head)
+        self.boundaries = list(boundaries)
+
+    @property
+    def n_forgotten(self) -> int:
+        """Tokens that the model does not see."""
+        return self.start - self.head
+
+    def seen(self, tokens: Sequence[int]) -> list[int]:
+        """What the model sees of a conversation."""
+        return [*tokens[: self.head], *tokens[self.start :]]
+
+    def fit(self, n_tokens: int, n_ctx: int) -> int | None:
+        """Where the window has to start before a reply to ``n_tokens`` tokens is begun; None if it can stay.
+
+        Raises:
+            PromptTooLong: the head leaves no room.
+        """
+        reserve = n_ctx // 8
+        if n_tokens - self.n_forgotten + reserve <= n_ctx:
+            return None
+        if self.head + reserve >= n_ctx:
+            raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
+        last = self.boundaries[-1] if self.boundaries else 0
+        return self._start_for(n_tokens, n_ctx, whole=last if self.head + n_tokens - last + reserve <= n_ctx else None)
+
+    def next_start(self, n_tokens: int, n_ctx: int) -> int:
+        """Where the window has to start to make room for a reply that goes on after ``n_tokens`` tokens."""
+        return self._start_for(n_tokens, n_ctx, whole=None)
+
+    def _start_for(self, n_tokens: int, n_ctx: int, *, whole: int | None) -> int:
+        """The first boundary that leaves half of the room free, or else ``whole``, or a place inside a message."""
+        first = n_tokens - (n_ctx - self.head) // 2
+        place = bisect_left(self.boundaries, max(first, self.start + 1))
+        if place < len(self.boundaries):
+            return self.boundaries[place]
+        return max(whole if whole is not None and whole > self.start else first, self.start + 1)
+
+
+class WindowContext:
+    """Moves a window over a conversation while a reply is written; see ``generation.Context``.
+
+    Args:
+        window: moved as it becomes necessary.
+        owned: what the models have in their caches is this conversation, as far as it goes.
+        on_forget: told how many tokens the model sees no longer.
+    """
+
+    def __init__(self, window: Window, *, owned: Callable[[], bool], on_forget: Callable[[int], None]) -> None:
+        self._window = window
+        self._owned = owned
+        self._on_forget = on_forget
+
+    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
+        window, n_ctx = self._window, speculator.model.n_ctx
+        if not self._owned():
+            speculator.forget()
+        start = window.fit(len(text), n_ctx)
+        if start is not None:
+            self._move(speculator, start)
+        sampler.forget(window.n_forgotten)
+        speculator.begin(window.seen(text), sampler, reuse=True)
+
+    def make_room(self, speculator: Speculator) -> bool:
+        n_tokens = len(speculator.text) + self._window.n_forgotten
+        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx))
+        return True
+
+    def _move(self, speculator: Speculator, start: int) -> None:
+        head, forgotten = self._window.head, start - self._window.start
+        self._window.start = start
+        if head + forgotten < len(speculator.text):
+            speculator.cut(head, head + forgotten)
+        self._on_forget(forgotten)

@@ -1,0 +1,235 @@
+"""Reads a grammar in GBNF to find its mistakes, and to say where they are.
+
+llama.cpp's own parser decides what a grammar means. But it complains on standard error and without a place, and
+misses left recursion behind rules that may be empty, which then grows without end. So a grammar is read here first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from edge_spec.errors import SettingsError
+
+__all__ = ["check_gbnf"]
+
+_TOKEN = re.compile(
+    r"""(?P<skip>[ \t]+|\#[^\r\n]*)
+    |(?P<newline>\r\n|\r|\n)
+    |(?P<name>[A-Za-z0-9-]+)
+    |(?P<define>::=)
+    |(?P<text>"(?:\\.|[^"\\])*")
+    |(?P<set>\[\^?(?:\\.|[^\]\\])*\])
+    |(?P<any>\.)
+    |(?P<token>!?<[^>\r\n]*>)
+    |(?P<repeat>[*+?]|\{[ \t]*\d+[ \t]*(?:,[ \t]*\d*[ \t]*)?\})
+    |(?P<mark>[()|])""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn\\\"\[\]-]|(.))", re.DOTALL)
+_DEEPEST = 200
+"""Groups nested deeper than this are refused: llama.cpp's parser calls itself for each."""
+
+_MOST = 2000
+"""llama.cpp repeats nothing more often."""
+
+
+@dataclass
+class _Rule:
+    """What a rule may begin with, and whether it may be empty."""
+
+    line: int
+    alternatives: list[list[_Item]] = field(default_factory=list)
+
+
+@dataclass
+class _Item:
+    """A part of an alternative: characters (``name`` is None) or another rule."""
+
+    name: str | None
+    line: int
+    optional: bool = False
+
+
+def check_gbnf(text: str) -> None:
+    """Refuse a grammar that llama.cpp could not use.
+
+    Raises:
+        SettingsError: with the line and what is wrong there.
+    """
+    if "\0" in text:
+        raise SettingsError("the grammar holds a NUL character", hint="write it as \\x00")
+    rules = _Reader(text).rules()
+    if "root" not in rules:
+        raise SettingsError("the grammar has no rule named root", hint='begin with: root ::= "..."')
+    for name, rule in rules.items():
+        for item in (item for alternative in rule.alternatives for item in alternative):
+            if item.name is not None and item.name not in rules:
+                user = name.split(" in ")[-1]
+                _fail(item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it")
+    _refuse_left_recursion(rules)
+
+
+def _fail(line: int, what: str, hint: str) -> None:
+    raise SettingsError(f"the grammar is wrong in line {line}: {what}", hint=hint)
+
+
+class _Reader:
+    """Turns text into rules; groups become rules with names that no rule can have."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._place = 0
+        self._rules: dict[str, _Rule] = {}
+        self._depth = 0
+
+    def rules(self) -> dict[str, _Rule]:
+        while self._skip_newlines():
+            kind, name, line = self._next()
+            if kind != "name" or self._next()[0] != "define":
+                _fail(line, "a rule was expected", 'rules look like: name ::= "text" other-name')
+            if name in self._rules and self._rules[name].alternatives:
+                _fail(line, f"rule {name!r} is defined twice", "join both with |")
+            self._alternatives(name, line)
+            if self._place < len(self._tokens):
+                kind, found, line = self._next()
+                if kind != "newline":
+                    _fail(line, f"{found!r} was not expected", "end the rule here, or quote it")
+        return self._rules
+
+    def _alternatives(self, name: str, line: int) -> None:
+        rule = self._rules[name] = _Rule(line)
+        while True:
+            # A rule may begin on the line after its name or a bar.
+            self._skip_newlines()
+            rule.alternatives.append(self._sequence(name))
+            if self._peek() != "|":
+                return
+            self._place += 1
+
+    def _sequence(self, name: str) -> list[_Item]:
+        items: list[_Item] = []
+        while self._place < len(self._tokens):
+            kind, found, line = self._tokens[self._place]
+            if kind == "newline" and self._depth:
+                self._place += 1
+            elif kind == "name":
+                self._place += 1
+                items.append(_Item(found, line))
+            elif kind in ("text", "set", "any", "token"):
+                self._place += 1
+                _check_characters(kind, found, line)
+                items.append(_Item(None, line, optional=found == '""'))
+            elif found == "(":
+                items.append(self._group(name, line))
+            elif kind == "repeat":
+                self._place += 1
+                if not items:
+                    _fail(line, f"there is nothing before {found!r} to repeat", "put it after what it repeats")
+                _apply(items[-1], found, line)
+            else:
+                break
+        return items
+
+    def _group(self, name: str, line: int) -> _Item:
+        self._place += 1
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            _fail(line, f"groups are nested deeper than {_DEEPEST}", "give the inner ones names of their own")
+        inner = f"({len(self._rules)} in {name}"
+        self._alternatives(inner, line)
+        self._depth -= 1
+        if self._peek() != ")":
+            _fail(line, "'(' is never closed", "add the missing ')'")
+        self._place += 1
+        return _Item(inner, line)
+
+    def _skip_newlines(self) -> bool:
+        """Go to the next token that is none; says whether there is one."""
+        while self._place < len(self._tokens) and self._tokens[self._place][0] == "newline":
+            self._place += 1
+        return self._place < len(self._tokens)
+
+    def _peek(self) -> str:
+        return self._tokens[self._place][1] if self._place < len(self._tokens) else ""
+
+    def _next(self) -> tuple[str, str, int]:
+        if self._place == len(self._tokens):
+            _fail(self._tokens[-1][2], "it ends in the middle of a rule", 'rules look like: name ::= "text"')
+        self._place += 1
+        return self._tokens[self._place - 1]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
+    place, line = 0, 1
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
+            _fail(line, what or f"{text[place : place + 12]!r} means nothing in GBNF", "see llama.cpp on GBNF")
+        assert match is not None and match.lastgroup is not None
+        if match.lastgroup != "skip":
+            yield match.lastgroup, match.group(), line
+        line += match.group().count("\n")
+        place = match.end()
+
+
+def _check_characters(kind: str, found: str, line: int) -> None:
+    if kind in ("text", "set"):
+        unknown = next((escape for escape in _ESCAPE.finditer(found) if escape.group(1)), None)
+        if unknown is not None:
+            _fail(line, f"{unknown.group()!r} is no escape", r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN")
+        if found in ("[]", "[^]"):
+            _fail(line, "an empty set of characters", "use . for any character")
+
+
+def _apply(item: _Item, repeat: str, line: int) -> None:
+    bounds = [int(number) for number in re.findall(r"\d+", repeat)]
+    if any(bound > _MOST for bound in bounds):
+        _fail(line, f"{repeat} repeats too often", f"at most {_MOST} times, or without an upper bound")
+    if len(bounds) == 2 and bounds[1] < bounds[0]:
+        _fail(line, f"{repeat} ends before it begins", "write the smaller number first")
+    if repeat in ("*", "?") or (bounds and bounds[0] == 0):
+        item.optional = True
+
+
+def _refuse_left_recursion(rules: dict[str, _Rule]) -> None:
+    empty: set[str] = set()
+
+    def may_be_empty(item: _Item) -> bool:
+        return item.optional or item.name in empty
+
+    while True:
+        more = {
+            name for name, rule in rules.items() if any(all(map(may_be_empty, items)) for items in rule.alternatives)
+        }
+        if more == empty:
+            break
+        empty = more
+    begins: dict[str, list[str]] = {}
+    for name, rule in rules.items():
+        begins[name] = []
+        for items in rule.alternatives:
+            for item in items:
+                if item.name is not None:
+                    begins[name].append(item.name)
+                if not may_be_empty(item):
+                    break
+    done: set[str] = set()
+    for start in rules:
+        # Depth first without calling itself: grammars made by programs may be deep.
+        path: dict[str, Iterator[str]] = {} if start in done else {start: iter(begins[start])}
+        while path:
+            name = next(reversed(path))
+            below = next(path[name], None)
+            if below is None:
+                done.add(name)
+                path.popitem()
+            elif below in path:
+                named = below if not below.startswith("(") else below.split(" in ")[1]
+                _fail(
+                    rules[below].line, f"rule {named!r} can begin with itself", "let it begin with something else first"
+                )
+            elif below not in done:
+                path[below] = iter(begins[below])

@@ -1,0 +1,157 @@
+"""Who uses the models: one reply at a time, and one conversation in the caches."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from edge_spec.errors import Closed, EdgeSpecError, SettingsError, StateError
+from edge_spec.generation import Generation
+from edge_spec.shelf import Caches, Holder, Shelf
+from edge_spec.speculator import Speculator
+
+__all__ = ["TurnTaking", "Turns"]
+
+
+class Turns:
+    """Gives the models to one reply after the other.
+
+    A second thread waits for its turn, the same thread gets an error, since it would wait for itself. Between two
+    replies of one conversation the caches stay; when another one comes in between, they are laid aside.
+
+    Args:
+        shelf: where conversations are laid aside.
+    """
+
+    def __init__(self, speculator: Speculator, shelf: Shelf) -> None:
+        self._speculator = speculator
+        self._shelf = shelf
+        self._turn = threading.Lock()
+        # The conversation whose text the models have in their caches, if it is one.
+        self._holder: Holder | None = None
+        # Weak: a reply that nobody reads any more must go, and give its turn back.
+        self._writer: tuple[int, weakref.ref[Generation]] | None = None
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether no reply gets a turn any more."""
+        return self._closed
+
+    def close(self) -> None:
+        """Cancel the reply that is being written, wait for it to stop, and let none follow."""
+        self._closed = True
+        writer = self._writer
+        reply = writer[1]() if writer is not None else None
+        if reply is not None:
+            reply.close()
+        del reply
+        with self._turn:
+            self._holder = None
+
+    def enter(self, reply: Generation | None) -> None:
+        """Wait for a turn.
+
+        Raises:
+            SettingsError: it is this thread that would have to end its turn. Closed: there are no more turns.
+        """
+        writer = self._writer
+        if writer is not None and writer[0] == threading.get_ident():
+            raise SettingsError(
+                "another reply of this model is not finished yet", hint="read it to the end or close() it first"
+            )
+        self._turn.acquire()
+        if reply is not None:
+            self._writer = (threading.get_ident(), weakref.ref(reply))
+        # Only now: who closes looks for a writer after saying so.
+        if self._closed:
+            self.leave()
+            raise Closed("the model")
+
+    def leave(self) -> None:
+        """End the turn."""
+        self._writer = None
+        self._turn.release()
+
+    @contextmanager
+    def between(self) -> Iterator[Speculator]:
+        """The models, while no reply is being written."""
+        self.enter(None)
+        try:
+            yield self._speculator
+        finally:
+            self.leave()
+
+    def hand_over(self, holder: Holder | None) -> bool:
+        """In one's turn: go over to a conversation, or to none. Whether the caches are this conversation's."""
+        previous, self._holder = self._holder, holder
+        if previous is None or previous is holder:
+            return previous is not None
+        # What cannot be laid aside is read again later.
+        with suppress(EdgeSpecError):
+            self._shelf.lay(previous, self._caches())
+        return False
+
+    def caches_of(self, holder: Holder) -> Caches | None:
+        """What the models have in their caches of a conversation; None if nothing."""
+        with self.between():
+            return self._caches() if self._holder is holder else None
+
+    def bring_back(self, caches: Caches) -> bool:
+        """In one's turn: fill the caches again; False if the models do not take it, and are empty now."""
+        try:
+            self._speculator.restore(caches.states, caches.text)
+        except StateError:
+            return False
+        return True
+
+    def release(self, holder: Holder) -> None:
+        """A conversation has ended: its caches need not be laid aside."""
+        if self._holder is holder:
+            self._holder = None
+
+    def _caches(self) -> Caches:
+        return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))
+
+
+class TurnTaking(Generation):
+    """A generation that holds its turn from its first piece to its end.
+
+    Attributes:
+        holder: the conversation that it belongs to, if any.
+        owns_caches: the models have this conversation in their caches still.
+    """
+
+    holder: Holder | None = None
+    owns_caches = False
+
+    def __init__(self, turns: Turns, *args: Any, **kwargs: Any) -> None:
+        self._turns = turns
+        self._holds_turn = False
+        super().__init__(*args, **kwargs)
+
+    def _begin(self) -> None:
+        self._turns.enter(self)
+        self._holds_turn = True
+        self.owns_caches = self._turns.hand_over(self.holder)
+        super()._begin()
+
+    def _end(self, reason: str) -> None:
+        super()._end(reason)
+        self._take_down()
+        self._leave()
+
+    def _take_down(self) -> None:
+        """It has ended and has its turn still."""
+
+    def _leave(self) -> None:
+        if self._holds_turn:
+            self._holds_turn = False
+            self._turns.leave()
+
+    def __del__(self) -> None:
+        # A reply that nobody reads to its end must not keep the model from the next one.
+        self._leave()

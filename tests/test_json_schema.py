@@ -1,0 +1,101 @@
+"""Laws of JSON schemas: what is written is valid, nothing is passed over in silence, and drafts change no token."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from json_schemas import SCHEMAS
+
+import edge_spec
+from edge_spec.errors import SettingsError
+from edge_spec.sampling.gbnf import check_gbnf
+from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.number_rules import integers, numbers
+
+
+def valid(text: str, schema: dict[str, Any]) -> bool:
+    jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
+    return True
+
+
+def test_what_is_written_is_valid_and_the_same_in_every_mode(probe_cache: Path) -> None:
+    texts: dict[str, list[str]] = {}
+    for mode in ("off", "ngram", "hierarchy"):
+        with edge_spec.load(speculation=mode, n_ctx=768, cache_dir=probe_cache, n_threads=1) as model:
+            texts[mode] = []
+            for seed, schema in enumerate(SCHEMAS.values()):
+                reply = model.generate("Tell me a story.", json_schema=schema, seed=seed, max_tokens=600)
+                texts[mode].append(reply.read())
+                assert reply.finish_reason == "eos", reply.text
+                assert valid(reply.text, schema)
+    assert texts["ngram"] == texts["off"] == texts["hierarchy"]
+
+
+@pytest.mark.parametrize("rules", [integers, numbers])
+def test_numbers_keep_their_bounds_and_no_others(rules: Any) -> None:
+    chance = random.Random(1)
+    for _ in range(600):
+        low = chance.randint(-1200, 1200)
+        high = low + chance.randint(-3, chance.choice([3, 40, 3000]))
+        bounds: dict[str, int] = {}
+        if chance.random() < 0.8:
+            bounds[chance.choice(["minimum", "exclusiveMinimum"])] = low
+        if not bounds or chance.random() < 0.8:
+            bounds[chance.choice(["maximum", "exclusiveMaximum"])] = high
+        rule = rules(bounds)
+        written = re.compile(re.sub('"([^"]*)"', lambda m: re.escape(m[1]), rule).replace(" ", "")) if rule else None
+        for x in [*range(low - 2, low + 3), *range(high - 2, high + 3), *(chance.randint(-5000, 5000) for _ in range(30))]:
+            for fraction in ("", ".5", ".25") if rules is numbers else ("",):
+                number = f"{x}{fraction}"
+                fits = jsonschema.Draft202012Validator(bounds).is_valid(float(number))
+                assert bool(written and written.fullmatch(number)) == fits, (bounds, number)
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ("{", "is no JSON"),
+    (False, "at #: false allows nothing"),
+    ([], "at #: no schema"),
+    ({"type": "thing"}, "at #/type: there is no type 'thing'"),
+    ({"type": "string", "pattern": "^a"}, "at #/pattern: the keyword pattern of type string is not supported"),
+    ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "at #/properties/a/uniqueItems: the keyword"),
+    ({"type": "integer", "multipleOf": 3}, "at #/multipleOf"),
+    ({"type": "number", "minimum": 0.5}, "at #/minimum: the bound 0.5 is not a whole number"),
+    ({"type": "integer", "minimum": 3, "maximum": 2}, "at #: no number lies within the bounds"),
+    ({"type": "string", "format": "email"}, "at #/format: there is no format 'email'"),
+    ({"type": "string", "minLength": 3, "maxLength": 2}, "at #/maxLength: maxLength is less"),
+    ({"type": "array", "maxItems": -1}, "at #/maxItems: -1 is not"),
+    ({"enum": []}, "at #/enum: a list of at least one value"),
+    ({"enum": [1], "type": "string"}, "at #/enum: no value is of type string"),
+    ({"anyOf": [{}], "minimum": 3}, "at #/minimum: minimum beside anyOf"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
+    ({"allOf": [{}, {}]}, "at #/allOf: allOf of more than one"),
+    ({"$ref": "other.json"}, "at #/.ref: 'other.json' is not within the schema"),
+    ({"$ref": "#/$defs/x"}, "at #/.ref: '#/.defs/x' does not exist"),
+    ({"$ref": "#"}, "can begin with itself"),
+    ({"if": {}}, "at #/if: the keyword if is not supported"),
+    ({"required": ["a"], "additionalProperties": False}, "'a' is required and not allowed"),
+]
+
+
+@pytest.mark.parametrize(("schema", "words"), REFUSED)
+def test_what_a_grammar_could_not_keep_is_refused_with_its_place(schema: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as caught:
+        check_gbnf(schema_to_gbnf(schema))
+    assert caught.value.hint
+
+
+def test_annotations_are_no_constraints() -> None:
+    described = {"title": "T", "description": "D", "default": 3, "examples": [1], "type": "boolean"}
+    assert schema_to_gbnf(described) == schema_to_gbnf(json.dumps({"type": "boolean"}))
+
+
+def test_the_grammar_of_every_schema_has_no_mistake() -> None:
+    more: list[Any] = [{}, True, {"type": "array"}, {"type": "object"}, {"type": "object", "additionalProperties": False}]
+    for schema in (*SCHEMAS.values(), *more):
+        check_gbnf(schema_to_gbnf(schema))
