@@ -46,8 +46,8 @@ def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
     for option in reversed((
         click.argument("model", default="demo"),
-        click.option("--draft", metavar="PATH", help="The drafter's GGUF; the demo family brings its own."),
-        click.option("--middle", metavar="PATH", help="The intermediate model's GGUF, for the hierarchy."),
+        click.option("--draft", metavar="PATH", help="The drafter, of any kind; the demo family brings its own."),
+        click.option("--middle", metavar="PATH", help="The intermediate model, for the hierarchy."),
         click.option("--engine", type=_ENGINE, help="What runs the models. [default: auto]"),
         click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
         click.option("--middle-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"),

@@ -48,8 +48,8 @@ __all__ = ["command"]
 def command(**values: Any) -> int:
     """Write a reply to a prompt.
 
-    MODEL is the path of a GGUF or the name of a family that comes with the package; the demo family if not
-    given. The prompt comes from -p, from -f or from standard input.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
+    the package; the demo family if not given. The prompt comes from -p, from -f or from standard input.
 
     \b
     Examples:

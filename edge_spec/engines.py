@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from edge_spec.backends.onnx.settings import KV_KINDS
@@ -25,17 +25,28 @@ _LEAST_SHARE = 0.75
 """Of a model's bytes, in types that our kernels multiply with: other matrices are slower and larger than there."""
 
 
-def engines_of(engine: str, draft: str | None, middle: str | None) -> dict[str, str]:
+def engines_of(
+    engine: str, draft: str | None, middle: str | None, *, published: Collection[str] = ()
+) -> dict[str, str]:
     """The engine asked for, by role: target, draft and middle; the smaller models follow the target if not told.
 
+    Args:
+        published: the roles whose models are ONNX graphs, which only ONNX Runtime runs.
+
     Raises:
-        SettingsError: there is no such engine.
+        SettingsError: there is no such engine, or it was asked for by name to run what it cannot.
     """
     wanted = {"target": engine, "draft": draft or engine, "middle": middle or engine}
     for name in wanted.values():
         if name not in (AUTO, *ENGINES):
             raise SettingsError(f"there is no engine {name!r}", hint=f"choose {AUTO}, {' or '.join(ENGINES)}")
-    return wanted
+    asked = {"target": engine, "draft": draft, "middle": middle}
+    for role in published:
+        if asked[role] == "llama":
+            raise SettingsError(
+                f"llama.cpp cannot run the {role} model, which is an ONNX graph", hint="leave the engine to auto"
+            )
+    return wanted | dict.fromkeys(published, "onnx")
 
 
 def settle_engines(

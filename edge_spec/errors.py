@@ -5,8 +5,8 @@
     │   └── GrammarDeadEnd        no token of the model can go on as the grammar wants
     ├── ModelFileError            a file that cannot be used as a model
     │   ├── ModelNotFound
-    │   ├── NotAModel             readable, but no GGUF
-    │   ├── TruncatedModel        a GGUF that ends too early
+    │   ├── NotAModel             readable, but another kind of file
+    │   ├── TruncatedModel        a file that ends too early
     │   └── UnsupportedModel      a sound file that this engine cannot run
     ├── VocabularyMismatch        a drafter whose token ids mean something else
     ├── PromptError               a prompt that cannot be read
@@ -85,11 +85,11 @@ class ModelNotFound(ModelFileError):
 
 
 class NotAModel(ModelFileError):
-    """The file is readable but is no GGUF."""
+    """The file is readable but is no GGUF, or not the ONNX graph that its name promises."""
 
 
 class TruncatedModel(ModelFileError):
-    """The file starts as a GGUF and ends before its content does."""
+    """The file starts as a model and ends before its content does."""
 
 
 class UnsupportedModel(ModelFileError):

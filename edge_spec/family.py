@@ -16,11 +16,14 @@ from edge_spec.backends.llama import (
     loads_mapped,
     open_llama,
 )
-from edge_spec.backends.onnx import onnx_footprint, open_onnx
+from edge_spec.backends.onnx import onnx_footprint, open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.memory import Footprint, Ledger, usage
 from edge_spec.models import ModelFile
+from edge_spec.models.published import TOKENIZER
 from edge_spec.role_settings import llama_settings, onnx_settings
+from edge_spec.text_model import Tokenizer
 from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["OpenFamily"]
@@ -35,7 +38,8 @@ class OpenFamily:
     """Opens target, drafter and intermediate model, each at most once at a time.
 
     Whoever asks for a model may close it; the family closes what is left, and frees the weights. Before anything
-    is loaded, what it will take is claimed in the ledger. Text becomes tokens by llama.cpp, whatever computes.
+    is loaded, what it will take is claimed in the ledger. Text becomes tokens by llama.cpp, whatever computes, but for
+    a published ONNX model as the files beside it say.
 
     Args:
         files: by role: target, and as far as there are any draft and middle.
@@ -107,8 +111,11 @@ class OpenFamily:
         self.ledger.release(role)
         trim_heap()
 
-    def tokenizer(self) -> LlamaWeights:
+    def tokenizer(self) -> Tokenizer:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
+        graph = self._files["target"].graph
+        if graph is not None:
+            return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
         return self._load("target", vocab_only=self._engines["target"] != "llama")
 
     def close(self) -> None:
@@ -157,12 +164,15 @@ class OpenFamily:
 
     def _open_onnx(self, role: str, asked: LlamaSettings, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         file = self._files[role]
+        own = onnx_settings(role, file, asked, trees=trees)
+
+        def on_probe() -> None:
+            self._announce(role)
+
+        if file.graph is not None:
+            return open_published(file, own, cache_dir=self._cache_dir, on_probe=on_probe)
         return open_onnx(
-            self._transcriptions.of(file),
-            onnx_settings(role, file, asked, trees=trees),
-            file=file.fingerprint,
-            cache_dir=self._cache_dir,
-            on_probe=lambda: self._announce(role),
+            self._transcriptions.of(file), own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
         )
 
     def _announce(self, role: str) -> None:

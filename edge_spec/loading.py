@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edge_spec.backends.llama import LlamaWeights
 from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.budget import Budget, budget_of, ledger_of
@@ -46,7 +47,8 @@ def load(
     """Load a model and the smaller ones that speed it up.
 
     Args:
-        model: path of a GGUF, or the name of a family that comes with the package (``demo``).
+        model: path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with the
+            package (``demo``).
         draft: path of the drafter's GGUF; a family brings its own.
         middle: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
@@ -165,7 +167,7 @@ def _assemble(
         lossless=mode.lossless,
         chat_template=template,
         notes=notes,
-        grammars=lambda text: LlamaGrammar(tokenizer, text),
+        grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         ledger=opened.ledger,
         on_close=opened.close,
     )

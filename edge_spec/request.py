@@ -9,12 +9,12 @@ from typing import Any
 
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.llama.library import library
-from edge_spec.backends.onnx.session import runtime_version
+from edge_spec.backends.onnx.runner import runtime_version
 from edge_spec.budget import Budget
 from edge_spec.engines import AUTO, engines_of, refuse_idle_settings, settle_engines
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.memory import Plan
-from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models import ModelFile, check_pair, inspect, is_published, resolve, resolve_family
 from edge_spec.planning import Planner
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_path, require_whole
@@ -111,7 +111,8 @@ def request_of(
     mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
     require_models(mode, given)
     roles = ("target", *mode.needs)
-    engines = engines_of(engine, draft_engine, middle_engine)
+    published = [role for role, path in paths.items() if path is not None and is_published(path)]
+    engines = engines_of(engine, draft_engine, middle_engine, published=published)
     refuse_idle_settings(engines, roles, llama)
     files = {role: inspect(path) for role, path in paths.items() if role in roles and path is not None}
     target = files["target"]

@@ -59,8 +59,13 @@ def _tree(models: DraftModels) -> Drafter:
 
 
 def _hierarchy(models: DraftModels) -> Drafter:
-    leaf = ModelDrafter(models.draft(trees=True), width=2, depth=2, least_value=0.1)
-    return HierarchyDrafter(leaf, models.middle(trees=True))
+    draft, middle = models.draft(trees=True), models.middle(trees=True)
+    # Published ONNX graphs rarely take trees; between them the leaf drafts sequences.
+    if draft.traits.takes_trees and middle.traits.takes_trees:
+        leaf = ModelDrafter(draft, width=2, depth=2, least_value=0.1)
+    else:
+        leaf = ModelDrafter(draft, depth=3, least_value=0.1)
+    return HierarchyDrafter(leaf, middle)
 
 
 MODES = {

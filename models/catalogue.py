@@ -50,11 +50,12 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     """The models that a name or a path means.
 
     A name wins over a file of the same name: write ``./demo`` for the file. A path is a model file, which
-    makes a family of only a target, or a folder with a manifest.
+    makes a family of only a target, a folder with a manifest, or one with a published ONNX model.
 
     Raises:
-        ModelNotFound: it is neither; or a manifest names a file that is not there.
+        ModelNotFound: it is none of these; or a manifest names a file that is not there.
         NotAModel: the manifest of a folder cannot be used.
+        UnsupportedModel: a folder holds several ONNX models.
     """
     package = _package_folder()
     if isinstance(name_or_path, str) and name_or_path in _names(package):
@@ -64,6 +65,11 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
         if (path / _MANIFEST).is_file():
             return _read_family(path, path.resolve().name)
         found = path.is_file()
+        if path.is_dir():
+            from edge_spec.models.published import find_graph
+
+            graph = find_graph(path)
+            path, found = graph or path, graph is not None
     except (OSError, ValueError):  # no right to look, too long, or a zero byte
         found = False
     if found:
@@ -71,7 +77,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     known = ", ".join(_names(package)) or "none"
     raise ModelNotFound(
         f"there is no model {os.fspath(name_or_path)!r}",
-        hint=f"known names: {known}; a path to a .gguf file works too",
+        hint=f"known names: {known}; a path to a .gguf or .onnx file, or a folder with one, works too",
     )
 
 

@@ -6,13 +6,17 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf_cursor import truncated
 from edge_spec.models.gguf_header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
 from edge_spec.models.vocabulary import Vocabulary, read_vocabulary
 
-__all__ = ["ModelFile", "inspect"]
+if TYPE_CHECKING:
+    from edge_spec.models.published import PublishedGraph
+
+__all__ = ["ModelFile", "inspect", "is_published"]
 
 _SAMPLE_BYTES = 4096
 
@@ -45,6 +49,7 @@ class ModelFile:
             in small models they outweigh the layers.
         vocabulary: what its token ids mean.
         chat_template: Jinja template of a conversation; None if the file has none.
+        graph: inputs and outputs of a published ONNX model; None for a GGUF.
     """
 
     path: Path
@@ -69,10 +74,11 @@ class ModelFile:
     quantisation: str
     vocabulary: Vocabulary
     chat_template: str | None
+    graph: PublishedGraph | None = None
 
 
 def inspect(path: str | os.PathLike[str]) -> ModelFile:
-    """Look at a model file without loading it.
+    """Look at a model file, a GGUF or a published ONNX graph, without loading it.
 
     The fingerprint hashes the size of the file, its whole header, and of each tensor up to 4 KiB from the
     middle: a few megabytes instead of all. Retraining or requantising a tensor changes it; somebody who edits
@@ -82,8 +88,13 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
 
     Raises:
         ModelNotFound, NotAModel, TruncatedModel: see ``read_header``.
-        UnsupportedModel: a GGUF that holds no whole language model, or a later part of one.
+        UnsupportedModel: a GGUF that holds no whole language model, or a later part of one, or an ONNX graph of
+            another kind.
     """
+    if is_published(path):
+        from edge_spec.models.published import inspect_published
+
+        return inspect_published(path)
     header = read_header(path)
     headers = (header, *map(read_header, _further_parts(header)))
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
@@ -124,6 +135,11 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
         vocabulary=vocabulary,
         chat_template=template if isinstance(template, str) else None,
     )
+
+
+def is_published(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of an ONNX graph, or of a folder with one, by its name alone."""
+    return Path(path).suffix == ".onnx" or Path(path).is_dir()
 
 
 def _further_parts(header: GGUFHeader) -> list[Path]:

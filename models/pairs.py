@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edge_spec.errors import VocabularyMismatch
 from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
@@ -33,12 +35,18 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
     )
 
 
+def _texts(model: ModelFile) -> Sequence[object]:
+    if model.graph is not None:
+        from edge_spec.models.published import published_texts
+
+        return published_texts(model)
+    array = token_texts(read_header(model.path).metadata)
+    return array.decode() if array is not None else ()
+
+
 def _difference(target: ModelFile, drafter: ModelFile) -> str:
     # Decoded only now that there is something to explain.
-    texts = []
-    for model in (drafter, target):
-        array = token_texts(read_header(model.path).metadata)
-        texts.append(array.decode() if array is not None else ())
+    texts = [_texts(model) for model in (drafter, target)]
     sizes = f"they have {drafter.n_vocab} and {target.n_vocab} tokens"
     for token, (ours, theirs) in enumerate(zip(*texts, strict=False)):
         if ours != theirs:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,9 @@ from gguf_files import write_gguf
 
 import edge_spec
 from edge_spec import kernels, loading, transcriptions
-from edge_spec.backends.llama import LlamaSettings
 from edge_spec.cli.progress import Bar
 from edge_spec.engines import engines_of
-from edge_spec.errors import OutOfMemory, SettingsError
-from edge_spec.family import _RESERVE_BYTES, needed_bytes
-from edge_spec.memory import probe
-from edge_spec.models import inspect
+from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.models.transcribe import plan
 
 pytestmark = pytest.mark.skipif(
@@ -171,14 +165,13 @@ def test_a_transcription_that_is_there_needs_no_room(
     assert chosen(gguf, tmp_path / "cache") == ("onnx", ())
 
 
-def test_memory_that_only_llama_cpp_fits_into_decides(
-    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = LlamaSettings(n_ctx=60_000).for_heads(64)
-    llama, onnx = (needed_bytes(inspect(gguf), settings, engine=engine) for engine in ("llama", "onnx"))
-    device: Callable[[int], Any] = lambda n: replace(probe(), available_bytes=n + _RESERVE_BYTES)  # noqa: E731
-    monkeypatch.setattr(loading, "probe_device", lambda: device((llama + onnx) // 2))
-    falls_back(gguf, tmp_path, "memory", n_ctx=60_000)
-    monkeypatch.setattr(loading, "probe_device", lambda: device(llama - 1))
-    with pytest.raises(OutOfMemory):
-        chosen(gguf, tmp_path, n_ctx=60_000)
+def test_memory_that_only_llama_cpp_fits_into_decides(gguf: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n_ctx": 60_000, "n_threads": 1, "speculation": "off"}
+    llama, onnx = (
+        loading.plan(gguf, memory="20GiB", engine=engine, cache_dir=tmp_path, **asked).chosen.needed_bytes
+        for engine in ("llama", "onnx")
+    )
+    assert llama < onnx
+    falls_back(gguf, tmp_path, "memory", n_ctx=60_000, memory=(llama + onnx) // 2)
+    with pytest.raises(BudgetExceeded):
+        chosen(gguf, tmp_path, n_ctx=60_000, memory=llama // 2)

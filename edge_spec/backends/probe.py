@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +28,9 @@ _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _DEPTHS = (24, 256, 520)
 """Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
 another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
+
+_CUTS = 4
+"""How often as many tokens as a decode can hold are cut up in different ways, where that is asked for."""
 
 _VERSION = 3
 
@@ -70,12 +73,16 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed) -> ProbeResult:
+def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
     the same text in several widths and compare bit by bit. Trees: decode two continuations in one call and
     compare with each of them alone.
+
+    Args:
+        foreign: nobody here knows the model's operators, and one try proves little: graphs that round to 16 bits hide
+            most differences. What was found is tried again in many cuts of a text, and has to hold in all of them.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
@@ -106,6 +113,9 @@ def probe(model: Probed) -> ProbeResult:
     # Wider than the widest of the class would be outside it.
     most = exact[-1] if exact else max_rows
     traits = Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
+    if foreign and exact:
+        traits = _confirmed(model, traits, text, max_rows)
+        most = traits.max_rows
     # What a decode of n rows takes is what its padded width takes.
     return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
 
@@ -155,6 +165,38 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
+def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int) -> Traits:
+    """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
+    wider = tuple(n for n in traits.widths if n > 1)
+    for widths in dict.fromkeys((traits.widths, wider)):
+        model.traits = replace(traits, widths=widths)
+        if widths and _holds(model, text):
+            break
+    else:
+        model.traits = replace(traits, widths=(), max_rows=max_rows)
+    model.rollback(0)
+    return model.traits
+
+
+def _holds(model: Probed, text: Sequence[int]) -> bool:
+    """Whether a row is the same bits wherever it stands in a decode, and however many stand there with it."""
+    wide = min(model.traits.max_rows, model.n_ctx)
+    model.rollback(0)
+    model.prefill(text[: max(0, min(_DEPTHS[0], model.n_ctx - _CUTS * wide))])
+    cut = 0
+    while cut < _CUTS * wide and model.n_past + wide <= model.n_ctx:
+        ahead = text[model.n_past : model.n_past + wide]
+        rows = model.decode(Tree.sequence(ahead)).copy()
+        model.rollback(model.n_past)
+        for first in range(wide):
+            n = min(1 + cut % wide, wide - first)
+            if not np.array_equal(model.decode(Tree.sequence(ahead[first : first + n])), rows[first : first + n]):
+                return False
+            model.keep([0])
+            cut += 1
+    return True
+
+
 def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
     root, first, side, deep = tokens
@@ -170,17 +212,20 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
 
 
-def probe_cached(model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None]) -> ProbeResult:
+def probe_cached(
+    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], foreign: bool = False
+) -> ProbeResult:
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
+        foreign: see ``probe``.
     """
     if cache_dir is None:
         on_probe()
-        return probe(model)
+        return probe(model, foreign=foreign)
     # n_ctx only decides how deep the probe can go.
     settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
     profile = [fact for fact in model.profile.facts if fact[0] != "n_ctx"]
@@ -190,7 +235,7 @@ def probe_cached(model: Probed, *, file: str, cache_dir: Path | None, on_probe: 
     known = _read(path)
     if known is None:
         on_probe()
-        known = probe(model)
+        known = probe(model, foreign=foreign)
         _write(path, known)
     return known
 

@@ -1,4 +1,4 @@
-"""GGUF models, transcribed, on ONNX Runtime."""
+"""Models on ONNX Runtime: GGUFs, transcribed, and published ONNX models as they are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from pathlib import Path
 
 from edge_spec.backends.base import NumericsProfile, Traits
 from edge_spec.backends.onnx.footprint import onnx_footprint
-from edge_spec.backends.onnx.model import OnnxModel
-from edge_spec.backends.onnx.session import runtime_version
+from edge_spec.backends.onnx.model import Computation, OnnxModel
+from edge_spec.backends.onnx.published import PublishedSession, prefill_chunk
+from edge_spec.backends.onnx.runner import runtime_version
+from edge_spec.backends.onnx.session import Session
 from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.backends.probe import ProbeResult, probe_cached
 from edge_spec.backends.processor import processor
+from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.models import ModelFile
 from edge_spec.models.transcribe import Transcription
 
-__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx"]
+__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published"]
 
 _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
@@ -36,23 +40,84 @@ def open_onnx(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before a model is tried out for the first time.
     """
+    facts = (("weights", source.form), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", source.attention))
+    return _open(Session(source, settings), settings, facts, file, cache_dir, on_probe)
+
+
+def open_published(
+    file: ModelFile,
+    settings: OnnxSettings,
+    *,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[OnnxModel, ProbeResult]:
+    """A session over a published ONNX model, probed.
+
+    Args:
+        settings: where the graph returns logits of the last token alone there is one row; where it takes no mask of
+            four dimensions there are no trees; prompts are read in smaller chunks if large ones would take too much.
+        cache_dir, on_probe: see ``open_onnx``.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load or run it; the error quotes its reason.
+    """
+    graph = file.graph
+    assert graph is not None
+    settings = replace(
+        settings,
+        max_rows=1 if graph.last_row_only else settings.max_rows,
+        trees=settings.trees and graph.takes_trees,
+        prefill_chunk=prefill_chunk(file, graph, settings),
+    )
+    session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
+    facts = (
+        ("weights", "as published"),
+        ("provider", "CPUExecutionProvider"),
+        ("kv", graph.cache_kind),
+        ("cache", "in place" if graph.in_place else "by turns"),
+        # Nothing is known about the graph's operators, so nothing about how they sum.
+        ("threads", str(settings.threads)),
+    )
+    return _open(session, settings, facts, file.fingerprint, cache_dir, on_probe, check=graph.path)
+
+
+def _open(
+    session: Computation, settings: OnnxSettings, own: tuple[tuple[str, str], ...], file: str, cache_dir: Path | None,
+    on_probe: Callable[[], None], *, check: Path | None = None,
+) -> tuple[OnnxModel, ProbeResult]:  # fmt: skip
+    """A model over a session; with ``check``, the name of its graph, it is run once before anything is concluded."""
     model = OnnxModel(
-        source, settings, name=file, profile=_profile(source, settings, file, ()), traits=_PLAIN
+        session, settings, name=file, profile=_profile(own, settings, file, ()), traits=_PLAIN
     )
     try:
-        result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
+        if check is not None:
+            _run_once(model, check)
+        result = probe_cached(
+            model, file=file, cache_dir=cache_dir, on_probe=on_probe, foreign=check is not None
+        )
     except BaseException:
         model.close()
         raise
-    model.traits = replace(result.traits, can_shift=True)
-    model.profile = _profile(source, settings, file, result.traits.widths)
+    # Where a foreign graph keeps the places of its cells nobody knows.
+    model.traits = replace(result.traits, can_shift=check is None)
+    model.profile = _profile(own, settings, file, result.traits.widths)
     return model, result
 
 
+def _run_once(model: OnnxModel, graph: Path) -> None:
+    try:
+        model.prefill([0] * min(2, model.n_ctx))
+    except BackendError as error:
+        raise UnsupportedModel(
+            f"{graph} cannot be run: {error.message}", hint="get another export of the model, or a newer onnxruntime"
+        ) from error
+    model.rollback(0)
+
+
 def _profile(
-    source: Transcription, settings: OnnxSettings, file: str, widths: tuple[int, ...]
+    own: tuple[tuple[str, str], ...], settings: OnnxSettings, file: str, widths: tuple[int, ...]
 ) -> NumericsProfile:
-    """All that rounds on ONNX Runtime. Threads do not: each output is summed by one of them."""
+    """All that rounds on ONNX Runtime. In our own graphs threads do not: each output is summed by one of them."""
     return NumericsProfile(
         engine="onnx",
         facts=(
@@ -60,9 +125,7 @@ def _profile(
             ("library", runtime_version()),
             # The runtime chooses its own kernels, of norms and the like, by processor.
             ("build", blake2b(processor().encode(), digest_size=6).hexdigest()),
-            ("weights", source.form),
-            ("kv", f"{settings.kv}/{settings.kv}"),
-            ("attention", source.attention),
+            *own,
             ("n_ctx", str(settings.n_ctx)),
             ("prefill", str(settings.prefill_chunk)),
             ("widths", f"{widths[0]}+" if widths else "any"),

@@ -179,7 +179,8 @@ class GroupedCache:
         self._cells[:, :, :, targets] = self._cells[:, :, :, sources]
 
     def keys_of(self, layer: int, cells: Cells) -> Array:
-        return self._cells[2 * layer, 0][:, cells].transpose(1, 0, 2).copy()
+        found: Array = self._cells[2 * layer, 0][:, cells].transpose(1, 0, 2).copy()
+        return found
 
     def put_keys(self, layer: int, cells: Cells, keys: Array) -> None:
         self._cells[2 * layer, 0][:, cells] = keys.transpose(1, 0, 2)

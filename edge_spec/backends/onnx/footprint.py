@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edge_spec.backends.onnx.published import published_footprint
 from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
@@ -23,6 +24,8 @@ _FLOATS = ("F32", "F16", "BF16")
 
 def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
     """What ``file`` takes with ``settings``. The tokeniser is llama.cpp's and not counted here."""
+    if file.graph is not None:
+        return published_footprint(file, settings)
     form = best_form()
     matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
     stored = {

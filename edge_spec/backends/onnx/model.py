@@ -3,64 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_spec.backends.base import Logits, NumericsProfile, Traits
 from edge_spec.backends.heap import trim_heap
-from edge_spec.backends.onnx.caches import Place, new_cache
-from edge_spec.backends.onnx.session import Session
+from edge_spec.backends.onnx.caches import Cells, Place
 from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.backends.state import pack_state, unpack_state
 from edge_spec.errors import Closed, ContextFull, StateError
-from edge_spec.models.transcribe import Transcription
 from edge_spec.tree import EMPTY, Tree
 
-__all__ = ["OnnxModel"]
+__all__ = ["Computation", "OnnxModel"]
+
+
+class Computation(Protocol):
+    """A graph with its cache: a session over a transcription, or over a published model.
+
+    Attributes:
+        ids: tokens, to be filled before a run.
+        pads_logits: rows that were padded must be asked for as well, for the others to round as they should.
+    """
+
+    n_vocab: int
+    pads_logits: bool
+    ids: npt.NDArray[Any]
+
+    def run(self, place: Place, rows: range) -> Logits:
+        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, good until the next run."""
+
+    def move(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells of the cache, all at once."""
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, where they count as those of earlier tokens."""
+
+    def save(self, n: int) -> bytes:
+        """The first ``n`` cells."""
+
+    def restore(self, body: bytes, n: int) -> bool:
+        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+
+    def cancel(self) -> None:
+        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+
+    def resume(self) -> None:
+        """Forget a ``cancel``."""
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
 
 
 class OnnxModel:
-    """A transcription with a cache; see ``LanguageModel`` for what its methods promise.
+    """A graph with a cache; see ``LanguageModel`` for what its methods promise.
 
     The cells of the committed text are the first ``n_past`` of the cache, in its order, and the nodes of a
     pending tree lie behind them in theirs. So to roll back is to count less, and to keep a side branch is to
     move its cells up to the text.
 
-    Raises:
-        BackendError: ONNX Runtime cannot load it.
+    Args:
+        session: has room for ``settings.n_cells`` tokens.
     """
 
     def __init__(
-        self, source: Transcription, settings: OnnxSettings, *, name: str, profile: NumericsProfile, traits: Traits
+        self, session: Computation, settings: OnnxSettings, *, name: str, profile: NumericsProfile, traits: Traits
     ) -> None:
-        self._source = source
+        self._session = session
         self._settings = settings
         self._name = name
         self.profile = profile
         self.traits = traits
-        # Drafts and padding come on top of what the user asked for, always equally many: they must not make
-        # a difference to the text that fits.
-        n_cells = settings.n_ctx + 2 * settings.max_rows
-        self._cache = new_cache(
-            source, settings.n_ctx, n_cells, settings.prefill_chunk, trees=settings.trees, f16=settings.kv == "f16"
-        )
-        self._session = Session(
-            source,
-            self._cache,
-            most_tokens=settings.prefill_chunk,
-            most_rows=settings.max_rows,
-            n_threads=settings.threads,
-            spin=settings.spin,
-            trees=settings.trees,
-            f16=settings.kv == "f16",
-        )
         self._n_past = 0
         self._pending: Tree = EMPTY
         self._closed = False
 
     @property
     def n_vocab(self) -> int:
-        return self._source.n_vocab
+        return self._session.n_vocab
 
     @property
     def n_ctx(self) -> int:
@@ -100,8 +121,7 @@ class OnnxModel:
             raise ValueError("this model takes sequences, not trees")
         n_run = self.traits.padded(n)
         self._fill(tree.tokens[first:], n_run)
-        # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
-        wanted = n if self._source.form == "rows" else n_run
+        wanted = n_run if self._session.pads_logits else n
         # Should the run fail, nothing is pending any more.
         self._pending = EMPTY
         place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
@@ -122,7 +142,7 @@ class OnnxModel:
         moved = [(place, node) for place, node in enumerate(path) if node != place]
         if moved:
             targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
-            self._cache.move(sources, targets)
+            self._session.move(sources, targets)
         self._n_past += len(path)
         self._pending = EMPTY
 
@@ -138,20 +158,13 @@ class OnnxModel:
         if not 0 <= first <= last <= self._n_past:
             raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
         self._pending = EMPTY
-        source, by = self._source, last - first
-        cells = np.arange(last, self._n_past)
-        self._cache.move(cells, cells - by)
-        for layer, name in enumerate(source.layer_turns):
-            keys = source.turns[name].turn_back(
-                self._cache.keys_of(layer, cells - by), by, self.n_ctx, interleaved=source.interleaved
-            )
-            self._cache.put_keys(layer, cells - by, keys)
-        self._n_past -= by
+        self._session.shift(first, last, self._n_past)
+        self._n_past -= last - first
 
     def save(self) -> bytes:
         self._open()
         self._pending = EMPTY
-        return pack_state(self._cache.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
+        return pack_state(self._session.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
@@ -160,7 +173,7 @@ class OnnxModel:
             raise StateError(
                 f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
             )
-        if not self._cache.restore(body, n_past):
+        if not self._session.restore(body, n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self._n_past = n_past
 

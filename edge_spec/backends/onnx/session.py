@@ -1,78 +1,52 @@
-"""One ONNX Runtime session over a transcription, with its arrays bound in place.
-
-The library is named only here; what it throws becomes ours.
-"""
+"""A transcription with its arrays bound in place."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edge_spec.backends.base import Logits
-from edge_spec.backends.onnx.caches import Cache, Place
-from edge_spec.errors import BackendError, Cancelled, Closed
+from edge_spec.backends.onnx.caches import Cache, Cells, Place, new_cache
+from edge_spec.backends.onnx.runner import Runner, value_of
+from edge_spec.backends.onnx.settings import OnnxSettings
 from edge_spec.models.transcribe import Transcription
 
-__all__ = ["Session", "runtime_version"]
-
-_FATAL = 4
-
-
-def runtime_version() -> str:
-    """Of ONNX Runtime."""
-    import onnxruntime
-
-    return str(onnxruntime.__version__)
+__all__ = ["Session"]
 
 
 class Session:
     """A session and the arrays that go in and out. A run copies nothing and binds once per shape.
 
-    Args:
-        cache: its memory is bound to the graph.
-        most_tokens, most_rows: the most tokens, and rows of logits, of one run.
-
     Attributes:
-        ids: int64 ``[most_tokens]``, to be filled before a run.
+        ids: int64 ``[prefill_chunk]``, to be filled before a run.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
     """
 
-    def __init__(
-        self, model: Transcription, cache: Cache, *, most_tokens: int, most_rows: int,
-        n_threads: int, spin: bool, trees: bool, f16: bool = False,
-    ) -> None:  # fmt: skip
-        import onnxruntime
-
-        self._ort: Any = onnxruntime
-        path = model.graph(trees=trees, f16=f16)
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(path), _options(model, n_threads, spin), providers=["CPUExecutionProvider"]
-            )
-        except BackendError:
-            raise
-        except Exception as error:
-            raise BackendError(
-                f"ONNX Runtime {runtime_version()} cannot load {path}: {_first_line(error)}",
-                hint="delete that folder to have it made anew, or use --engine llama",
-            ) from error
-        self._run_options = onnxruntime.RunOptions()
-        # A prompt needs more memory than a round: give it back at once.
-        self._long_run_options = onnxruntime.RunOptions()
-        self._long_run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        for options in (self._run_options, self._long_run_options):
-            # Asked for in every run, and an exception thrown and caught where it is not set: a tenth of a millisecond.
-            options.add_run_config_entry("gpu_graph_id", "-1")
-        self._cache = cache
-        self.ids = np.zeros(most_tokens, np.int64)
-        self._rows = np.zeros(most_rows, np.int64)
-        self._logits = np.zeros((most_rows, model.n_vocab), np.float32)
-        self._inputs = {name: self._value(array) for name, array in cache.inputs.items()}
-        self._outputs = {name: self._value(array) for name, array in cache.outputs.items()}
+    def __init__(self, model: Transcription, settings: OnnxSettings) -> None:
+        self._runner = Runner(
+            model.graph(trees=settings.trees, f16=settings.kv == "f16"),
+            n_threads=settings.threads,
+            spin=settings.spin,
+            operators=_operators(model),
+            hint="delete that folder to have it made anew, or use --engine llama",
+        )
+        self._source, self._n_ctx = model, settings.n_ctx
+        self.n_vocab = model.n_vocab
+        # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
+        self.pads_logits = model.form != "rows"
+        self._cache: Cache = new_cache(
+            model, settings.n_ctx, settings.n_cells, settings.prefill_chunk, trees=settings.trees,
+            f16=settings.kv == "f16",
+        )  # fmt: skip
+        self.ids = np.zeros(settings.prefill_chunk, np.int64)
+        self._rows = np.zeros(settings.max_rows, np.int64)
+        self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
+        self._inputs = {name: value_of(array) for name, array in self._cache.inputs.items()}
+        self._outputs = {name: value_of(array) for name, array in self._cache.outputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
     def run(self, place: Place, rows: range) -> Logits:
@@ -87,20 +61,11 @@ class Session:
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
         """
-        if self._session is None:
-            raise Closed("the model")
         self._rows[: len(rows)] = rows
         binding = self._binding(place.n_run, len(rows))
         for name, array in self._cache.place(place):
-            binding.bind_ortvalue_input(name, self._value(array))
-        options = self._run_options if place.n_run <= len(self._rows) else self._long_run_options
-        try:
-            self._session.run_with_iobinding(binding, options)
-        except Exception as error:
-            if self._run_options.terminate:
-                self.resume()
-                raise Cancelled from None
-            raise BackendError(f"ONNX Runtime failed: {_first_line(error)}") from error
+            binding.bind_ortvalue_input(name, value_of(array))
+        self._runner.run(binding, long=place.n_run > len(self._rows))
         result = self._logits[: len(rows)]
         result.flags.writeable = False
         return result
@@ -110,57 +75,61 @@ class Session:
         binding = self._bindings.get((n, n_rows))
         if binding is not None:
             return binding
-        binding = self._session.io_binding()
-        binding.bind_ortvalue_input("ids", self._value(self.ids[:n].reshape(1, n)))
-        binding.bind_ortvalue_input("rows", self._value(self._rows[:n_rows]))
+        binding = self._runner.binding()
+        binding.bind_ortvalue_input("ids", value_of(self.ids[:n].reshape(1, n)))
+        binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
         for name, value in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
         for name, value in self._outputs.items():
             binding.bind_ortvalue_output(name, value)
         logits = self._logits[:n_rows]
-        binding.bind_ortvalue_output("logits", self._value(logits.reshape(1, *logits.shape)))
+        binding.bind_ortvalue_output("logits", value_of(logits.reshape(1, *logits.shape)))
         if n <= len(self._rows):
             self._bindings[n, n_rows] = binding
         return binding
 
-    def _value(self, array: npt.NDArray[Any]) -> Any:
-        """An array as the library sees it: the same memory."""
-        return self._ort.OrtValue.ortvalue_from_numpy(array)
+    def move(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells of the cache, all at once."""
+        self._cache.move(sources, targets)
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, keys turned back by as much."""
+        source, by = self._source, last - first
+        cells = np.arange(last, n_past)
+        self._cache.move(cells, cells - by)
+        for layer, name in enumerate(source.layer_turns):
+            keys = source.turns[name].turn_back(
+                self._cache.keys_of(layer, cells - by), by, self._n_ctx, interleaved=source.interleaved
+            )
+            self._cache.put_keys(layer, cells - by, keys)
+
+    def save(self, n: int) -> bytes:
+        """The first ``n`` cells."""
+        return self._cache.save(n)
+
+    def restore(self, body: bytes, n: int) -> bool:
+        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        return self._cache.restore(body, n)
 
     def cancel(self) -> None:
         """Make a run that is under way, or else the next one, raise ``Cancelled``."""
-        self._run_options.terminate = self._long_run_options.terminate = True
+        self._runner.cancel()
 
     def resume(self) -> None:
         """Forget a ``cancel``."""
-        self._run_options.terminate = self._long_run_options.terminate = False
+        self._runner.resume()
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
-        self._session = None
+        self._runner.close()
         for bound in (self._bindings, self._inputs, self._outputs, self._cache.inputs, self._cache.outputs):
             bound.clear()
         self._logits = self._logits[:0]
 
 
-def _options(model: Transcription, n_threads: int, spin: bool) -> Any:
-    import onnxruntime
+def _operators(model: Transcription) -> Path | None:
+    if model.form != "rows":
+        return None
+    from edge_spec.kernels import library_path
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = n_threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _FATAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
-    # Whoever computes between two runs of this session needs the cores.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Else weights are copied into the arena, which never gives them back.
-    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    if model.form == "rows":
-        from edge_spec.kernels import library_path
-
-        options.register_custom_ops_library(str(library_path()))
-    return options
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return library_path()

@@ -1,4 +1,4 @@
-"""How a transcribed model is run on ONNX Runtime."""
+"""How a model is run on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -51,6 +51,15 @@ class OnnxSettings:
             raise SettingsError(f"max_rows is {self.max_rows} and must be from 1 to 64")
         if self.prefill_chunk < self.max_rows:
             raise SettingsError(f"prefill_chunk is {self.prefill_chunk} and must be at least {self.max_rows}")
+
+    @property
+    def n_cells(self) -> int:
+        """Tokens for which a cache has room.
+
+        Drafts and padding come on top of what the user asked for, always equally many: they must not make a
+        difference to the text that fits.
+        """
+        return self.n_ctx + 2 * self.max_rows
 
     @property
     def threads(self) -> int:

@@ -1,0 +1,132 @@
+"""A session of ONNX Runtime: loaded, run and stopped.
+
+The library is named only here; what it throws becomes ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from edge_spec.errors import BackendError, Cancelled, Closed, EdgeSpecError, UnsupportedModel
+
+__all__ = ["Runner", "runtime_version", "value_of"]
+
+_FATAL = 4
+
+
+def runtime_version() -> str:
+    """Of ONNX Runtime."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def value_of(array: npt.NDArray[Any]) -> Any:
+    """An array as the library sees it: the same memory."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+class Runner:
+    """A graph, loaded.
+
+    Args:
+        operators: a library with operators of our own; None for none.
+        foreign: the graph is not ours: that it cannot be loaded is its fault, and inputs change shape from run to run.
+        hint: what to do if it cannot be loaded.
+
+    Raises:
+        BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
+        UnsupportedModel: the same for a foreign one.
+    """
+
+    def __init__(
+        self, graph: Path, *, n_threads: int, spin: bool, hint: str,
+        operators: Path | None = None, foreign: bool = False,
+    ) -> None:  # fmt: skip
+        import onnxruntime
+
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(graph), _options(n_threads, spin, operators, foreign), providers=["CPUExecutionProvider"],
+                # Else it tries again after some failures, and says so on standard output.
+                enable_fallback=0,
+            )  # fmt: skip
+        except EdgeSpecError:
+            raise
+        except Exception as error:
+            kind = UnsupportedModel if foreign else BackendError
+            raise kind(
+                f"ONNX Runtime {runtime_version()} cannot load {graph}: {_first_line(error)}", hint=hint
+            ) from error
+        self._run_options = onnxruntime.RunOptions()
+        # A prompt needs more memory than a round: give it back at once.
+        self._long_run_options = onnxruntime.RunOptions()
+        self._long_run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        for options in (self._run_options, self._long_run_options):
+            # Asked for in every run, and an exception thrown and caught where it is not set: a tenth of a millisecond.
+            options.add_run_config_entry("gpu_graph_id", "-1")
+
+    def binding(self) -> Any:
+        """Where inputs and outputs of a run are bound to memory."""
+        if self._session is None:
+            raise Closed("the model")
+        return self._session.io_binding()
+
+    def run(self, binding: Any, *, long: bool) -> None:
+        """Compute.
+
+        Args:
+            long: give memory back afterwards.
+
+        Raises:
+            Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed. Closed.
+        """
+        if self._session is None:
+            raise Closed("the model")
+        try:
+            self._session.run_with_iobinding(binding, self._long_run_options if long else self._run_options)
+        except Exception as error:
+            if self._run_options.terminate:
+                self.resume()
+                raise Cancelled from None
+            raise BackendError(f"ONNX Runtime failed: {_first_line(error)}") from error
+
+    def cancel(self) -> None:
+        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        self._run_options.terminate = self._long_run_options.terminate = True
+
+    def resume(self) -> None:
+        """Forget a ``cancel``."""
+        self._run_options.terminate = self._long_run_options.terminate = False
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+        self._session = None
+
+
+def _options(n_threads: int, spin: bool, operators: Path | None, foreign: bool) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _FATAL
+    # A plan is kept for every shape ever seen; those of a growing text never come back.
+    options.enable_mem_pattern = not foreign
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
+    # Whoever computes between two runs of this session needs the cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Else weights are copied into the arena, which never gives them back.
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    if operators is not None:
+        options.register_custom_ops_library(str(operators))
+    return options
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,9 @@
+"""Published ONNX models, as hubs distribute them: a graph with past key values, and files beside it."""
+
+from __future__ import annotations
+
+from edge_spec.models.published.beside import TOKENIZER
+from edge_spec.models.published.folder import find_graph, inspect_published, published_texts
+from edge_spec.models.published.signature import CachePort, PublishedGraph
+
+__all__ = ["TOKENIZER", "CachePort", "PublishedGraph", "find_graph", "inspect_published", "published_texts"]

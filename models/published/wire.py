@@ -1,0 +1,123 @@
+"""Reading protobuf messages out of a file that nobody vouches for, large values left where they are.
+
+The format is that of https://protobuf.dev/programming-guides/encoding; ONNX files can be larger than memory, so
+nothing is read that is not asked for, and every length is checked before anything is read by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from edge_spec.errors import NotAModel
+
+__all__ = ["Span", "WireFile"]
+
+_MOST_TEXT_BYTES = 1 << 16
+_HEAD_BYTES = 20
+"""Of a field: two numbers of at most ten bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a value of variable length lies in its file."""
+
+    start: int
+    end: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+        return self.end - self.start
+
+
+class WireFile:
+    """A file of protobuf messages, open for reading."""
+
+    def __init__(self, file: BinaryIO, path: Path, file_bytes: int) -> None:
+        self._file = file
+        self.path = path
+        self.whole = Span(0, file_bytes)
+
+    def read(self, span: Span) -> bytes:
+        """The bytes of a value; fewer if the file has shrunk."""
+        self._file.seek(span.start)
+        return self._file.read(max(span.n_bytes, 0))
+
+    def text(self, span: Span) -> str:
+        """A value as text.
+
+        Raises:
+            NotAModel: it is no text, or longer than any name.
+        """
+        if span.n_bytes > _MOST_TEXT_BYTES:
+            raise self.damaged(f"a name of {span.n_bytes:,} bytes")
+        try:
+            return self.read(span).decode()
+        except UnicodeDecodeError:
+            raise self.damaged("a name that is no text") from None
+
+    def fields(self, message: Span) -> Iterator[tuple[int, int | Span]]:
+        """Number and value of each field of a message: a whole number, or where a longer value lies.
+
+        Raises:
+            NotAModel: the bytes are no message, or a value reaches beyond it.
+        """
+        at = message.start
+        while at < message.end:
+            head = self.read(Span(at, min(at + _HEAD_BYTES, message.end)))
+            tag, used = self._number(head, 0)
+            number, kind = tag >> 3, tag & 7
+            if number == 0:
+                raise self.damaged("a field without a number")
+            value: int | Span
+            if kind == 0:
+                value, used = self._number(head, used)
+                at += used
+            elif kind == 2:
+                n_bytes, used = self._number(head, used)
+                value = Span(at + used, at + used + n_bytes)
+                at = value.end
+            elif kind in (1, 5):
+                value = Span(at + used, at + used + (8 if kind == 1 else 4))
+                at = value.end
+            else:
+                raise self.damaged(f"a field of kind {kind}")
+            if at > message.end:
+                raise self.damaged(f"a field that reaches {at - message.end:,} bytes too far")
+            yield number, value
+
+    def numbers(self, value: int | Span) -> list[int]:
+        """The whole numbers of a repeated field, packed or not."""
+        if isinstance(value, int):
+            return [signed(value)]
+        raw, at, found = self.read(value), 0, []
+        while at < len(raw):
+            number, at = self._number(raw, at)
+            found.append(signed(number))
+        return found
+
+    def damaged(self, what: str) -> NotAModel:
+        """The error for a file that contradicts itself."""
+        return NotAModel(
+            f"{self.path} is no readable ONNX file ({what})", hint="download or export the model again"
+        )
+
+    def _number(self, raw: bytes, at: int) -> tuple[int, int]:
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= len(raw):
+                break
+            byte = raw[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value, at
+        raise self.damaged("a number without an end")
+
+
+def signed(value: int) -> int:
+    """A number as it was before it was written as 64 bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
