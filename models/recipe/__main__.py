@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, metavar="N", help="of PyTorch; the result depends on it")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument(
-        "--steps", action="append", default=[], metavar="NAME=N", help="repeat a training that its budget cut to N steps"
+        "--steps", action="append", default=[], metavar="NAME=N", help="repeat a training that its budget cut to N"
     )
     return parser
 
@@ -76,6 +77,8 @@ def _steps(text: str) -> tuple[str, int]:
 
 
 def _device(name: str, threads: int | None) -> str:
+    # Has to be there before the library starts; without it matrix products may differ from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         import torch
     except ImportError:
@@ -85,8 +88,9 @@ def _device(name: str, threads: int | None) -> str:
     torch.set_float32_matmul_precision("high")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    # Where an operation knows an order of summing that is the same every time, it is taken.
-    torch.use_deterministic_algorithms(name == "cpu")
+    # Sums in the same order every time; what knows no such order says so in a warning.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     return name
 
 

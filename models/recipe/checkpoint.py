@@ -7,7 +7,6 @@ agree to the last bit. They are a tenth of the state and need no PyTorch to be r
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -38,7 +37,7 @@ class whole_file:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         if kind is None:
-            os.replace(self._beside, self._path)
+            self._beside.replace(self._path)
         else:
             self._beside.unlink(missing_ok=True)
 

@@ -29,12 +29,11 @@ TEMPLATE = (
 
 _STORIES = ("tinystories-pieces", "asp-source")
 _PIECE_CHARACTERS = 6000
-_NAMES = (
-    "Anna Ben Clara David Emma Frank Grace Henry Ida Jack Kate Leo Mary Noah Olivia Paul Rose Sam Tina Tom Vera Will"
-).split()
+_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Grace", "Henry", "Jack", "Kate", "Leo", "Mary", "Noah", "Paul",
+          "Rose", "Sam", "Tom", "Vera", "Will")  # fmt: skip
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _BLANKS = re.compile(r"\n{3,}")
-_PLACEHOLDER = re.compile(r"\[(?:user|your|my|name of user) ?([12]?)(?:'s)?(?: name)?\]", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\[(?:user ?([12])(?:'s)?(?: name)?|(?:your |user)?name)\]", re.IGNORECASE)
 _SIGNS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\r": None, "\u200b": None})
 
 

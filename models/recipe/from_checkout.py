@@ -1,5 +1,7 @@
 """Runs the recipe from a checkout that nobody has installed: ``python models/recipe/from_checkout.py ARGUMENTS``.
 
+``python models/recipe/from_checkout.py parcels ARGUMENTS`` packs and unpacks.
+
 Training needs only PyTorch and NumPy; a machine that is lent for it need not compile the rest of the package.
 """
 
@@ -15,6 +17,9 @@ if __name__ == "__main__":
 
     # The four folders of the package lie side by side in the checkout.
     edge_spec.__path__.append(str(root))
-    from edge_spec.models.recipe.__main__ import main
+    from edge_spec.models.recipe import __main__ as recipe
+    from edge_spec.models.recipe import parcels
 
-    sys.exit(main())
+    if sys.argv[1:2] == ["parcels"]:
+        sys.exit(parcels.main(sys.argv[2:]))
+    sys.exit(recipe.main())

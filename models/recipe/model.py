@@ -17,6 +17,8 @@ from edge_spec.models.recipe.settings import Shape
 
 __all__ = ["Cache", "Llama", "named_weights"]
 
+Pair = tuple[Tensor, Tensor]
+
 
 class Matrix(nn.Module):
     """A weight matrix ``[outputs, inputs]``, used in 4 bits once ``quantised`` is set."""
@@ -73,12 +75,12 @@ class Block(nn.Module):
         self.ffn_down = Matrix(shape.n_ff, width, outward)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor, int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Pair, past: tuple[Tensor, Tensor, int] | None = None) -> Tensor:
         x = x + self.dropout(self.attn_output(self._attend(self.attn_norm(x), turns, past)))
         y = self.ffn_norm(x)
         return x + self.dropout(self.ffn_down(functional.silu(self.ffn_gate(y)) * self.ffn_up(y)))
 
-    def _attend(self, x: Tensor, turns: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor, int] | None) -> Tensor:
+    def _attend(self, x: Tensor, turns: Pair, past: tuple[Tensor, Tensor, int] | None) -> Tensor:
         rows, n, _ = x.shape
         q = _rotate(self.attn_q(x).view(rows, n, self.n_head, self.head_dim), turns).transpose(1, 2)
         k = _rotate(self.attn_k(x).view(rows, n, self.n_head_kv, self.head_dim), turns).transpose(1, 2)
@@ -88,8 +90,12 @@ class Block(nn.Module):
             keys[:, :, n_past : n_past + n] = k
             values[:, :, n_past : n_past + n] = v
             k, v = keys[:, :, : n_past + n], values[:, :, : n_past + n]
+        if n > 1:
+            # Written out, since not every fused kernel takes groups and the plain one would need far more memory.
+            group = self.n_head // self.n_head_kv
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         # Several tokens only ever follow an empty cache, and one token sees everything.
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=n > 1, enable_gqa=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=n > 1, enable_gqa=n == 1)
         return y.transpose(1, 2).reshape(rows, n, -1)
 
 
@@ -161,7 +167,7 @@ def named_weights(model: Llama) -> dict[str, nn.Parameter]:
     }
 
 
-def _rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(x: Tensor, turns: Pair) -> Tensor:
     """Rotary positions; ``x`` is ``[rows, n, heads, head]``, each of ``turns`` ``[n, 1, head / 2]``."""
     cosines, sines = turns
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()

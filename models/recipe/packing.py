@@ -120,7 +120,8 @@ class Corpus:
         return self._epoch[1]
 
     def _load(self, side: str) -> tuple[Rows, npt.NDArray[np.int64]]:
-        return np.load(self._folder / f"{side}_tokens.npy", mmap_mode="r"), np.load(self._folder / f"{side}_offsets.npy")
+        tokens = np.load(self._folder / f"{side}_tokens.npy", mmap_mode="r")
+        return tokens, np.load(self._folder / f"{side}_offsets.npy")
 
     def _pack(self, tokens: Rows, offsets: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> Rows:
         """Best fit: each document goes into the fullest row that has room, so that none is cut that fits a row

@@ -27,12 +27,13 @@ _ABOUT = (
     "Write a short story about {}.",
     "I would like a story about {}.",
 )
-_THING = re.compile(r"\b(?:an?|the) (?:(?:little|big|small|old|new|red|blue|green|happy|sad|brave|good) )?([a-z]{3,12})\b")
+_THING = re.compile(r"\b(?:an?|the) (?:(?:little|big|small|old|red|blue|green|happy|sad|brave) )?([a-z]{3,12})\b")
 _NAMED = re.compile(r"\bnamed ([A-Z][a-z]{2,11})\b")
-_NO_THINGS = frozenset(
-    "day time end next same other way lot bit few many more most best first last one two that this very new old little "
-    "big small good bad moral morning evening night story moment while".split()
-)
+_NO_THINGS = frozenset((
+    "day", "time", "end", "next", "same", "other", "way", "lot", "bit", "few", "many", "more", "most", "best",
+    "first", "last", "one", "two", "that", "this", "very", "new", "old", "little", "big", "small", "good", "bad",
+    "moral", "morning", "evening", "night", "story", "moment", "while",
+))  # fmt: skip
 
 
 def request_for(story: str, random: Random) -> str:

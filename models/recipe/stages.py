@@ -225,13 +225,11 @@ class Recipe:
     def _distilled(self, role: str) -> None:
         from edge_spec.models.recipe.checkpoint import load_model
         from edge_spec.models.recipe.distill import TeacherLoss, read_samples
-        from edge_spec.models.recipe.train import TextLoss
+        from edge_spec.models.recipe.train import TextLoss, fuse
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
         target.quantise(True)
-        if self.device != "cpu":
-            for block in target.blocks:
-                block.compile(dynamic=False)
+        fuse(target, self.device)
         trainer = self._on_text(role, role)
         trainer.objective = TeacherLoss(
             target=target,

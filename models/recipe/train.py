@@ -23,7 +23,7 @@ from edge_spec.models.recipe.optimiser import Optimiser
 from edge_spec.models.recipe.packing import HEAD, ID, Rows
 from edge_spec.models.recipe.settings import Shape, Training
 
-__all__ = ["Objective", "TextLoss", "Trainer", "autocast", "mean_loss", "to_device"]
+__all__ = ["Objective", "TextLoss", "Trainer", "autocast", "fuse", "mean_loss", "to_device"]
 
 _MEASURED_STEPS = (10, 30)
 """A budget is turned into steps by the speed between these two."""
@@ -104,18 +104,44 @@ def autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, torch.bfloat16) if device != "cpu" else nullcontext()
 
 
+def fuse(model: Llama, device: str) -> None:
+    """Let PyTorch fuse what a layer computes; all layers share what is compiled. Not on the CPU, where it costs more
+    than it brings."""
+    if device == "cpu":
+        return
+    import torch._dynamo
+
+    # Shapes of texts and of samples, with and without rounding, target and student: more than the default allows.
+    torch._dynamo.config.cache_size_limit = 64
+    # Without a compiler on the machine it is only slower.
+    torch._dynamo.config.suppress_errors = True
+    for block in model.blocks:
+        block.compile(dynamic=False)
+
+
+def eager() -> AbstractContextManager[Any]:
+    """Here nothing is worth compiling."""
+    return torch.compiler.set_stance("force_eager")
+
+
 @torch.no_grad()
 def mean_loss(model: Llama, rows: Rows, device: str, *, at_once: int = 1 << 14) -> float:
     """Mean cross entropy per learned token of held-out rows, in nats and 32-bit arithmetic."""
     was_training = model.training
     model.eval()
+    with eager():
+        loss = _mean_loss(model, rows, device, at_once)
+    model.train(was_training)
+    return loss
+
+
+def _mean_loss(model: Llama, rows: Rows, device: str, at_once: int) -> float:
     total, count = 0.0, 0
     n = max(1, at_once // rows.shape[1])
     objective = TextLoss(lambda first, n: rows, rows.shape[1])
     for first in range(0, len(rows), n):
         loss, learned = objective.loss(model, to_device(rows[first : first + n], device))
         total, count = total + float(loss), count + int(learned)
-    model.train(was_training)
     return total / max(1, count)
 
 
@@ -162,9 +188,7 @@ class Trainer:
             step, steps, before_s = state["step"], state["steps"], state["seconds"]
             self.say(f"{self.folder.name}: going on at step {step} of {steps}")
         self._forget_after(step)
-        if self.device != "cpu":
-            for block in model.blocks:
-                block.compile(dynamic=False)
+        fuse(model, self.device)
         run = Clock()
         saved_s, measured_s = 0.0, None
 
@@ -182,12 +206,10 @@ class Trainer:
             if step == _MEASURED_STEPS[0]:
                 self._wait()
                 measured_s = run.elapsed_s
-            elif step == _MEASURED_STEPS[1] and self.training.budget_s is not None and self.steps is None and measured_s:
+            elif step == _MEASURED_STEPS[1] and measured_s is not None:
                 self._wait()
                 step_s = (run.elapsed_s - measured_s) / (_MEASURED_STEPS[1] - _MEASURED_STEPS[0])
-                fitting = step + int((self.training.budget_s - run.elapsed_s - before_s) / step_s)
-                steps = max(step + 1, min(steps, fitting))
-                self.say(f"{self.folder.name}: {steps} steps fit {self.training.budget_s:.0f} s")
+                steps = self._fitting(step, steps, step_s, before_s + run.elapsed_s)
             if step % self.log_every == 0 or step == steps:
                 loss = float(torch.stack(losses).mean())
                 speed = (step - began) * self.training.step_tokens / max(1e-9, run.elapsed_s - since_s)
@@ -201,6 +223,15 @@ class Trainer:
                     raise TimeIsUp(f"{self.folder.name} stands at step {step} of {steps}")
         save_weights(self.folder / "weights.npz", model)
         kept.unlink(missing_ok=True)
+
+    def _fitting(self, step: int, steps: int, step_s: float, seconds: float) -> int:
+        """How many steps the budget allows, which are no more than planned; all of them if they were asked for."""
+        budget_s = self.training.budget_s
+        if budget_s is None or self.steps is not None:
+            return steps
+        fitting = max(step + 1, min(steps, step + int((budget_s - seconds) / step_s)))
+        self.say(f"{self.folder.name}: {fitting} steps of {step_s:.3f} s in {budget_s:.0f} s")
+        return fitting
 
     def _forget_after(self, step: int) -> None:
         """Drop what an interrupted run logged after its last checkpoint."""
