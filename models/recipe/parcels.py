@@ -11,7 +11,7 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from edge_spec.errors import EdgeSpecError, ModelFileError
 
@@ -91,17 +91,12 @@ def pack(paths: Sequence[Path], folder: Path, *, most_bytes: int = _MOST_BYTES) 
     for old in folder.glob("parcel.*"):
         old.unlink()
     parts = _Parts(folder, most_bytes)
-    squeeze = lzma.LZMACompressor(lzma.FORMAT_XZ, filters=_FILTERS)
-
-    class Squeezed:
-        def write(self, data: bytes) -> int:
-            parts.write(squeeze.compress(data))
-            return len(data)
-
-    with tarfile.open(fileobj=Squeezed(), mode="w|") as archive:  # type: ignore[call-overload]
+    with (
+        lzma.LZMAFile(cast(BinaryIO, parts), "w", format=lzma.FORMAT_XZ, filters=_FILTERS) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w|") as archive,
+    ):
         for path in paths:
             archive.add(path, path.name)
-    parts.write(squeeze.flush())
     return parts.close()
 
 
@@ -116,24 +111,15 @@ def unpack(parcels: Path, folder: Path) -> None:
     if not paths or numbers != [f".{number:03d}" for number in range(len(paths))]:
         raise ModelFileError(f"{parcels} holds no whole set of parcels", hint="bring all of them")
     try:
-        with tarfile.open(fileobj=_Unsqueezed(_Joined(paths)), mode="r|") as archive:  # type: ignore[call-overload]
+        with (
+            lzma.LZMAFile(cast(BinaryIO, _Joined(paths))) as squeezed,
+            tarfile.open(fileobj=squeezed, mode="r|") as archive,
+        ):
             archive.extractall(folder, filter="data")
+            while squeezed.read(1 << 20):  # to the very end: it is there that the sums are checked
+                pass
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
         raise ModelFileError(f"the parcels in {parcels} are damaged ({error})", hint="bring them again") from error
-
-
-class _Unsqueezed:
-    def __init__(self, source: _Joined) -> None:
-        self._source, self._squeezed, self._rest = source, lzma.LZMADecompressor(), b""
-
-    def read(self, n: int) -> bytes:
-        while len(self._rest) < n and not self._squeezed.eof:
-            some = self._source.read(1 << 16) if self._squeezed.needs_input else b""
-            if self._squeezed.needs_input and not some:
-                raise EOFError("it ends too early")
-            self._rest += self._squeezed.decompress(some, 1 << 20)
-        out, self._rest = self._rest[:n], self._rest[n:]
-        return out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

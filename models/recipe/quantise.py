@@ -22,8 +22,8 @@ def q4_0(weight: Tensor) -> tuple[Tensor, Tensor]:
     place = _first_largest(blocks.abs())
     scales = blocks.gather(1, place) / -8
     inverse = torch.where(scales == 0, torch.zeros_like(scales), 1 / scales)
-    # In 64 bits the product is exact, so no fused multiply-add can change the code.
-    codes = (blocks.double() * inverse.double() + 8.5).float().trunc().clamp(0, 15)
+    # Product and sum are rounded one after the other, as in ggml; a fused pair would move some ties.
+    codes = (blocks * inverse + 8.5).trunc().clamp(0, 15)
     return codes, scales.half()
 
 

@@ -216,11 +216,12 @@ class Trainer:
                 valid = mean_loss(model, self.valid, self.device) if self._validates(step, steps) else None
                 self._log(step, steps, loss, speed, valid, before_s + run.elapsed_s)
                 losses, began, since_s = [], step, run.elapsed_s
-            if step < steps and (self.clock.over or run.elapsed_s - saved_s > self.save_every_s):
+            over = step < steps and self.clock.over
+            if over or run.elapsed_s - saved_s > self.save_every_s:
                 keep()
                 saved_s = run.elapsed_s
-                if self.clock.over:
-                    raise TimeIsUp(f"{self.folder.name} stands at step {step} of {steps}")
+            if over:
+                raise TimeIsUp(f"{self.folder.name} stands at step {step} of {steps}")
         save_weights(self.folder / "weights.npz", model)
         kept.unlink(missing_ok=True)
 
