@@ -262,7 +262,7 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(tmp_path: Path) -> None:
     sources = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
     texts = [Document("code", (Span(text, "text"),), True, len(text), False) for text in sources]
     vocabulary = tmp_path / "tokenizer.json"
-    make_vocabulary(texts, n_vocab=1024, most_bytes=300_000, path=vocabulary)
+    make_vocabulary(texts, n_vocab=1024, path=vocabulary)
     random_weights(tmp_path / "weights.npz")
     model = tmp_path / "model.gguf"
     export(tmp_path / "weights.npz", vocabulary, model, kind="F16", name="m", description="d", sources=sources_of("ab"))

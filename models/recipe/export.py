@@ -1,4 +1,4 @@
-"""Trained weights as a GGUF: F16, or Q4_0 with the embedding (which is also the output matrix) in Q8_0.
+"""Trained weights as a GGUF: F32, F16, or Q4_0 with the embedding (which is also the output matrix) in Q8_0.
 
 An output matrix of 4 bits would cost more quality than its bytes are worth in models this small.
 """
@@ -28,7 +28,7 @@ def export(
     """Write a GGUF.
 
     Args:
-        kind: ``F16`` or ``Q4_0``.
+        kind: ``F16`` or ``Q4_0``, or ``F32``, which only serves to compare computations.
     """
     import gguf
 
@@ -67,12 +67,12 @@ def export(
         writer.add_add_bos_token(False)
         writer.add_chat_template(TEMPLATE)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        q4_0 = kind == "Q4_0"
-        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0 if q4_0 else gguf.LlamaFileType.MOSTLY_F16)
+        types_of = gguf.LlamaFileType
+        writer.add_file_type({"F32": types_of.ALL_F32, "F16": types_of.MOSTLY_F16, "Q4_0": types_of.MOSTLY_Q4_0}[kind])
         for tensor, array in arrays.items():
-            if array.ndim == 1:
+            if array.ndim == 1 or kind == "F32":
                 writer.add_tensor(tensor, array.astype(np.float32))
-            elif not q4_0:
+            elif kind == "F16":
                 writer.add_tensor(tensor, array)
             elif tensor == "token_embd.weight":
                 writer.add_tensor(tensor, _q8_0(array), raw_dtype=gguf.GGMLQuantizationType.Q8_0)

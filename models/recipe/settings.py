@@ -137,7 +137,7 @@ class Setting:
 
     Attributes:
         row: length of a training row, in tokens; also the context that the files promise.
-        vocabulary_bytes: how much text the vocabulary is made from.
+        vocabulary_every: the vocabulary is made from every so-manyth document.
         valid_share: part of each source's records that is held out.
         limits: the most bytes that are read from a source; all of it where nothing is said. ``""`` holds for
             every source.
@@ -150,7 +150,7 @@ class Setting:
     shapes: Mapping[str, Shape]
     trainings: Mapping[str, Training]
     sampling: Sampling
-    vocabulary_bytes: int = 40_000_000
+    vocabulary_every: int = 4
     valid_share: float = 0.01
     valid_rows: int = 200
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -211,7 +211,7 @@ _SMALL = Setting(
         "draft": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=1e-2, warmup=15),
     },
     sampling=Sampling(rows=1024, batch=256, prompt=64, new=64),
-    vocabulary_bytes=2_000_000,
+    vocabulary_every=1,
     valid_share=0.03,
     valid_rows=40,
     limits=MappingProxyType({"": 300_000}),

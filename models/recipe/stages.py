@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,8 @@ class Recipe:
         if not self.vocabulary.is_file():
             self.say("prepare: making the vocabulary")
             of_training = (document for document in documents() if not document.held_out)
-            most = setting.vocabulary_bytes
-            make_vocabulary(of_training, n_vocab=setting.n_vocab, most_bytes=most, path=self.vocabulary)
+            some = islice(of_training, None, None, setting.vocabulary_every)
+            make_vocabulary(some, n_vocab=setting.n_vocab, path=self.vocabulary)
         self.say("prepare: writing token ids")
         counts = prepare(documents(), Speller(self.vocabulary), self.out / "prepared")
         n_tokens, n_bytes = (sum(count[key] for count in counts.values()) for key in ("tokens", "bytes"))
@@ -125,7 +126,7 @@ class Recipe:
             self._on_text(name, name.removesuffix("-plain")).run()
 
     def export(self) -> None:
-        """Write GGUFs: Q4_0 into ``family``, F16 and those for comparison into ``more``."""
+        """Write GGUFs: Q4_0 into ``family``, others into ``more``."""
         from edge_spec.models.recipe.card import FILES, write_manifest
         from edge_spec.models.recipe.export import export
         from edge_spec.models.recipe.sources import sources_of
@@ -134,7 +135,7 @@ class Recipe:
         for name in self.trained:
             role = name.removesuffix("-plain")
             size = self.setting.shapes[role].n_params
-            for kind in ("Q4_0", "F16"):
+            for kind in ("Q4_0", "F16", "F32"):
                 shipped = kind == "Q4_0" and name == role
                 path = self.out / "family" / FILES[role] if shipped else self._more(name, kind)
                 export(
@@ -168,13 +169,17 @@ class Recipe:
                 "seconds": log[-1]["seconds"],
                 "F16": evaluate.losses_of(f16, rows, bytes_per_token),
                 "Q4_0": evaluate.losses_of(family / file, rows, bytes_per_token),
-                "largest_logit_difference": evaluate.largest_difference(
-                    self.out / role / "weights.npz", f16, rows[:_LOGITS_ROWS]
-                ),
+                "logits_differ": {
+                    kind: evaluate.largest_difference(
+                        self.out / role / "weights.npz", self._more(role, kind), rows[:_LOGITS_ROWS]
+                    )
+                    for kind in ("F32", "F16")
+                },
             }
             self.say(
                 f"evaluate: {role}: loss {found['F16']['loss']:.4f} in F16, {found['Q4_0']['loss']:.4f} in Q4_0; "
-                f"logits of PyTorch and llama.cpp differ by at most {found['largest_logit_difference']:.2g}"
+                f"logits of PyTorch and llama.cpp differ by at most {found['logits_differ']['F32']:.1g} in F32, "
+                f"{found['logits_differ']['F16']:.1g} in F16"
             )
         files = {name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
                  for name in self.trained[1:]}  # fmt: skip

@@ -26,8 +26,12 @@ PRE_TOKENIZER = "smollm"
 """llama.cpp's name for how text is cut before merging."""
 
 
-def make_vocabulary(documents: Iterable[Document], *, n_vocab: int, most_bytes: int, path: Path) -> None:
-    """Make a vocabulary from the words of documents and write it as ``tokenizer.json``."""
+def make_vocabulary(documents: Iterable[Document], *, n_vocab: int, path: Path) -> None:
+    """Make a vocabulary from the words of documents and write it as ``tokenizer.json``.
+
+    Raises:
+        ModelFileError: there are too few different words.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -42,7 +46,7 @@ def make_vocabulary(documents: Iterable[Document], *, n_vocab: int, most_bytes: 
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_words(documents, most_bytes), trainer)
+    tokenizer.train_from_iterator(_words(documents), trainer)
     n_made = tokenizer.get_vocab_size()
     if n_made != n_vocab:
         raise ModelFileError(f"the texts give only {n_made} of {n_vocab} tokens", hint="give more text")
@@ -50,15 +54,11 @@ def make_vocabulary(documents: Iterable[Document], *, n_vocab: int, most_bytes: 
     tokenizer.save(str(path))
 
 
-def _words(documents: Iterable[Document], most_bytes: int) -> Iterator[str]:
-    left = most_bytes
+def _words(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
         for span in document.spans:
             if not span.special:
                 yield span.text
-        left -= document.n_bytes
-        if left <= 0:
-            return
 
 
 class Speller:
