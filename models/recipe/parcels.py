@@ -1,6 +1,7 @@
 """Folders as a few files of limited size, for a machine that takes and gives back only so much at a time.
 
-``python -m edge_spec.models.recipe.parcels pack FILE... --into FOLDER`` and ``... unpack FOLDER --into FOLDER``.
+``python -m edge_spec.models.recipe.parcels pack FILE... --into FOLDER`` and ``... unpack FOLDER --into FOLDER``. Token
+ids are worth compressing (``--squeeze``), trained weights are not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["main", "pack", "unpack"]
 _MOST_BYTES = 15 << 20
 # Token ids have two bytes: matches and literals are aligned to them.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
+# Weights hardly shrink: this is for the sums that tell damaged parts.
+_QUICK = [{"id": lzma.FILTER_LZMA2, "preset": 0}]
 
 
 class _Parts:
@@ -76,7 +79,7 @@ class _Joined:
         return out
 
 
-def pack(paths: Sequence[Path], folder: Path, *, most_bytes: int = _MOST_BYTES) -> list[Path]:
+def pack(paths: Sequence[Path], folder: Path, *, squeeze: bool, most_bytes: int = _MOST_BYTES) -> list[Path]:
     """Put files and folders, by their own names, into ``parcel.000`` and so on; returns these.
 
     Raises:
@@ -92,7 +95,9 @@ def pack(paths: Sequence[Path], folder: Path, *, most_bytes: int = _MOST_BYTES) 
         old.unlink()
     parts = _Parts(folder, most_bytes)
     with (
-        lzma.LZMAFile(cast(BinaryIO, parts), "w", format=lzma.FORMAT_XZ, filters=_FILTERS) as squeezed,
+        lzma.LZMAFile(
+            cast(BinaryIO, parts), "w", format=lzma.FORMAT_XZ, filters=_FILTERS if squeeze else _QUICK
+        ) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w|") as archive,
     ):
         for path in paths:
@@ -128,10 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("verb", choices=("pack", "unpack"))
     parser.add_argument("paths", type=Path, nargs="+", help="what to pack, or the folder of the parcels")
     parser.add_argument("--into", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--squeeze", action="store_true", help="compress well, and slowly")
     given = parser.parse_args(arguments)
     try:
         if given.verb == "pack":
-            for path in pack(given.paths, given.into):
+            for path in pack(given.paths, given.into, squeeze=given.squeeze):
                 print(f"{path}: {path.stat().st_size:,} bytes")
         else:
             unpack(given.paths[0], given.into)

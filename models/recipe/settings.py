@@ -240,7 +240,7 @@ _CPU = Setting(
 )
 
 _GPU = Setting(
-    # About 24 minutes of one H200-class accelerator; README.md has the arithmetic.
+    # About 23 minutes of one H200-class accelerator; README.md has the arithmetic.
     name="gpu",
     row=2048,
     n_vocab=8192,
@@ -251,14 +251,14 @@ _GPU = Setting(
     },
     trainings={
         "target": Training(
-            tokens=3200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=2e-3, weight_decay=0.5,
-            dropout=0.1, budget_s=780,
+            tokens=3000 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=2e-3, weight_decay=0.5,
+            dropout=0.1, budget_s=660,
         ),
         "middle": Training(
-            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=3e-3, budget_s=200
+            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=3e-3, budget_s=190
         ),
         "draft": Training(
-            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=4e-3, budget_s=130
+            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=4e-3, budget_s=120
         ),
     },
     sampling=Sampling(rows=10 * 4096, batch=4096, prompt=128, new=384),

@@ -123,7 +123,11 @@ class Recipe:
     def plain(self) -> None:
         """Train both smaller models on the texts alone, to see what distillation brings."""
         for name in self.trained[3:]:
-            self._on_text(name, name.removesuffix("-plain")).run()
+            role = name.removesuffix("-plain")
+            trainer = self._on_text(name, role)
+            # As many steps as the model that it is compared with, wherever a budget has cut those.
+            trainer.steps = trainer.steps or self._log(role)[-1]["steps"]
+            trainer.run()
 
     def export(self) -> None:
         """Write GGUFs: Q4_0 into ``family``, others into ``more``."""
