@@ -91,7 +91,7 @@ def checkpointed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
         return function(*arguments)
     from torch.utils.checkpoint import checkpoint
 
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
 def to_device(rows: Rows, device: str) -> Tensor:
