@@ -109,6 +109,10 @@ def test_clean_text_is_clean_already_and_names_no_special_token(text: str) -> No
     assert "<|" not in clean(text)
 
 
+def test_cleaning_keeps_the_indentation_of_code() -> None:
+    assert clean("def f(x):  \n    return  x\n\n\n\n\ty") == "def f(x):\n    return x\n\n\ty"
+
+
 def test_placeholders_become_names() -> None:
     assert clean("I am [user 1's name], you are [User 2].", ("Ida", "Ben")) == "I am Ida, you are Ben."
 

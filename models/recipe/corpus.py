@@ -31,7 +31,8 @@ _STORIES = ("tinystories-pieces", "asp-source")
 _PIECE_CHARACTERS = 6000
 _NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Grace", "Henry", "Jack", "Kate", "Leo", "Mary", "Noah", "Paul",
           "Rose", "Sam", "Tom", "Vera", "Will")  # fmt: skip
-_SPACES = re.compile(r"[ \t\u00a0]+")
+_TRAILING = re.compile(r"[ \t\u00a0]+(?=\n|$)")
+_INNER = re.compile(r"(?<=\S)[ \t\u00a0]+")
 _BLANKS = re.compile(r"\n{3,}")
 _PLACEHOLDER = re.compile(r"\[(?:user ?([12])(?:'s)?(?: name)?|(?:your |user)?name)\]", re.IGNORECASE)
 _SIGNS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\r": None, "\u200b": None})
@@ -143,10 +144,10 @@ def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tup
 
 
 def clean(text: str, names: tuple[str, str] = ("Anna", "Tom")) -> str:
-    """The text with plain quotation marks, single spaces, names for placeholders, and no names of special tokens."""
+    """The text with plain quotation marks, single spaces (but for indentation), names for placeholders, and no names of special tokens."""
     text = text.translate(_SIGNS).replace("<|", "< |")
     text = _PLACEHOLDER.sub(lambda found: names[found.group(1) == "2"], text)
-    return _BLANKS.sub("\n\n", _SPACES.sub(" ", text)).strip()
+    return _BLANKS.sub("\n\n", _INNER.sub(" ", _TRAILING.sub("", text))).strip()
 
 
 def _documents(record: Mapping[str, Any], source: str, held_out: bool, random: Random) -> Iterator[Document]:
