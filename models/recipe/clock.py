@@ -1,0 +1,33 @@
+"""Time that a run may take, and the note that it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+__all__ = ["Clock", "TimeIsUp"]
+
+
+class TimeIsUp(Exception):
+    """The time given for this run is over; everything is saved, and the same command goes on."""
+
+
+class Clock:
+    """Counts from when it is made.
+
+    Args:
+        limit_s: after so long ``over`` is true; None for never.
+    """
+
+    def __init__(self, limit_s: float | None = None, *, now: Callable[[], float] = monotonic) -> None:
+        self._now, self._begin, self._limit_s = now, now(), limit_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return self._now() - self._begin
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time to stop."""
+        return self._limit_s is not None and self.elapsed_s >= self._limit_s

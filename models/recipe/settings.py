@@ -1,0 +1,268 @@
+"""What is trained and for how long, under three names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from edge_spec.errors import SettingsError
+
+__all__ = ["ROLES", "SETTINGS", "SOURCE_WEIGHTS", "Sampling", "Setting", "Shape", "Training", "setting_of"]
+
+ROLES = ("target", "middle", "draft")
+
+SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({
+    # Stories and small talk are what the family is asked for; long medical answers and old books are plenty.
+    "tinystories-pieces": 4.0,
+    "asp-source": 4.0,
+    "Synthetic-Persona-Chat": 4.0,
+    "chinkara-openqa-dataset": 2.0,
+    "Topical-Chat": 1.5,
+    "GPTeacher": 1.5,
+    "MedQuAD": 0.35,
+    "gutenberg": 0.6,
+})  # fmt: skip
+"""How often a source's records come per epoch; 1 where nothing is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of one llama-architecture model.
+
+    Raises:
+        SettingsError: a width is no multiple of 32 (a block of Q4_0), or heads do not divide it.
+    """
+
+    n_layers: int
+    n_embd: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    n_vocab: int
+    n_ctx: int
+    rope_base: float = 10000.0
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("n_embd", "n_ff", "n_vocab"):
+            if getattr(self, name) <= 0 or getattr(self, name) % 32:
+                raise SettingsError(f"{name} is {getattr(self, name)}", hint="take a multiple of 32")
+        if self.n_embd % self.n_head or self.n_head % self.n_head_kv or self.head_dim % 32:
+            raise SettingsError(
+                f"{self.n_head} heads and {self.n_head_kv} KV heads do not fit a width of {self.n_embd}",
+                hint="take heads of 32 or 64, in equal groups",
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights; the output shares the embedding's."""
+        attention = 2 * self.n_embd**2 + 2 * self.n_embd * self.n_head_kv * self.head_dim
+        per_layer = attention + 3 * self.n_embd * self.n_ff + 2 * self.n_embd
+        return self.n_vocab * self.n_embd + self.n_layers * per_layer + self.n_embd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One run of training.
+
+    Attributes:
+        tokens: how many are seen altogether.
+        step_tokens: how many between two updates.
+        micro_tokens: how many go through the model at once; gradients are summed over the rest.
+        learning_rate: at its height. Warm-up, then constant, then linearly down to a twentieth.
+        weight_decay: per step and unit of learning rate. Few texts read many times need far more than the usual
+            0.1 (Kim, Kotha, Liang, Hashimoto, "Pre-training under infinite compute", 2025).
+        dropout: on what each block adds.
+        warmup: number of steps.
+        decay: part of the steps in which the learning rate falls.
+        quantised: last part of the steps in which the model computes with the 4-bit weights it will be shipped
+            with.
+        budget_s: if not None, steps are dropped so that the run takes no longer, by the speed of its first steps.
+    """
+
+    tokens: int
+    step_tokens: int
+    micro_tokens: int
+    learning_rate: float
+    weight_decay: float = 0.1
+    dropout: float = 0.0
+    warmup: int = 50
+    decay: float = 0.4
+    quantised: float = 0.25
+    budget_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.step_tokens % self.micro_tokens or self.tokens < self.step_tokens:
+            raise SettingsError(
+                f"{self.tokens} tokens in steps of {self.step_tokens} and pieces of {self.micro_tokens}",
+                hint="whole pieces make a step, and whole steps a training",
+            )
+
+    @property
+    def steps(self) -> int:
+        """Number of updates."""
+        return self.tokens // self.step_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What the target writes for the smaller models to learn from.
+
+    Each row begins with a piece of the training text, mostly up to where the assistant is to speak, and goes on
+    with the target's own tokens: a third of the rows greedily, the rest at temperatures 0.8 and 1.
+
+    Attributes:
+        rows, batch: rows altogether, and how many are written at once.
+        prompt, new: tokens of each row that are given, and written.
+        share: part of the smaller models' steps that reads these rows; the others read the training text.
+    """
+
+    rows: int
+    batch: int
+    prompt: int
+    new: int
+    share: float = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A whole family.
+
+    Attributes:
+        row: length of a training row, in tokens; also the context that the files promise.
+        vocabulary_every: the vocabulary is made from every so-manyth document.
+        valid_share: part of each source's records that is held out.
+        limits: the most bytes that are read from a source; all of it where nothing is said. ``""`` holds for
+            every source.
+        compare: train the smaller models without distillation, too, for the card.
+    """
+
+    name: str
+    row: int
+    n_vocab: int
+    shapes: Mapping[str, Shape]
+    trainings: Mapping[str, Training]
+    sampling: Sampling
+    vocabulary_every: int = 4
+    valid_share: float = 0.01
+    valid_rows: int = 200
+    limits: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=lambda: SOURCE_WEIGHTS)
+    compare: bool = True
+
+    def __post_init__(self) -> None:
+        if set(self.shapes) != set(ROLES) or set(self.trainings) != set(ROLES):
+            raise SettingsError(f"the setting {self.name} does not describe {', '.join(ROLES)}")
+        if self.n_vocab > 1 << 14:
+            raise SettingsError(f"a vocabulary of {self.n_vocab} tokens", hint="16,384 is the most: two bits are flags")
+        for training in self.trainings.values():
+            if training.micro_tokens % self.row or training.micro_tokens % (self.sampling.prompt + self.sampling.new):
+                raise SettingsError(f"pieces of {training.micro_tokens} tokens hold no whole rows")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for the record."""
+        return {
+            **{name: value for name, value in vars(self).items() if isinstance(value, int | float | str)},
+            "shapes": {role: asdict(shape) for role, shape in self.shapes.items()},
+            "trainings": {role: asdict(training) for role, training in self.trainings.items()},
+            "sampling": asdict(self.sampling),
+            "limits": dict(self.limits),
+            "weights": dict(self.weights),
+        }
+
+
+def setting_of(name: str) -> Setting:
+    """The setting of a name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in SETTINGS:
+        raise SettingsError(f"there is no setting {name!r}", hint=f"known are {', '.join(SETTINGS)}")
+    return SETTINGS[name]
+
+
+def _shape(n_vocab: int, n_ctx: int, n_layers: int, n_embd: int, n_head: int, n_head_kv: int, n_ff: int) -> Shape:
+    return Shape(
+        n_layers=n_layers, n_embd=n_embd, n_head=n_head, n_head_kv=n_head_kv, n_ff=n_ff, n_vocab=n_vocab, n_ctx=n_ctx
+    )
+
+
+_SMALL = Setting(
+    # Minutes on two cores: shows that every part works. Its models babble.
+    name="small",
+    row=256,
+    n_vocab=1024,
+    shapes={
+        "target": _shape(1024, 256, 3, 128, 4, 2, 352),
+        "middle": _shape(1024, 256, 2, 64, 2, 1, 192),
+        "draft": _shape(1024, 256, 1, 32, 1, 1, 96),
+    },
+    trainings={
+        "target": Training(tokens=1 << 20, step_tokens=4096, micro_tokens=4096, learning_rate=6e-3, warmup=15),
+        "middle": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=8e-3, warmup=15),
+        "draft": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=1e-2, warmup=15),
+    },
+    sampling=Sampling(rows=1024, batch=256, prompt=64, new=64),
+    vocabulary_every=1,
+    valid_share=0.03,
+    valid_rows=40,
+    limits=MappingProxyType({"": 300_000}),
+)
+
+_CPU = Setting(
+    # About two hours on two cores, at some 200 GFLOP/s: a smaller target than one would like, because on so little
+    # arithmetic a larger one sees too few tokens.
+    name="cpu",
+    row=512,
+    n_vocab=8192,
+    shapes={
+        "target": _shape(8192, 1024, 8, 256, 4, 2, 704),
+        "middle": _shape(8192, 1024, 3, 128, 2, 1, 352),
+        "draft": _shape(8192, 1024, 1, 64, 1, 1, 192),
+    },
+    trainings={
+        "target": Training(
+            tokens=20 << 20, step_tokens=16384, micro_tokens=8192, learning_rate=4e-3, budget_s=4500
+        ),
+        "middle": Training(tokens=8 << 20, step_tokens=16384, micro_tokens=8192, learning_rate=6e-3, budget_s=1000),
+        "draft": Training(tokens=8 << 20, step_tokens=16384, micro_tokens=8192, learning_rate=8e-3, budget_s=700),
+    },
+    sampling=Sampling(rows=6144, batch=256, prompt=128, new=128),
+    compare=False,
+)
+
+_GPU = Setting(
+    # About 23 minutes of one H200-class accelerator; README.md has the arithmetic.
+    name="gpu",
+    row=2048,
+    n_vocab=8192,
+    shapes={
+        "target": _shape(8192, 2048, 12, 640, 10, 2, 1728),
+        "middle": _shape(8192, 2048, 5, 320, 5, 1, 864),
+        "draft": _shape(8192, 2048, 2, 128, 4, 1, 352),
+    },
+    trainings={
+        "target": Training(
+            tokens=3000 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=2e-3, weight_decay=0.5,
+            dropout=0.1, budget_s=660,
+        ),
+        "middle": Training(
+            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=3e-3, budget_s=190
+        ),
+        "draft": Training(
+            tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=4e-3, budget_s=120
+        ),
+    },
+    sampling=Sampling(rows=10 * 4096, batch=4096, prompt=128, new=384),
+)  # fmt: skip
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType({setting.name: setting for setting in (_SMALL, _CPU, _GPU)})
+"""Every setting by its name."""
