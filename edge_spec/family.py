@@ -24,6 +24,8 @@ from edge_spec.role_settings import llama_settings, onnx_settings
 
 __all__ = ["OpenFamily"]
 
+_LESS = "raise --memory, or use a smaller --ctx or another --speculation"
+
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters trying out a model takes no time worth a word."""
 
@@ -121,10 +123,11 @@ class OpenFamily:
         settings = llama_settings(role, file, self._settings, trees=trees)
         footprint = self._footprints.get(role)
         if footprint is None:
-            footprint = (
-                onnx_footprint(file, onnx_settings(role, settings)) if engine == "onnx" else llama_footprint(file, settings)
-            )
-        self.ledger.claim_all(role, footprint.lines(), hint="raise --memory, or use a smaller --ctx or another --speculation")
+            if engine == "onnx":
+                footprint = onnx_footprint(file, onnx_settings(role, settings))
+            else:
+                footprint = llama_footprint(file, settings)
+        self.ledger.claim_all(role, footprint.lines(), hint=_LESS)
         before = usage().resident_bytes
         opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
         self.ledger.note_growth(role, usage().resident_bytes - before)

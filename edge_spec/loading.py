@@ -116,7 +116,8 @@ def plan(
     """
     ignored = ("cache_dir", "on_wait", "verbose")
     arguments = {name: value for name, value in arguments.items() if name not in ignored}
-    names = ("draft", "middle", "speculation", "engine", "draft_engine", "middle_engine", "draft_limit", "policy", "n_ctx")
+    engines = ("engine", "draft_engine", "middle_engine")
+    names = ("draft", "middle", "speculation", *engines, "draft_limit", "policy", "n_ctx")
     known = {name: arguments.pop(name) for name in names if name in arguments}
     request = _request(model, **known, llama=arguments)
     request.load_libraries()

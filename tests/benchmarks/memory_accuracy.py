@@ -18,6 +18,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,6 @@ def model_path(folder: Path, name: str, kind: str) -> Path:
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
     """Plan, put the limit in place, load, fill, write; returns what was planned and what it took, by phase."""
-    import edge_spec.generation
     import edge_spec.loading as loading
     from edge_spec.backends.llama.library import library
     from edge_spec.budget import budget_of
@@ -147,10 +147,8 @@ def _peak_resident_bytes() -> int | None:
 
 
 def _forget_peak() -> None:
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
-    except OSError:
-        pass
 
 
 _LIMITS, _HIGHEST = ("memory.limit_in_bytes", "memory.max"), ("memory.max_usage_in_bytes", "memory.peak")
