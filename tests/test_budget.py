@@ -223,7 +223,7 @@ def test_the_peak_is_the_most_of_every_moment(candidate: Candidate) -> None:
 # --- planning for real files
 
 
-@pytest.mark.parametrize("budget", [70, 80, 90, 95, 100, 110, 400])
+@pytest.mark.parametrize("budget", [70, 88, 94, 98, 106, 400])
 def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> None:
     try:
         found = plan(memory=budget * MIB, held_bytes=HELD)
@@ -254,7 +254,7 @@ FIXED = ({"n_ctx": 1024}, {"kv_k": "f16"}, {"kv_v": "q8_0"}, {"repack": False}, 
 
 @pytest.mark.parametrize("fixed", FIXED, ids=str)
 def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
-    for budget in (80, 90, 100):
+    for budget in (92, 100):
         try:
             found = plan(memory=budget * MIB, held_bytes=HELD, **fixed)
         except BudgetExceeded:
@@ -262,12 +262,12 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
         settings = found.chosen.configuration.settings
         assert {name: getattr(settings, name) for name in fixed} == fixed
     with pytest.raises(BudgetExceeded, match="as asked for"):
-        plan(memory="90MiB", held_bytes=HELD, n_ctx=200_000)
+        plan(memory="120MiB", held_bytes=HELD, n_ctx=200_000)
 
 
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
-        plan(memory="88MiB", held_bytes=HELD, speculation="hierarchy")
+        plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")
     assert "speculation" in caught.value.hint
 
 

@@ -43,8 +43,8 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "f16"}
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 4096, "kv_v": "q8_0"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
     yield {"model": "llama-0.1b", "kind": "Q4_K", "n_ctx": 1024, "repack": False}
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "prefill_chunk": 128, "max_rows": 8}
@@ -257,7 +257,8 @@ def named(asked: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path("benchmark-models"))
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="plans with this in their name")
+    parser.add_argument("--first", type=int, default=0, help="leave out so many plans")
     parser.add_argument("--tokens", type=int, help="tokens that each session writes")
     parser.add_argument("--limit", action="store_true", help="put the hard limit in place; it makes sizes smaller")
     parser.add_argument("--json", type=Path)
@@ -268,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(session(json.loads(values.session), values.group)))
         return 0
     rows: list[tuple[str, dict[str, Any]]] = []
-    for asked in grid():
+    for asked in list(grid())[values.first :]:
         if values.only not in named(asked):
             continue
         if values.tokens:
