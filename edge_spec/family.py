@@ -17,7 +17,8 @@ from edge_spec.backends.llama import (
 )
 from edge_spec.backends.onnx import onnx_footprint, open_onnx
 from edge_spec.backends.probe import ProbeResult
-from edge_spec.memory import Footprint, Ledger, usage
+from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.transcribe import transcribe
 from edge_spec.role_settings import llama_settings, onnx_settings
@@ -129,7 +130,13 @@ class OpenFamily:
                 footprint = llama_footprint(file, settings)
         self.ledger.claim_all(role, footprint.lines(), hint=_LESS)
         before = usage().resident_bytes
-        opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        try:
+            opened = self._open_onnx(role, settings) if engine == "onnx" else self._open_llama(role, settings)
+        except (UnsupportedModel, BackendError, MemoryError):
+            # The library does not say that memory was the reason; what is left does.
+            what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
+            require(what, footprint.held_bytes, probe(), hint=_LESS)
+            raise
         self.ledger.note_growth(role, usage().resident_bytes - before)
         self._models.append(opened[0])
         return opened
