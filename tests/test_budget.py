@@ -179,7 +179,7 @@ def test_a_budget_is_never_more_than_is_free() -> None:
 
 FOOTPRINTS = st.builds(
     Footprint, mapped_bytes=st.integers(0, 50 * MIB), repacked_bytes=st.integers(0, 50 * MIB),
-    kv_cache_bytes=st.integers(0, 50 * MIB), compute_bytes=st.integers(0, 9 * MIB), loading_bytes=st.integers(0, 60 * MIB),
+    kv_cache_bytes=st.integers(0, 50 * MIB), compute_bytes=st.integers(0, 9 * MIB), reading_bytes=st.integers(0, 30 * MIB), loading_bytes=st.integers(0, 60 * MIB),
 )  # fmt: skip
 CANDIDATES = st.builds(
     Candidate,
@@ -216,6 +216,7 @@ def test_the_peak_is_the_most_of_every_moment(candidate: Candidate) -> None:
         moments.append(held + part.weight_bytes + part.vocabulary_bytes + part.loading_bytes)
         held += sum(part.lines().values())
         moments.append(held)
+    moments.append(held + max(part.reading_bytes for part in candidate.parts.values()))
     assert candidate.peak_bytes == max(moments)
     assert candidate.held_bytes == held
 
