@@ -58,7 +58,7 @@ def model_options(command: Command) -> Command:
         click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
         click.option("--no-repack", is_flag=True, help="Leave weights mapped from disk: less memory, slower."),
         click.option(
-            "--memory", metavar="SIZE", help="All that this process may hold, such as 2GiB. [default: 80% of what is free]"
+            "--memory", metavar="SIZE", help="All that may be held, such as 2GiB. [default: 80% of what is free]"
         ),
         click.option("-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
     )):  # fmt: skip

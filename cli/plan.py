@@ -82,7 +82,7 @@ def _print(found: Plan) -> None:
     rows = [("process", "interpreter and libraries", chosen.base_bytes)]
     rows += [(role, name, n_bytes) for role, part in chosen.parts.items() for name, n_bytes in part.lines().items()]
     if chosen.peak_bytes > chosen.held_bytes:
-        rows.append(("", "while loading", chosen.peak_bytes - chosen.held_bytes))
+        rows.append(("", "while loading or reading", chosen.peak_bytes - chosen.held_bytes))
     rows.append(("", "reserve", reserve_bytes(chosen.peak_bytes)))
     for who, what, n_bytes in rows:
         table.add_row(_bar(n_bytes, found.budget_bytes), who, what, format_size(n_bytes))

@@ -65,4 +65,6 @@ def ledger_of(plan: Plan) -> Ledger:
     """Books for a plan: its budget, its reserve, and what the process holds without models."""
     ledger = Ledger(plan.budget_bytes, reserve=reserve_bytes(plan.chosen.peak_bytes))
     ledger.claim("process", "interpreter and libraries", plan.chosen.base_bytes)
+    if plan.chosen.reading_bytes:
+        ledger.claim("process", "while a prompt is read", plan.chosen.reading_bytes)
     return ledger

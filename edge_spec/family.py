@@ -18,8 +18,9 @@ from edge_spec.backends.llama import (
 )
 from edge_spec.backends.onnx import onnx_footprint, open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.json_tokenizer import JsonTokenizer
-from edge_spec.memory import Footprint, Ledger, usage
+from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER
 from edge_spec.role_settings import llama_settings, onnx_settings
@@ -27,6 +28,8 @@ from edge_spec.text_model import Tokenizer
 from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["OpenFamily"]
+
+_LESS = "raise --memory, or use a smaller --ctx or another --speculation"
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters trying out a model takes no time worth a word."""
@@ -145,9 +148,16 @@ class OpenFamily:
         footprint = self._footprints.pop(role, None)
         if footprint is None and on_onnx:
             footprint = onnx_footprint(file, onnx_settings(role, file, asked, trees=trees))
-        self.ledger.claim_all(role, (footprint or llama_footprint(file, settings)).lines(), hint=_LESS)
+        footprint = footprint or llama_footprint(file, settings)
+        self.ledger.claim_all(role, footprint.lines(), hint=_LESS)
         before = usage().resident_bytes
-        opened = self._open_onnx(role, asked, trees=trees) if on_onnx else self._open_llama(role, settings)
+        try:
+            opened = self._open_onnx(role, asked, trees=trees) if on_onnx else self._open_llama(role, settings)
+        except (UnsupportedModel, BackendError, MemoryError):
+            # The library does not say that memory was the reason; what is left does.
+            what = f"{file.path.name} with a context of {settings.n_ctx} tokens"
+            require(what, footprint.held_bytes, probe(), hint=_LESS)
+            raise
         self.ledger.note_growth(role, usage().resident_bytes - before)
         self._models[role] = opened[0]
         return opened

@@ -25,7 +25,7 @@ _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 _KV_TYPES = (("auto", "f16"), ("q8_0", "q8_0"))
 _LAST_KV_TYPES = ("q4_0", "q4_0")
 
-_PROCESS_BYTES = {"llama": 2 << 20, "onnx": 2 << 20}
+_PROCESS_BYTES = {"llama": 6 << 20, "onnx": 2 << 20}
 """What an engine's libraries and the interpreter grow by while it runs, beside its models."""
 
 

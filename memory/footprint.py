@@ -20,6 +20,7 @@ class Footprint:
         kv_cache_bytes: keys and values, for the whole context.
         compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
         logits_bytes: rows of logits.
+        reading_bytes: needed while a chunk of a prompt is read and given back after it; models read by turns.
         loading_bytes: needed while weights are loaded and given back then.
     """
 
@@ -30,6 +31,7 @@ class Footprint:
     kv_cache_bytes: int = 0
     compute_bytes: int = 0
     logits_bytes: int = 0
+    reading_bytes: int = 0
     loading_bytes: int = 0
 
     def __post_init__(self) -> None:

@@ -135,26 +135,25 @@ def _caches(readings: HardwareReadings) -> dict[str, int]:
         name = f"L{level.strip()[:1]}" + ("d" if (kind or "").strip() == "Data" else "")
         sizes[name] = int(n_bytes[1]) << {"": 0, "K": 10, "M": 20}[n_bytes[2]]
     for name, key in (("L1d", "hw.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize"), ("L3", "hw.l3cachesize")):
-        value = readings.sysctl(key)
-        if value is not None and value.isdigit() and int(value):
-            sizes.setdefault(name, int(value))
+        value = _whole(readings.sysctl(key))
+        if value:
+            sizes.setdefault(name, value)
     return sizes
 
 
 def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
-    fast, slow = (readings.sysctl(f"hw.perflevel{level}.physicalcpu") for level in (0, 1))
-    if fast is not None and slow is not None and fast.isdigit() and slow.isdigit():
-        return int(fast), int(slow)
+    fast, slow = (_whole(readings.sysctl(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
+    if fast is not None and slow is not None:
+        return fast, slow
     lists = [readings.text(f"/sys/devices/{kind}/cpus") for kind in ("cpu_core", "cpu_atom")]  # Intel's hybrids
     if all(lists):
-        performance, efficiency = (_count(text or "") for text in lists)
-        return performance, efficiency
+        return _count(lists[0] or ""), _count(lists[1] or "")
     capacities: list[int] = []  # Arm's big and little ones, relative to the largest
     for cpu in range(1024):
-        text = readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity")
-        if text is None or not text.strip().isdigit():
+        capacity = _whole(readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
+        if capacity is None:
             break
-        capacities.append(int(text))
+        capacities.append(capacity)
     if len(set(capacities)) > 1:
         most = max(capacities)
         return sum(c == most for c in capacities), sum(c < most for c in capacities)
@@ -166,6 +165,12 @@ def _count(text: str) -> int:
     total = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            total += int(last or first) - int(first) + 1
+        start, end = _whole(first), _whole(last or first)
+        if start is not None and end is not None:
+            total += max(0, end - start + 1)
     return total
+
+
+def _whole(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

@@ -47,13 +47,18 @@ class Candidate:
         return self.base_bytes + sum(part.held_bytes for part in self.parts.values())
 
     @property
+    def reading_bytes(self) -> int:
+        """What is needed beside while a prompt is read, by one model after the other."""
+        return max((part.reading_bytes for part in self.parts.values()), default=0)
+
+    @property
     def peak_bytes(self) -> int:
         """The most that is held at any time: while it runs, or while one of its models is loaded."""
         held = most = self.base_bytes
         for part in self.parts.values():
             most = max(most, held + part.loading_peak_bytes)
             held += part.held_bytes
-        return max(most, held)
+        return max(most, held + self.reading_bytes)
 
     @property
     def needed_bytes(self) -> int:
@@ -92,8 +97,8 @@ def choose(
 
     Args:
         levels: candidates in groups. Those of a group differ in speed and memory, and in the text at most by
-            rounding; every group changes more of what was wished for than the one before and is only looked at if nothing in those
-            fits.
+            rounding; every group changes more of what was wished for than the one before and is only looked at if
+            nothing in those fits.
         thresholds: the least budget by what it makes possible, for the plan and for the error.
         what: is to be run, as the beginning of a sentence.
 

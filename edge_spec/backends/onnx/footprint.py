@@ -50,7 +50,8 @@ def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
         # ONNX Runtime's own operators pack weights into memory of their own.
         repacked_bytes=0 if mapped else held,
         kv_cache_bytes=cache + turns,
-        compute_bytes=activations + bias + _SESSION_BYTES,
+        compute_bytes=bias + _SESSION_BYTES,
+        reading_bytes=activations,
         logits_bytes=4 * settings.max_rows * file.n_vocab,
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored.values(), default=0) - held),

@@ -107,6 +107,7 @@ class OnnxModel:
             self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
             if n > self._settings.max_rows:
+                # What the runtime gave back the C library keeps, in pieces, more with every chunk.
                 trim_heap()
 
     def decode(self, tree: Tree) -> Logits:
