@@ -40,6 +40,9 @@ class Context(Protocol):
     def make_room(self, speculator: Speculator) -> bool:
         """The context is full; take something out of it. False if nothing can go: the reply then ends."""
 
+    def shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        """Leave at most what a context of ``n_ctx`` tokens can hold and go on with; False if that cannot be."""
+
 
 class Alone:
     """The context of a reply that stands alone."""
@@ -54,6 +57,10 @@ class Alone:
         """The prompt stays whole."""
         return False
 
+    def shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        """It fits or it does not."""
+        return len(speculator.text) < n_ctx
+
 
 class Generation(Iterator[str]):
     """Writes a reply piece by piece, as far as it is asked to: iterate over it, or call ``read``.
@@ -62,12 +69,15 @@ class Generation(Iterator[str]):
         written: tokens of the reply that have been written before; it goes on after them.
         drawn: what ``drawn`` said after them.
         context: how the text gets into the models' context and what happens when that is full.
+        before_round: asked before every round whether the memory allows to go on.
 
     Attributes:
         prompt: token ids of the prompt.
         token_ids: token ids written so far, the end token included.
         finish_reason: ``None`` while it goes on, then ``eos`` (the model ended it), ``stop`` (a stop string),
-            ``length`` (``max_tokens``), ``context`` (no room), ``cancelled`` or ``error``.
+            ``length`` (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``cancelled`` or ``error``.
+        context: see above.
+        notices: sentences that the reader should see, such as what has been forgotten.
         statistics: what speculation did.
 
     Raises:
@@ -87,6 +97,7 @@ class Generation(Iterator[str]):
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
+        before_round: Callable[[Generation], bool] = lambda reply: True,
         grammar: Grammar | None = None,
         breakers: Breakers | None = None,
     ) -> None:
@@ -110,7 +121,9 @@ class Generation(Iterator[str]):
         self._speculator = speculator
         self._policy = policy
         self._vocabulary = vocabulary
-        self._context = context or Alone()
+        self.context = context or Alone()
+        self.notices: list[str] = []
+        self._before_round = before_round
         # Even where the context makes room, a reply that forgets its question does not go on for ever.
         self._most = len(written) + (max_tokens or n_ctx)
         self._stream = TextStream(stop)
@@ -128,6 +141,10 @@ class Generation(Iterator[str]):
     def text(self) -> str:
         """What has been handed out so far."""
         return "".join(self._written)
+
+    def notice(self, sentence: str) -> None:
+        """Tell the reader something."""
+        self.notices.append(sentence)
 
     @property
     def drawn(self) -> dict[str, float]:
@@ -198,14 +215,17 @@ class Generation(Iterator[str]):
         if self._cancelled.is_set():
             raise Cancelled
         text = (*self.prompt, *self.token_ids)
-        self._context.begin(self._speculator, text, self._sampler)
+        self.context.begin(self._speculator, text, self._sampler)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
         """One step of the loop: ask the policy, speculate, learn."""
         start = perf_counter()
         speculator = self._speculator
-        if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator):
+        if not self._before_round(self):
+            self._end("memory")
+            return
+        if len(speculator.text) >= speculator.model.n_ctx and not self.context.make_room(speculator):
             self._end("context")
             return
         limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)

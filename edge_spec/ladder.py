@@ -27,7 +27,7 @@ class Rung:
 
     name: str
     down: Callable[[], bool]
-    up: Callable[[], None] | None
+    up: Callable[[], object] | None
     n_bytes: Callable[[], int] = lambda: 0
     lossless: bool = True
 

@@ -13,16 +13,22 @@ from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.family import OpenFamily
 from edge_spec.memory import Plan, parse_size, usage
+from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.models import resolve_family
 from edge_spec.planning import note_of
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
+from edge_spec.relief import Relief
 from edge_spec.request import StrPath, given_roles, request_of
+from edge_spec.shelf import Shelf
 from edge_spec.speculation import MODES, Mode
 from edge_spec.speculator import Speculator
 from edge_spec.text_model import TextModel
 from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["load", "plan", "possible_modes"]
+
+_SHELF_BYTES = 256 << 20
+"""What conversations that wait may keep in memory, if the budget allows."""
 
 
 def load(
@@ -41,6 +47,7 @@ def load(
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    watch: PressureWatch | None = None,
     verbose: bool = False,
     **llama: Any,
 ) -> TextModel:
@@ -67,6 +74,7 @@ def load(
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
         on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
+        watch: tells when memory gets scarce while it runs; looks at this computer by default.
         verbose: let llama.cpp's log through to standard error.
         **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
 
@@ -93,7 +101,7 @@ def load(
     )  # fmt: skip
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes)
+        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes, watch)
     except BaseException:
         opened.close()
         raise
@@ -127,7 +135,7 @@ def plan(
     return request.settled(Transcriptions(_cache_dir(cache_dir), only_look=True), budget).plan(budget)
 
 
-_NOT_PLANNED = ("on_wait", "on_progress", "verbose")
+_NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
 def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle: StrPath | None = None) -> list[str]:
@@ -138,8 +146,9 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle
 
 
 def _assemble(
-    opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str]
-) -> TextModel:
+    opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
+    watch: PressureWatch | None,
+) -> TextModel:  # fmt: skip
     target, probed = opened.target(trees=mode.target_trees)
     if not target.traits.can_rollback and mode.name != "off":
         notes.append("speculation is off: this model's cache cannot be rolled back")
@@ -158,6 +167,7 @@ def _assemble(
         return AdaptivePolicy(most=most, seconds=probed.seconds) if mode.adapts else FixedPolicy(most)
 
     first = policy or (new_policy() if mode.adapts else None)
+    shelf = Shelf(_SHELF_BYTES, opened.ledger)
     return TextModel(
         speculator,
         # What an adaptive policy has learned about this device holds for the next reply as well.
@@ -169,6 +179,8 @@ def _assemble(
         notes=notes,
         grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         ledger=opened.ledger,
+        shelf=shelf,
+        relief=Relief(speculator, opened, mode, shelf, watch or system_watch()),
         on_close=opened.close,
     )
 

@@ -221,8 +221,16 @@ class Speculator:
         del self.text[first:last]
         if self._sampler is not None:
             self._sampler.forget(last - first)
-            self.drafter.begin(self.text, self._sampler)
+            self.drafter.begin(self.text, self._sampler.view())
         self.model.prefill(self.text[self.model.n_past : -1])
+
+    def change_drafter(self, drafter: Drafter | None) -> None:
+        """Close the drafter and go on with another one; with None plainly, until there is one."""
+        self.drafter.close()
+        self.drafter = drafter or NoDrafter()
+        self._drafts = drafter is not None
+        if self._sampler is not None:
+            self.drafter.begin(self.text, self._sampler.view())
 
     def save(self) -> dict[str, bytes]:
         """What target and drafter have in their caches, by model; to be saved together with ``text``."""

@@ -26,6 +26,7 @@ from edge_spec.turns import Turns, TurnTaking
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
+    from edge_spec.relief import Relief
 
 __all__ = ["Messages", "TextModel", "Tokenizer"]
 
@@ -34,6 +35,10 @@ Messages = Sequence[Mapping[str, str]]
 
 
 Reply = TypeVar("Reply", bound=TurnTaking)
+
+
+_SHELF_BYTES = 256 << 20
+"""What conversations that wait may keep in memory."""
 
 
 class Tokenizer(Vocabulary, Protocol):
@@ -83,7 +88,8 @@ class TextModel:
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
-        shelf_bytes: int = 256 << 20,
+        shelf: Shelf | None = None,
+        relief: Relief | None = None,
         grammars: Callable[[str], Grammar] | None = None,
         ledger: Ledger | None = None,
         on_close: Callable[[], None] = lambda: None,
@@ -99,7 +105,8 @@ class TextModel:
         self._grammars = lru_cache(4)(grammars) if grammars is not None else None
         self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
-        self._shelf = Shelf(shelf_bytes)
+        self._shelf = shelf or Shelf(_SHELF_BYTES, self.ledger)
+        self._relief = relief
         self.turns = Turns(speculator, self._shelf)
 
     @property
@@ -121,6 +128,11 @@ class TextModel:
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
         return self._speculator.model.traits.identity
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """What is given up now because memory is scarce, in order; see ``Relief``."""
+        return self._relief.ladder.given_up if self._relief is not None else ()
 
     @property
     def held_bytes(self) -> int:
@@ -271,13 +283,14 @@ class TextModel:
         return kind(
             self.turns,
             self._speculator,
-            self._new_policy(),
+            self._new_policy() if self._relief is None else self._relief.policy(self._new_policy()),
             self._tokenizer,
             tokens,
             settings,
             stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
             grammar=self.grammar_of(grammar, json_schema),
             breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
+            before_round=self._relief.before_round if self._relief is not None else lambda reply: True,
             **more,
         )
 

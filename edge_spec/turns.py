@@ -96,9 +96,23 @@ class Turns:
         return False
 
     def caches_of(self, holder: Holder) -> Caches | None:
-        """What the models have in their caches of a conversation; None if nothing."""
+        """What is kept of a conversation, in the models' caches or on the shelf; None if nothing. It stays there."""
         with self.between():
-            return self._caches() if self._holder is holder else None
+            if self._holder is holder:
+                return self._caches()
+            caches = self._shelf.take(holder)
+            if caches is not None:
+                self._shelf.lay(holder, caches)
+            return caches
+
+    def lay(self, holder: Holder, caches: Caches) -> None:
+        """Lay a conversation aside that has not been here yet."""
+        with self.between():
+            self._shelf.lay(holder, caches)
+
+    def take(self, holder: Holder) -> Caches | None:
+        """In one's turn: what the shelf has of a conversation, and has no longer then."""
+        return self._shelf.take(holder)
 
     def bring_back(self, caches: Caches) -> bool:
         """In one's turn: fill the caches again; False if the models do not take it, and are empty now."""
@@ -109,9 +123,10 @@ class Turns:
         return True
 
     def release(self, holder: Holder) -> None:
-        """A conversation has ended: its caches need not be laid aside."""
+        """A conversation has ended, or goes on with another text: nothing need be kept of it."""
         if self._holder is holder:
             self._holder = None
+        self._shelf.take(holder)
 
     def _caches(self) -> Caches:
         return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))

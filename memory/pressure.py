@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-__all__ = ["PressureWatch", "Squeeze", "memory_stall"]
+from edge_spec.memory.device import Readings, probe
+
+__all__ = ["PressureWatch", "Squeeze", "memory_stall", "system_watch"]
 
 _STALLED_PERCENT = 10.0
 """Of ten seconds, in which some program waited for memory: from here on the system is thrashing."""
@@ -67,6 +69,18 @@ class PressureWatch:
         """Whether so much can be taken without memory becoming scarce soon: as much again stays free."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT / 10
         return not stalled and seen.available_bytes >= 2 * self.low_bytes + n_bytes
+
+
+def system_watch() -> PressureWatch:
+    """A watch on this computer: its memory and the control groups that the process is in."""
+    # A limit on address space bounds what can be asked for, and says nothing of what others need.
+    readings = Readings(address_space=lambda: None)
+    low = min(max(probe(readings).total_bytes // 64, 8 << 20), 256 << 20)
+
+    def look() -> Squeeze:
+        return Squeeze(available_bytes=probe(readings).available_bytes, stalled_percent=memory_stall())
+
+    return PressureWatch(look, low_bytes=low)
 
 
 def memory_stall(root: Path = Path("/")) -> float | None:

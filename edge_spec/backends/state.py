@@ -7,10 +7,11 @@ from hashlib import blake2b
 
 from edge_spec.errors import StateError
 
-__all__ = ["pack_state", "unpack_state"]
+__all__ = ["pack_state", "restated", "unpack_state"]
 
 _ENVELOPE = struct.Struct("<8s32sQ16s")
 _MAGIC = b"edgekv01"
+_HINT = "read the text again instead"
 
 
 def pack_state(body: bytes, *, n_past: int, profile: str) -> bytes:
@@ -31,14 +32,28 @@ def unpack_state(state: bytes, *, profile: str) -> tuple[bytes, int]:
     Raises:
         StateError: damaged, or saved under another numerics profile.
     """
-    hint = "read the text again instead"
+    body, n_past, saved = _opened(state)
+    if saved != profile:
+        raise StateError(f"the saved state belongs to the numerics profile {saved}, this is {profile}", hint=_HINT)
+    return body, n_past
+
+
+def restated(state: bytes, *, profile: str) -> bytes:
+    """The same state under another profile; for whoever knows that its cells mean the same there.
+
+    Raises:
+        StateError: damaged.
+    """
+    body, n_past, _ = _opened(state)
+    return pack_state(body, n_past=n_past, profile=profile)
+
+
+def _opened(state: bytes) -> tuple[bytes, int, str]:
+    """Body, number of tokens and profile."""
     if len(state) < _ENVELOPE.size:
-        raise StateError("the saved state is damaged", hint=hint)
+        raise StateError("the saved state is damaged", hint=_HINT)
     magic, name, n_past, digest = _ENVELOPE.unpack_from(state)
     body = state[_ENVELOPE.size :]
     if magic != _MAGIC or _checksum(name, n_past, body) != digest:
-        raise StateError("the saved state is damaged", hint=hint)
-    saved = name.rstrip(b"\0").decode("utf-8", "replace")
-    if saved != profile:
-        raise StateError(f"the saved state belongs to the numerics profile {saved}, this is {profile}", hint=hint)
-    return body, n_past
+        raise StateError("the saved state is damaged", hint=_HINT)
+    return body, n_past, name.rstrip(b"\0").decode("utf-8", "replace")

@@ -16,7 +16,6 @@ class ChatReply(TurnTaking):
     """A ``Generation`` whose text becomes a message of its conversation, however it ends.
 
     Attributes:
-        notices: sentences that the reader should see: what has been forgotten, what had to be read again.
         is_taken_down: it has ended, and the conversation holds it.
 
     Args:
@@ -29,12 +28,13 @@ class ChatReply(TurnTaking):
         *args: Any,
         holder: Holder,
         on_end: Callable[[ChatReply], None],
+        on_notice: Callable[[str], object],
         opening: str = "",
         **more: Any,
     ) -> None:
         # Until it is whole, there is nothing to take down.
         self.is_taken_down = True
-        self.notices: list[str] = []
+        self._on_notice = on_notice
         self._on_end = on_end
         self._opening = opening
         super().__init__(turns, *args, **more)
@@ -52,6 +52,10 @@ class ChatReply(TurnTaking):
         for piece in self:
             yield from thinking.push(piece)
         yield from thinking.finish()
+
+    def notice(self, sentence: str) -> None:
+        super().notice(sentence)
+        self._on_notice(sentence)
 
     def _take_down(self) -> None:
         if not self.is_taken_down:

@@ -204,7 +204,6 @@ class ChatSession:
         reply = self._writing() if self._writing is not None else None
         if reply is not None:
             reply.close()
-        self.caches = None
         self._model.turns.release(self)
 
     def save(self, path: StrPath, *, caches: bool = True) -> None:
@@ -220,7 +219,7 @@ class ChatSession:
 
         with self._lock:
             self._require_idle()
-            held = (self.caches or self._model.turns.caches_of(self)) if caches else None
+            held = self._model.turns.caches_of(self) if caches else None
             save(path, self.to_json(), self._model.profile, held)
 
     @classmethod
@@ -250,7 +249,9 @@ class ChatSession:
         """
         with self._lock:
             self._told = self._told.located(values, self._model.known_tokens(values["tokens"]))
-            self.caches, self._was_read = caches, caches is not None
+            self._was_read = caches is not None
+        if caches is not None:
+            self._model.turns.lay(self, caches)
 
     # What follows is between the session and its replies.
 
@@ -262,7 +263,8 @@ class ChatSession:
             )
 
     def _forget_caches(self) -> None:
-        self.caches, self._was_read = None, False
+        self._model.turns.release(self)
+        self._was_read = False
 
     def _ask(self, told: Conversation, text: str, options: Mapping[str, Any]) -> ChatReply:
         question = Message(role="user", content=text)
@@ -295,6 +297,7 @@ class ChatSession:
             context=WindowContext(window, owned=self._take_models, on_forget=self._on_forget),
             holder=self,
             on_end=record,
+            on_notice=lambda sentence: self.on_notice(sentence),
             opening=self._scribe.opening(told.tokens),
         )
         self._told = told
@@ -304,7 +307,7 @@ class ChatSession:
     def _take_models(self) -> bool:
         """Called by a reply that has its turn: whether the models have this conversation in their caches."""
         reply = self._writing() if self._writing is not None else None
-        caches, self.caches = self.caches, None
+        caches = self._model.turns.take(self)
         owned = reply is not None and reply.owns_caches
         owned = owned or (caches is not None and self._model.turns.bring_back(caches))
         if self._was_read and not owned:
@@ -318,8 +321,9 @@ class ChatSession:
     def _notice(self, sentence: str) -> None:
         reply = self._writing() if self._writing is not None else None
         if reply is not None:
-            reply.notices.append(sentence)
-        self.on_notice(sentence)
+            reply.notice(sentence)
+        else:
+            self.on_notice(sentence)
 
 
 def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""What a family of models gives up for want of memory, step by step."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from edge_spec.backends.base import LanguageModel
+from edge_spec.backends.state import restated
+from edge_spec.drafters.base import Drafter
+from edge_spec.drafters.ngram import NgramDrafter
+from edge_spec.errors import EdgeSpecError, StateError
+from edge_spec.family import OpenFamily
+from edge_spec.generation import Generation
+from edge_spec.ladder import Ladder, Rung
+from edge_spec.memory.pressure import PressureWatch
+from edge_spec.policy import Policy
+from edge_spec.shelf import Shelf
+from edge_spec.speculation import MODES, Mode
+from edge_spec.speculator import Speculator
+
+__all__ = ["Relief"]
+
+_SHORT = 2
+_LEAST_N_CTX = 256
+
+
+class Relief:
+    """Looks at memory between two rounds of a reply, and makes do with less where it has to.
+
+    Speed goes first: long drafts, the intermediate model, the drafter; the text is the same without them. Then, with
+    a notice, half of the context, and half again. In the end the reply stops where it is.
+
+    Args:
+        family: opens and frees the models.
+        mode: how drafts are made when there is memory.
+        shelf: conversations that wait, which can wait on the disk.
+        watch: looks at the system.
+    """
+
+    def __init__(
+        self, speculator: Speculator, family: OpenFamily, mode: Mode, shelf: Shelf, watch: PressureWatch
+    ) -> None:
+        self._speculator = speculator
+        self._family = family
+        self._mode = mode
+        self._shelf = shelf
+        self._reply: Generation | None = None
+        self._exhausted = False
+        self.most_drafted: int | None = None
+        self.steps: list[str] = []
+        self.ladder = Ladder(self._rungs(), watch, on_step=self._note)
+
+    def before_round(self, reply: Generation) -> bool:
+        """Called before every round of a reply: whether it can go on."""
+        self._reply = reply
+        try:
+            self.ladder.check()
+        finally:
+            self._reply = None
+        stopped, self._exhausted = self._exhausted, False
+        return not stopped
+
+    def policy(self, policy: Policy) -> Policy:
+        """A policy that drafts no further than the memory allows."""
+        return _Bounded(policy, self)
+
+    def _rungs(self) -> list[Rung]:
+        mode, bytes_of = self._mode, self._bytes_of
+        rungs = []
+        if mode.limit:
+            rungs.append(Rung(name="drafts are kept short, and waiting conversations lie on the disk",
+                              down=self._keep_short, up=self._draft_on))  # fmt: skip
+        if "middle" in mode.needs:
+            size = bytes_of("middle")
+            down = self._drop(("middle", "draft"), lambda: MODES["sequence"].build(self._family))
+            up = self._drop(("draft",), lambda: mode.build(self._family))
+            rungs.append(Rung(name="the intermediate model is dropped", down=down, up=up, n_bytes=lambda: size))
+        if "draft" in mode.needs:
+            size_of_draft = bytes_of("draft")
+            below = MODES["sequence"] if "middle" in mode.needs else mode
+            down = self._drop(("middle", "draft"), NgramDrafter)
+            up = self._drop((), lambda: below.build(self._family))
+            rungs.append(Rung(name="the drafter is dropped", down=down, up=up, n_bytes=lambda: size_of_draft))
+        for _ in range(2):
+            rungs.append(Rung(name="half of the context is dropped, from here on words may differ from those without "
+                              "this step", down=self._halve, up=None, lossless=False))  # fmt: skip
+        rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False))
+        return rungs
+
+    def _bytes_of(self, role: str) -> int:
+        return sum(line.predicted_bytes for line in self._family.ledger if line.owner == role)
+
+    def _note(self, sentence: str, lossless: bool) -> None:
+        self.steps.append(sentence)
+        if not lossless and self._reply is not None:
+            self._reply.notice(sentence)
+
+    def _keep_short(self) -> bool:
+        self.most_drafted = _SHORT
+        self._shelf.spill()
+        return True
+
+    def _draft_on(self) -> None:
+        self.most_drafted = None
+
+    def _drop(self, roles: tuple[str, ...], build: Callable[[], Drafter]) -> Callable[[], bool]:
+        """Free the drafter and the models of ``roles``, then go on with another drafter."""
+
+        def change() -> bool:
+            self._speculator.change_drafter(None)
+            for role in roles:
+                self._family.release(role)
+            drafter: Drafter | None = None
+            # Where there is no room for it after all, tables do.
+            with suppress(EdgeSpecError, MemoryError):
+                drafter = build()
+            self._speculator.change_drafter(drafter or NgramDrafter())
+            return True
+
+        return change
+
+    def _halve(self) -> bool:
+        speculator, reply = self._speculator, self._reply
+        n_ctx = speculator.model.n_ctx // 2
+        if reply is None or n_ctx < _LEAST_N_CTX or not reply.context.shrink(speculator, n_ctx):
+            return False
+        speculator.settle()
+        old = speculator.model
+        text, state, trees = speculator.text[: old.n_past], old.save(), self._mode.target_trees
+        # Old and new cache together would be more than there was.
+        with tempfile.TemporaryDirectory(prefix="edge-spec-") as folder:
+            path = Path(folder) / "state"
+            path.write_bytes(state)
+            del state
+            new = self._family.smaller_target(n_ctx, trees=trees)
+            self._refill(new, path.read_bytes(), text)
+        speculator.model = new
+        return True
+
+    @staticmethod
+    def _refill(model: LanguageModel, state: bytes, text: list[int]) -> None:
+        try:
+            model.restore(restated(state, profile=model.profile.name))
+        except StateError:
+            model.rollback(0)
+            model.prefill(text)
+
+    def _stop(self) -> bool:
+        self._exhausted = True
+        return True
+
+
+class _Bounded:
+    """What a policy says, within what the memory allows."""
+
+    def __init__(self, policy: Policy, relief: Relief) -> None:
+        self._policy = policy
+        self._relief = relief
+        self.learn = policy.learn
+
+    def limit(self) -> int:
+        most = self._relief.most_drafted
+        limit = self._policy.limit()
+        return limit if most is None else min(limit, most)
