@@ -53,7 +53,8 @@ def test_sizes_are_read_as_people_write_them(text: str | int, n_bytes: int) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "0GiB", "-1", "banana", "", "1e9", "GiB", "2 GiB 3", "1.2.3", "²", 0, -5, True, "9" * 30, "9999999tib"]
+    "text",
+    ["0", "0GiB", "-1", "banana", "", "1e9", "GiB", "2 GiB 3", "1.2.3", "²", 0, -5, True, "9" * 30, "9999999tib"],
 )
 def test_what_is_no_size_is_refused(text: Any) -> None:
     with pytest.raises(SettingsError, match="--memory"):
@@ -69,7 +70,9 @@ def test_printed_sizes_are_never_too_small(n_bytes: int) -> None:
 # --- the ledger
 
 ENTRIES = st.lists(
-    st.tuples(st.sampled_from(["target", "draft", "chat"]), st.sampled_from(["weights", "KV cache"]), st.integers(0, 60)),
+    st.tuples(
+        st.sampled_from(["target", "draft", "chat"]), st.sampled_from(["weights", "KV cache"]), st.integers(0, 60)
+    ),
     max_size=20,
 )
 
@@ -131,10 +134,10 @@ def test_a_ledger_tells_what_was_planned_and_what_was_measured() -> None:
 
 
 def test_usage_is_read_from_what_linux_writes() -> None:
-    text = "5500-7fff ---p 0 00:00 0 [rollup]\nRss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 20 kB\nAnonymous: 18 kB\n"
-    assert usage(lambda path: text) == Usage(
-        resident_bytes=40 << 10, unique_bytes=23 << 10, anonymous_bytes=18 << 10
+    text = (
+        "5500-7fff ---p 0 00:00 0 [rollup]\nRss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 20 kB\nAnonymous: 18 kB\n"
     )
+    assert usage(lambda path: text) == Usage(resident_bytes=40 << 10, unique_bytes=23 << 10, anonymous_bytes=18 << 10)
     for damaged in ("", "Rss: many kB\n", "Rss: 4 kB\n"):
         found = usage(lambda path, damaged=damaged: damaged)
         assert found.resident_bytes >= found.unique_bytes > 0
@@ -250,7 +253,14 @@ def test_thresholds_are_where_things_become_possible() -> None:
     assert least > thresholds["drafter"]
 
 
-FIXED = ({"n_ctx": 1024}, {"kv_k": "f16"}, {"kv_v": "q8_0"}, {"repack": False}, {"prefill_chunk": 512}, {"max_rows": 16})
+FIXED = (
+    {"n_ctx": 1024},
+    {"kv_k": "f16"},
+    {"kv_v": "q8_0"},
+    {"repack": False},
+    {"prefill_chunk": 512},
+    {"max_rows": 16},
+)
 
 
 @pytest.mark.parametrize("fixed", FIXED, ids=str)

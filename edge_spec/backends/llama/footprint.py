@@ -93,9 +93,8 @@ def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
         yield
     sizes: dict[str, int] = {}
     for buffer, kind, mib in re.findall(r"(\w+) (model|KV|compute) buffer size = +([0-9.]+) MiB", "".join(log)):
-        name = {"KV": "KV cache", "compute": "compute buffers"}.get(kind) or (
-            "weights, mapped" if buffer.endswith("_Mapped") else "weights, copied" if buffer == "CPU" else "weights, repacked"
-        )
+        weights = "mapped" if buffer.endswith("_Mapped") else "copied" if buffer == "CPU" else "repacked"
+        name = {"KV": "KV cache", "compute": "compute buffers"}.get(kind, f"weights, {weights}")
         sizes[name] = sizes.get(name, 0) + (round(float(mib) * 1024) << 10)
     for name, n_bytes in sizes.items():
         measured(name, n_bytes)
