@@ -23,6 +23,7 @@ class Rung:
         up: takes it back; None if that cannot be undone.
         n_bytes: memory that it frees, and that going back up takes.
         lossless: the text stays the same, bit for bit.
+        repeats: it can be asked for again and again, and is never given up for good.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Rung:
     up: Callable[[], object] | None
     n_bytes: Callable[[], int] = lambda: 0
     lossless: bool = True
+    repeats: bool = False
 
 
 class Ladder:
@@ -104,7 +106,8 @@ class Ladder:
         for place in range(first, len(self._rungs)):
             rung = self._rungs[place]
             if rung.down():
-                self._given_up.append(place)
+                if not rung.repeats:
+                    self._given_up.append(place)
                 self._stepped_s = now
                 self._on_step(f"memory is scarce: {rung.name}", rung.lossless)
                 return

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.state import restated
@@ -51,7 +52,7 @@ class Relief:
         self._exhausted = False
         self.most_drafted: int | None = None
         self.steps: list[str] = []
-        self.ladder = Ladder(self._rungs(), watch, on_step=self._note)
+        self.ladder = Ladder(self._rungs(), watch, on_step=self._note, clock=lambda: monotonic())
 
     def before_round(self, reply: Generation) -> bool:
         """Called before every round of a reply: whether it can go on."""
@@ -87,7 +88,7 @@ class Relief:
         for _ in range(2):
             rungs.append(Rung(name="half of the context is dropped, from here on words may differ from those without "
                               "this step", down=self._halve, up=None, lossless=False))  # fmt: skip
-        rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False))
+        rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False, repeats=True))
         return rungs
 
     def _bytes_of(self, role: str) -> int:
