@@ -12,7 +12,14 @@ import click
 
 from edge_spec.chat import ChatReply, ChatSession
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.cli.options import (
+    grammar_arguments,
+    grammar_options,
+    load_arguments,
+    model_options,
+    sampler_arguments,
+    sampler_options,
+)
 from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.summary import summary
 from edge_spec.cli.terminal.autosave import Autosave
@@ -39,6 +46,7 @@ __all__ = ["command"]
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends an answer where this would appear. Repeatable.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
 @sampler_options()
+@grammar_options
 @click.option("--session", metavar="FILE", help="Go on with this conversation, and save it there after every turn.")
 @click.option("--resume", is_flag=True, help="Go on with the last conversation.")
 @click.option(
@@ -135,7 +143,7 @@ def _autosave(values: dict[str, Any], data: Path | None, display: Display) -> Au
 
 def _session(model: TextModel, values: dict[str, Any], autosave: Autosave, display: Display) -> ChatSession:
     """The conversation that is gone on with, or a new one; what the command line says counts more than the file."""
-    options = sampler_arguments(values)
+    options = sampler_arguments(values) | grammar_arguments(values)
     options |= {name: values[name] for name in ("max_tokens", "seed") if values[name] is not None}
     if values["stop"]:
         options["stop"] = [argument_text(text, "--stop") for text in values["stop"]]

@@ -15,6 +15,7 @@ from edge_spec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
     from edge_spec.backends.table import TableModel, random_table
+    from edge_spec.chat import ChatSession
     from edge_spec.generation import Generation
     from edge_spec.loading import load
     from edge_spec.sampling import SamplerSettings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from edge_spec.tree import Tree
 
 __all__ = [
+    "ChatSession",
     "EdgeSpecError",
     "Generation",
     "Mode",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChatSession": "edge_spec.chat",
     "Generation": "edge_spec.generation",
     "Mode": "edge_spec.speculation",
     "SamplerSettings": "edge_spec.sampling",

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import psutil
-
+from edge_spec.memory import format_size, probe, usage
 from edge_spec.text_model import TextModel
 
 __all__ = ["held_bytes", "memory_lines"]
 
-_MIB = 1 << 20
-
 
 def held_bytes() -> int:
     """Memory of this process."""
-    return int(psutil.Process().memory_info().rss)
+    return usage().resident_bytes
 
 
 def memory_lines(model: TextModel) -> list[str]:
-    """What ``/memory`` says."""
-    process = psutil.Process().memory_info()
-    device = psutil.virtual_memory()
-    return [
-        f"this process          {process.rss / _MIB:10,.1f} MiB",
-        f"laid aside talks      {model.held_bytes / _MIB:10,.1f} MiB",
-        f"free on this device   {device.available / _MIB:10,.1f} MiB of {device.total / _MIB:,.1f} MiB",
-    ]
+    """What ``/memory`` says: who holds what, and what was given up because memory is scarce."""
+    device = probe()
+    free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
+    given_up = [f"given up while memory is scarce: {name}" for name in model.given_up]
+    return [*model.ledger.table(usage()).splitlines(), "", free, *given_up]

@@ -16,7 +16,10 @@ __all__ = ["change", "names", "settings_lines"]
 
 _DEFAULT = ("default", "none")
 _SAMPLING = {field.name: field.type for field in fields(SamplerSettings) if field.name != "attempt"}
-_KINDS = {**_SAMPLING, "max_tokens": "int", "stop": "texts", "thoughts": "choice"}
+_KINDS = {
+    **_SAMPLING, "dry_breakers": "texts", "max_tokens": "int", "stop": "texts", "grammar": "text", "json_schema": "text",
+    "thoughts": "choice",
+}  # fmt: skip
 
 
 def names() -> list[str]:
@@ -28,7 +31,7 @@ def settings_lines(session: ChatSession, display: Display) -> list[str]:
     """Every setting and its value; a star marks those that were changed."""
     defaults = session.model.sampler_settings(seed=0)
     values = {name: getattr(defaults, name) for name in _SAMPLING}
-    values |= {"logit_bias": {}, "max_tokens": "as many as fit", "stop": []}
+    values |= {"logit_bias": {}, "max_tokens": "as many as fit", "stop": [], "grammar": "none", "json_schema": "none"}
     values |= session.options | {"thoughts": display.thoughts}
     changed = session.options
     return [f"{'*' if name in changed else ' '} {name:20}{_shown(values[name])}" for name in _KINDS]
@@ -73,7 +76,9 @@ def _value(name: str, text: str) -> Any:
             return int(text)
         if kind == "float":
             return float(text)
-        if name == "stop":
+        if kind == "text":
+            return text
+        if kind == "texts":
             return shlex.split(text)
         pairs = (pair.split("=") for pair in text.replace(",", " ").split())
         return {int(token): float(bias) for token, bias in pairs}
@@ -82,7 +87,8 @@ def _value(name: str, text: str) -> Any:
 
 
 def _example(name: str) -> str:
-    examples = {"logit_bias": "17=-2.5", "stop": '"The end"', "thoughts": "hide", "max_tokens": "200"}
+    examples = {"logit_bias": "17=-2.5", "stop": '"The end"', "thoughts": "hide", "max_tokens": "200",
+                "dry_breakers": '"." ":"', "grammar": 'root ::= "yes" | "no"', "json_schema": '{"type": "object"}'}
     return examples.get(name) or str(getattr(SamplerSettings(), name))
 
 
