@@ -17,9 +17,14 @@ __all__ = ["change", "names", "settings_lines"]
 _DEFAULT = ("default", "none")
 _SAMPLING = {field.name: field.type for field in fields(SamplerSettings) if field.name != "attempt"}
 _KINDS = {
-    **_SAMPLING, "dry_breakers": "texts", "max_tokens": "int", "stop": "texts", "grammar": "text", "json_schema": "text",
+    **_SAMPLING,
+    "dry_breakers": "texts",
+    "max_tokens": "int",
+    "stop": "texts",
+    "grammar": "text",
+    "json_schema": "text",
     "thoughts": "choice",
-}  # fmt: skip
+}
 
 
 def names() -> list[str]:
