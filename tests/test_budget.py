@@ -241,15 +241,15 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
 
 
 def test_thresholds_are_where_things_become_possible() -> None:
-    thresholds = plan(memory="1GiB", held_bytes=HELD).thresholds
+    thresholds = plan(memory="1GiB", held_bytes=HELD, engine="llama").thresholds
     assert list(thresholds) == ["fits", "tables", "drafter"]
     assert thresholds["fits"] <= thresholds["tables"] <= thresholds["drafter"]
-    assert plan(memory=thresholds["fits"], held_bytes=HELD).chosen.needed_bytes == thresholds["fits"]
+    assert plan(memory=thresholds["fits"], held_bytes=HELD, engine="llama").chosen.needed_bytes == thresholds["fits"]
     with pytest.raises(BudgetExceeded) as caught:
-        plan(memory=thresholds["fits"] - 1, held_bytes=HELD)
+        plan(memory=thresholds["fits"] - 1, held_bytes=HELD, engine="llama")
     assert caught.value.needed_bytes == thresholds["fits"]
-    least = plan(memory="1GiB", held_bytes=HELD, speculation="hierarchy").thresholds["hierarchy"]
-    assert plan(memory=least, held_bytes=HELD, speculation="hierarchy").chosen.stage == "hierarchy"
+    least = plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation="hierarchy").thresholds["hierarchy"]
+    assert plan(memory=least, held_bytes=HELD, engine="llama", speculation="hierarchy").chosen.stage == "hierarchy"
     assert least > thresholds["drafter"]
 
 
@@ -383,11 +383,11 @@ def test_a_loaded_model_holds_what_was_planned_and_no_more(loaded: Callable[...,
 def test_a_tight_budget_drops_the_drafter_and_says_so(
     loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thresholds = plan(memory="1GiB", held_bytes=HELD).thresholds
+    thresholds = plan(memory="1GiB", held_bytes=HELD, engine="llama").thresholds
     tight = Budget(budget_bytes=thresholds["drafter"] - 1, held_bytes=HELD)
     # What this process holds changes from test to test.
     monkeypatch.setattr("edge_spec.loading.budget_of", lambda memory: tight)
-    model = loaded(memory="unused", n_ctx=256)
+    model = loaded(memory="unused", n_ctx=256, engine="llama")
     assert model.mode == "ngram"
     assert any("instead of 'sequence'" in note for note in model.notes)
     assert {line.owner for line in model.ledger} == {"process", "target"}
@@ -408,5 +408,6 @@ def test_books_of_a_plan_leave_the_reserve_alone() -> None:
     for role, part in found.chosen.parts.items():
         ledger.claim_all(role, part.lines())
     ledger.check_integrity()
-    assert ledger.held_bytes == found.chosen.held_bytes
-    assert ledger.left_bytes == 200 * MIB - found.chosen.held_bytes - reserve_bytes(found.chosen.peak_bytes)
+    held = found.chosen.held_bytes + found.chosen.reading_bytes
+    assert ledger.held_bytes == held
+    assert ledger.left_bytes == 200 * MIB - held - reserve_bytes(found.chosen.peak_bytes)
