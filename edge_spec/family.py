@@ -90,15 +90,18 @@ class OpenFamily:
         """The intermediate model."""
         return self._open("middle", self._settings, trees=trees)[0]
 
-    def smaller_target(self, n_ctx: int, *, trees: bool) -> LanguageModel:
-        """The target anew, in place of the one that was closed, with a context of ``n_ctx`` tokens."""
+    def target_again(self, n_ctx: int, *, trees: bool) -> LanguageModel:
+        """The target anew, in place of the one that is closed now, with a context of ``n_ctx`` tokens."""
         self.ledger.release("target")
-        self._models.pop("target").close()
+        self._footprints.pop("target", None)
+        model = self._models.pop("target", None)
+        if model is not None:
+            model.close()
         return self._open("target", replace(self._settings, n_ctx=n_ctx), trees=trees)[0]
 
     def helpers(self) -> tuple[LanguageModel, ...]:
         """All models but the target, as far as they are open."""
-        return tuple(model for role, model in self._models.items() if role != "target")
+        return tuple(model for role, model in list(self._models.items()) if role != "target")
 
     def release(self, role: str) -> None:
         """Close a model and free its weights, if no other model needs them."""
@@ -145,7 +148,7 @@ class OpenFamily:
     def _open(self, role: str, asked: LlamaSettings, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         file, on_onnx = self._files[role], self._engines[role] == "onnx"
         settings = llama_settings(role, file, asked, trees=trees)
-        footprint = self._footprints.pop(role, None)
+        footprint = self._footprints.get(role)
         if footprint is None and on_onnx:
             footprint = onnx_footprint(file, onnx_settings(role, file, asked, trees=trees))
         footprint = footprint or llama_footprint(file, settings)

@@ -134,6 +134,7 @@ class Generation(Iterator[str]):
         self._cancelled = threading.Event()
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
+        self._advances_in: int | None = None
         self._ending = threading.Lock()
         self._ended = False
 
@@ -166,6 +167,11 @@ class Generation(Iterator[str]):
         """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
         return _Awaited(self)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody wants it to stop."""
+        return self._cancelled.is_set()
+
     def cancel(self) -> None:
         """Stop soon, from any thread. What was written stays."""
         self._cancelled.set()
@@ -177,11 +183,15 @@ class Generation(Iterator[str]):
     def close(self) -> None:
         """Stop, from any thread, and wait until it has stopped; for whoever does not want the rest."""
         self.cancel()
+        if self._advances_in == threading.get_ident():
+            # Somebody who was told something closes: the round that told comes to its end first.
+            return
         with self._advancing:
             self._end("cancelled")
 
     def __next__(self) -> str:
         with self._advancing:
+            self._advances_in = threading.get_ident()
             try:
                 while self.finish_reason is None and not self._ready:
                     self._advance()
@@ -192,6 +202,8 @@ class Generation(Iterator[str]):
                 if self._started:
                     self._end("error")
                 raise
+            finally:
+                self._advances_in = None
             if not self._ready:
                 raise StopIteration
             piece = "".join(self._ready)
@@ -256,6 +268,9 @@ class Generation(Iterator[str]):
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
         with self._ending:
+            if self._started and not self._ended:
+                # A cancel that came between two decodes is answered with this.
+                self._speculator.resume()
             self._ended = True
         held = self._stream.finish()
         if held:

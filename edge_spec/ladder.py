@@ -20,7 +20,7 @@ class Rung:
     Attributes:
         name: what is given up, as the end of a sentence.
         down: gives it up; False if there is nothing to give up, which counts as done.
-        up: takes it back; None if that cannot be undone.
+        up: takes it back, or says with False that it could not; None if it cannot be undone at all.
         n_bytes: memory that it frees, and that going back up takes.
         lossless: the text stays the same, bit for bit.
         repeats: it can be asked for again and again, and is never given up for good.
@@ -113,8 +113,10 @@ class Ladder:
                 return
 
     def _climb(self, now: float) -> None:
-        rung = self._rungs[self._given_up.pop()]
+        rung = self._rungs[self._given_up[-1]]
         assert rung.up is not None
         self._plenty_since_s, self._climbed_s = None, now
-        rung.up()
+        if rung.up() is False:
+            return
+        self._given_up.pop()
         self._on_step(f"memory is free again, no longer: {rung.name}", rung.lossless)

@@ -101,7 +101,7 @@ def load(
     )  # fmt: skip
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes, watch)
+        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes, watch, folder)
     except BaseException:
         opened.close()
         raise
@@ -147,8 +147,10 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle
 
 def _assemble(
     opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
-    watch: PressureWatch | None,
+    watch: PressureWatch | None, folder: Path | None,
 ) -> TextModel:  # fmt: skip
+    # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
+    folder = folder if folder is not None and folder.is_dir() else None
     target, probed = opened.target(trees=mode.target_trees)
     if not target.traits.can_rollback and mode.name != "off":
         notes.append("speculation is off: this model's cache cannot be rolled back")
@@ -167,7 +169,7 @@ def _assemble(
         return AdaptivePolicy(most=most, seconds=probed.seconds) if mode.adapts else FixedPolicy(most)
 
     first = policy or (new_policy() if mode.adapts else None)
-    shelf = Shelf(_SHELF_BYTES, opened.ledger)
+    shelf = Shelf(_SHELF_BYTES, opened.ledger, folder=folder)
     return TextModel(
         speculator,
         # What an adaptive policy has learned about this device holds for the next reply as well.
@@ -180,7 +182,7 @@ def _assemble(
         grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         ledger=opened.ledger,
         shelf=shelf,
-        relief=Relief(speculator, opened, mode, shelf, watch or system_watch()),
+        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), folder=folder),
         on_close=opened.close,
     )
 

@@ -39,11 +39,20 @@ class Relief:
         mode: how drafts are made when there is memory.
         shelf: conversations that wait, which can wait on the disk.
         watch: looks at the system.
+        folder: where a cache lies while its context is made anew; the system's own by default.
     """
 
     def __init__(
-        self, speculator: Speculator, family: OpenFamily, mode: Mode, shelf: Shelf, watch: PressureWatch
+        self,
+        speculator: Speculator,
+        family: OpenFamily,
+        mode: Mode,
+        shelf: Shelf,
+        watch: PressureWatch,
+        *,
+        folder: Path | None = None,
     ) -> None:
+        self._folder = folder
         self._speculator = speculator
         self._family = family
         self._mode = mode
@@ -78,13 +87,13 @@ class Relief:
             size = bytes_of("middle")
             down = self._drop(("middle", "draft"), lambda: MODES["sequence"].build(self._family))
             up = self._drop(("draft",), lambda: mode.build(self._family))
-            rungs.append(Rung(name="the intermediate model is dropped", down=down, up=up, n_bytes=lambda: size))
+            rungs.append(Rung(name="the intermediate model is dropped", down=lambda: down() or True, up=up, n_bytes=lambda: size))
         if "draft" in mode.needs:
             size_of_draft = bytes_of("draft")
             below = MODES["sequence"] if "middle" in mode.needs else mode
-            down = self._drop(("middle", "draft"), NgramDrafter)
-            up = self._drop((), lambda: below.build(self._family))
-            rungs.append(Rung(name="the drafter is dropped", down=down, up=up, n_bytes=lambda: size_of_draft))
+            down2 = self._drop(("middle", "draft"), NgramDrafter)
+            up2 = self._drop((), lambda: below.build(self._family))
+            rungs.append(Rung(name="the drafter is dropped", down=lambda: down2() or True, up=up2, n_bytes=lambda: size_of_draft))
         for _ in range(2):
             rungs.append(Rung(name="half of the context is dropped, from here on words may differ from those without "
                               "this step", down=self._halve, up=None, lossless=False))  # fmt: skip
@@ -101,16 +110,18 @@ class Relief:
 
     def _keep_short(self) -> bool:
         self.most_drafted = _SHORT
-        self._shelf.spill()
+        self._shelf.to_disk(True)
         return True
 
     def _draft_on(self) -> None:
         self.most_drafted = None
+        self._shelf.to_disk(False)
 
     def _drop(self, roles: tuple[str, ...], build: Callable[[], Drafter]) -> Callable[[], bool]:
         """Free the drafter and the models of ``roles``, then go on with another drafter."""
 
         def change() -> bool:
+            """Whether it is the drafter that was meant."""
             self._speculator.change_drafter(None)
             for role in roles:
                 self._family.release(role)
@@ -119,7 +130,7 @@ class Relief:
             with suppress(EdgeSpecError, MemoryError):
                 drafter = build()
             self._speculator.change_drafter(drafter or NgramDrafter())
-            return True
+            return drafter is not None
 
         return change
 
@@ -130,16 +141,18 @@ class Relief:
             return False
         speculator.settle()
         old = speculator.model
-        text, state, trees = speculator.text[: old.n_past], old.save(), self._mode.target_trees
-        # Old and new cache together would be more than there was.
-        with tempfile.TemporaryDirectory(prefix="edge-spec-") as folder:
-            path = Path(folder) / "state"
-            path.write_bytes(state)
-            del state
-            new = self._family.smaller_target(n_ctx, trees=trees)
-            self._refill(new, path.read_bytes(), text)
-        speculator.model = new
-        return True
+        text = speculator.text[: old.n_past]
+        with suppress(OSError), tempfile.TemporaryFile(dir=self._folder) as file:
+            # Old and new cache together would be more than there was.
+            file.write(old.save())
+            try:
+                speculator.model = self._family.target_again(n_ctx, trees=self._mode.target_trees)
+            except (EdgeSpecError, MemoryError):
+                speculator.model = self._family.target_again(old.n_ctx, trees=self._mode.target_trees)
+            file.seek(0)
+            self._refill(speculator.model, file.read(), text)
+            return speculator.model.n_ctx == n_ctx
+        return False
 
     @staticmethod
     def _refill(model: LanguageModel, state: bytes, text: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,57 +39,82 @@ class Holder(Protocol):
 class Shelf:
     """Conversations laid aside with their caches, the latest last; the oldest lose theirs when it gets too much.
 
+    Usable from any thread.
+
     Args:
         limit_bytes: the most that all caches on the shelf may take together.
         ledger: where they are entered; what it does not allow is not kept.
+        folder: where caches lie that must not lie in memory; the system's own for temporary files by default.
     """
 
-    def __init__(self, limit_bytes: int, ledger: Ledger) -> None:
+    def __init__(self, limit_bytes: int, ledger: Ledger, *, folder: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._ledger = ledger
+        self._folder = folder
+        self._lock = threading.RLock()
         self._shelved: list[weakref.ref[Holder]] = []
         self._spilled: weakref.WeakKeyDictionary[Holder, _OnDisk] = weakref.WeakKeyDictionary()
+        self._spills = False
 
     @property
     def n_bytes(self) -> int:
         """Memory that all caches on the shelf take."""
-        return sum(holder.caches.n_bytes for holder in self._living() if holder.caches)
+        return sum(caches.n_bytes for holder in self._living() if (caches := holder.caches) is not None)
 
     def lay(self, holder: Holder, caches: Caches) -> None:
         """Lay a conversation aside, if there is room for its caches at all."""
-        holder.caches = caches if caches.n_bytes <= self.limit_bytes else None
-        others = [other for other in self._living() if other is not holder]
-        self._shelved = [*map(weakref.ref, others), weakref.ref(holder)]
-        for other in (*others, holder):
-            if self.n_bytes <= self.limit_bytes and self._entered():
-                break
-            other.caches = None
+        with self._lock:
+            self._spilled.pop(holder, None)
+            if self._spills:
+                self._spill(holder, caches)
+                return
+            holder.caches = caches if caches.n_bytes <= self.limit_bytes else None
+            others = [other for other in self._living() if other is not holder]
+            self._shelved = [*map(weakref.ref, others), weakref.ref(holder)]
+            for other in (*others, holder):
+                if self.n_bytes <= self.limit_bytes and self._entered():
+                    break
+                other.caches = None
+            self._entered()
 
     def take(self, holder: Holder) -> Caches | None:
         """What was kept of a conversation, which is no longer on the shelf."""
-        caches, holder.caches = holder.caches, None
-        on_disk = self._spilled.pop(holder, None)
-        if caches is None and on_disk is not None:
-            # Whoever cleans up the temporary folder only makes us read a text again.
-            with suppress(OSError):
-                caches = on_disk.read()
-        self._entered()
-        return caches
-
-    def spill(self) -> None:
-        """Move all caches to the disk; what does not fit there stays."""
-        for holder in self._living():
-            if holder.caches is not None:
+        with self._lock:
+            caches, holder.caches = holder.caches, None
+            on_disk = self._spilled.pop(holder, None)
+            if caches is None and on_disk is not None:
+                # A disk that fails only makes us read a text again.
                 with suppress(OSError):
-                    self._spilled[holder] = _OnDisk(holder.caches)
-                    holder.caches = None
-        self._entered()
+                    caches = on_disk.read()
+            self._entered()
+            return caches
+
+    def drop(self, holder: Holder) -> None:
+        """Nothing need be kept of a conversation any more."""
+        with self._lock:
+            holder.caches = None
+            self._spilled.pop(holder, None)
+            self._entered()
+
+    def to_disk(self, spills: bool) -> None:
+        """Whether caches lie on the disk from now on, those included that lie in memory."""
+        with self._lock:
+            self._spills = spills
+            for holder in self._living() if spills else ():
+                if holder.caches is not None:
+                    self._spill(holder, holder.caches)
+            self._entered()
+
+    def _spill(self, holder: Holder, caches: Caches) -> None:
+        """Move caches to the disk, or give them up where they do not fit there."""
+        holder.caches = None
+        with suppress(OSError):
+            self._spilled[holder] = _OnDisk(caches, self._folder)
 
     def _entered(self) -> bool:
         """Enter what is there in the ledger; False if that is more than it allows."""
-        self._ledger.release("sessions")
         try:
-            self._ledger.claim("sessions", "laid aside", self.n_bytes)
+            self._ledger.enter("sessions", "laid aside", self.n_bytes)
         except BudgetExceeded:
             return False
         return True
@@ -98,17 +124,25 @@ class Shelf:
 
 
 class _OnDisk:
-    """Caches in a temporary folder, which goes when this does."""
+    """Caches in files without a name, which go when this does, or the process."""
 
-    def __init__(self, caches: Caches) -> None:
+    def __init__(self, caches: Caches, folder: Path | None) -> None:
         self._text = caches.text
-        self._names = list(caches.states)
-        self._folder = tempfile.TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
-        for number, state in enumerate(caches.states.values()):
-            Path(self._folder.name, str(number)).write_bytes(state)
+        self._files = {}
+        for name, state in caches.states.items():
+            # Closed when nobody holds it any more: it lives as long as this.
+            file = self._files[name] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            file.write(state)
+            file.flush()
 
     def read(self) -> Caches:
         """The caches, in memory again."""
-        states = {name: Path(self._folder.name, str(n)).read_bytes() for n, name in enumerate(self._names)}
-        self._folder.cleanup()
+        states = {}
+        for name, file in self._files.items():
+            file.seek(0)
+            states[name] = file.read()
         return Caches(states=states, text=self._text)
+
+    def __del__(self) -> None:
+        for file in self._files.values():
+            file.close()

@@ -213,11 +213,16 @@ class Speculator:
 
         A model that can shift goes on with what it computed from them, any other reads again what comes after.
         """
-        self.settle()
-        if self.model.traits.can_shift and last <= self.model.n_past:
-            self.model.shift(first, last)
-        else:
-            self.model.rollback(min(first, self.model.n_past))
+        try:
+            self.settle()
+            if self.model.traits.can_shift and last <= self.model.n_past:
+                self.model.shift(first, last)
+            else:
+                self.model.rollback(min(first, self.model.n_past))
+        except BaseException:
+            # Text and cache may no longer say the same.
+            self.forget()
+            raise
         del self.text[first:last]
         if self._sampler is not None:
             self._sampler.forget(last - first)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from edge_spec.errors import Closed, EdgeSpecError, SettingsError, StateError
+from edge_spec.errors import Cancelled, Closed, EdgeSpecError, SettingsError, StateError
 from edge_spec.generation import Generation
 from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.speculator import Speculator
@@ -29,7 +29,9 @@ class Turns:
     def __init__(self, speculator: Speculator, shelf: Shelf) -> None:
         self._speculator = speculator
         self._shelf = shelf
-        self._turn = threading.Lock()
+        # Free, or somebody's; who waits is woken when that changes, and when it need not wait any more.
+        self._turn = threading.Condition()
+        self._taken = False
         # The conversation whose text the models have in their caches, if it is one.
         self._holder: Holder | None = None
         # Weak: a reply that nobody reads any more must go, and give its turn back.
@@ -44,37 +46,48 @@ class Turns:
     def close(self) -> None:
         """Cancel the reply that is being written, wait for it to stop, and let none follow."""
         self._closed = True
+        self.wake()
         writer = self._writer
         reply = writer[1]() if writer is not None else None
         if reply is not None:
             reply.close()
         del reply
         with self._turn:
+            self._turn.wait_for(lambda: not self._taken)
             self._holder = None
+
+    def wake(self) -> None:
+        """Let those that wait for a turn see whether they still have to."""
+        with self._turn:
+            self._turn.notify_all()
 
     def enter(self, reply: Generation | None) -> None:
         """Wait for a turn.
 
         Raises:
             SettingsError: it is this thread that would have to end its turn. Closed: there are no more turns.
+            Cancelled: the reply was cancelled while it waited.
         """
-        writer = self._writer
-        if writer is not None and writer[0] == threading.get_ident():
-            raise SettingsError(
-                "another reply of this model is not finished yet", hint="read it to the end or close() it first"
-            )
-        self._turn.acquire()
-        if reply is not None:
-            self._writer = (threading.get_ident(), weakref.ref(reply))
-        # Only now: who closes looks for a writer after saying so.
-        if self._closed:
-            self.leave()
-            raise Closed("the model")
+        with self._turn:
+            if self._writer is not None and self._writer[0] == threading.get_ident():
+                raise SettingsError(
+                    "another reply of this model is not finished yet", hint="read it to the end or close() it first"
+                )
+            self._turn.wait_for(lambda: not self._taken or self._closed or (reply is not None and reply.is_cancelled))
+            if self._closed:
+                raise Closed("the model")
+            if self._taken:
+                raise Cancelled
+            self._taken = True
+            if reply is not None:
+                self._writer = (threading.get_ident(), weakref.ref(reply))
 
     def leave(self) -> None:
         """End the turn."""
-        self._writer = None
-        self._turn.release()
+        with self._turn:
+            self._writer = None
+            self._taken = False
+            self._turn.notify_all()
 
     @contextmanager
     def between(self) -> Iterator[Speculator]:
@@ -91,7 +104,7 @@ class Turns:
         if previous is None or previous is holder:
             return previous is not None
         # What cannot be laid aside is read again later.
-        with suppress(EdgeSpecError):
+        with suppress(EdgeSpecError, MemoryError):
             self._shelf.lay(previous, self._caches())
         return False
 
@@ -126,7 +139,7 @@ class Turns:
         """A conversation has ended, or goes on with another text: nothing need be kept of it."""
         if self._holder is holder:
             self._holder = None
-        self._shelf.take(holder)
+        self._shelf.drop(holder)
 
     def _caches(self) -> Caches:
         return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))
@@ -151,8 +164,16 @@ class TurnTaking(Generation):
     def _begin(self) -> None:
         self._turns.enter(self)
         self._holds_turn = True
-        self.owns_caches = self._turns.hand_over(self.holder)
+        try:
+            self.owns_caches = self._turns.hand_over(self.holder)
+        except BaseException:
+            self._leave()
+            raise
         super()._begin()
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._turns.wake()
 
     def _end(self, reason: str) -> None:
         super()._end(reason)

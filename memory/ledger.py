@@ -99,6 +99,17 @@ class Ledger:
                 old = known.predicted_bytes if known is not None else 0
                 self._lines[owner, name] = Line(owner=owner, name=name, predicted_bytes=old + n_bytes)
 
+    def enter(self, owner: str, name: str, n_bytes: int) -> None:
+        """Make a line so large, whatever it was; none if that is nothing.
+
+        Raises:
+            BudgetExceeded: not so much is left; the line is gone.
+        """
+        with self._lock:
+            self.release(owner, name)
+            if n_bytes:
+                self.claim(owner, name, n_bytes)
+
     def measure(self, owner: str, name: str, n_bytes: int) -> None:
         """Write down what a line really takes; lines that nobody claimed are none of ours."""
         with self._lock:

@@ -108,7 +108,7 @@ class WindowContext:
 
     def _move(self, speculator: Speculator, start: int) -> None:
         head, forgotten = self._window.head, start - self._window.start
-        self._window.start = start
         if head + forgotten < len(speculator.text):
             speculator.cut(head, head + forgotten)
+        self._window.start = start
         self._on_forget(forgotten)

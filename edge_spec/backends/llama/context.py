@@ -249,19 +249,24 @@ class LlamaModel:
         if not 0 <= first <= last <= self._n_past:
             raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
         c, memory, n_past = self._c, self._memory, self._n_past - (last - first)
-        c.llama_memory_seq_rm(memory, 0, first, last)
-        c.llama_memory_seq_add(memory, 0, last, -1, first - last)
-        # The library turns the keys when it decodes next, and only then can their cells be written out.
-        self._n_past = n_past
-        self._tokens[0], self._positions[0], self._wanted[0] = 0, n_past, 0
-        self._n_ids[0] = 1
-        self._ids[0, 0] = 0
-        self._decode(1)
-        c.llama_memory_seq_rm(memory, 0, n_past, -1)
-        # What was removed has left holes, which single tokens and drafts might fill in different orders.
-        body = self._write()
-        c.llama_memory_clear(memory, False)
-        self._read(body)
+        try:
+            c.llama_memory_seq_rm(memory, 0, first, last)
+            c.llama_memory_seq_add(memory, 0, last, -1, first - last)
+            # The library turns the keys when it decodes next, and only then can their cells be written out.
+            self._n_past = n_past
+            self._tokens[0], self._positions[0], self._wanted[0] = 0, n_past, 0
+            self._n_ids[0] = 1
+            self._ids[0, 0] = 0
+            self._decode(1)
+            c.llama_memory_seq_rm(memory, 0, n_past, -1)
+            # What was removed has left holes, which single tokens and drafts might fill in different orders.
+            body = self._write()
+            c.llama_memory_clear(memory, False)
+            self._read(body)
+        except BaseException:
+            # Half a shift is no text at all.
+            self.rollback(0)
+            raise
 
     def save(self) -> bytes:
         self._open()
