@@ -40,6 +40,7 @@ class Request:
         fixed: names of those that a plan must not change.
         modes: ways to speculate that will do, best first.
         notes: sentences that the user should know.
+        otherwise: engines that would do as well, where the choice was left open.
     """
 
     files: Mapping[str, ModelFile]
@@ -49,6 +50,7 @@ class Request:
     fixed: frozenset[str]
     modes: Sequence[Mode]
     notes: tuple[str, ...] = ()
+    otherwise: Mapping[str, str] | None = None
 
     def load_libraries(self) -> None:
         """So that what they take is counted before the rest is planned."""
@@ -69,14 +71,33 @@ class Request:
                 return 0
 
         engines, notes = settle_engines(self.engines, self.files, self.asked, transcriptions, n_ctx_on=n_ctx_on)
-        return replace(self, engines=engines, notes=(*self.notes, *notes))
+        other = {role: "llama" if self.engines[role] == AUTO else engine for role, engine in engines.items()}
+        return replace(
+            self, engines=engines, notes=(*self.notes, *notes), otherwise=other if other != engines else None
+        )
 
     def plan(self, budget: Budget) -> Plan:
-        """The best way to run it within a budget; see ``Planner.plan``."""
-        with Planner(
-            self.files, self.engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes
-        ) as planner:
+        """The best way to run it within a budget; thresholds are the least of all engines. See ``Planner.plan``."""
+        if self.otherwise is None:
+            return self._plan_on(self.engines, budget)
+        with self._planner(self.otherwise, budget) as planner:
+            elsewhere = planner.thresholds((*self.modes, MODES["off"]), budget.budget_bytes)
+        try:
+            found = self._plan_on(self.engines, budget)
+        except BudgetExceeded as error:
+            # What fits least is what anybody wants to know now.
+            if elsewhere["fits"] < error.needed_bytes:
+                return self._plan_on(self.otherwise, budget)
+            raise
+        least = {name: min(n, elsewhere.get(name, n)) for name, n in found.thresholds.items()}
+        return replace(found, thresholds=least)
+
+    def _plan_on(self, engines: Mapping[str, str], budget: Budget) -> Plan:
+        with self._planner(engines, budget) as planner:
             return planner.plan(self.modes, budget.budget_bytes)
+
+    def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
+        return Planner(self.files, engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes)
 
 
 def request_of(

@@ -43,6 +43,11 @@ class Turns:
         """Whether no reply gets a turn any more."""
         return self._closed
 
+    @property
+    def most_cached_bytes(self) -> int:
+        """The most that caches of conversations laid aside may take."""
+        return self._shelf.limit_bytes
+
     def close(self) -> None:
         """Cancel the reply that is being written, wait for it to stop, and let none follow."""
         self._closed = True

@@ -21,6 +21,7 @@ _UNFINISHED = {
     "cancelled": "stopped; /continue goes on",
     "length": "stopped at the most tokens; /continue goes on",
     "context": "stopped, the context is full; /undo or /clear makes room",
+    "memory": "stopped, there is no memory left; close other programs, then /continue",
 }
 
 

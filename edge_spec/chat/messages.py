@@ -25,6 +25,7 @@ class Message:
         finish_reason: why an answer ended, see ``Generation``; empty for all others.
         attempt: how many answers to the same question were rejected before this one.
         drawn: what its tokens do not tell of the draw of an answer, see ``Generation``.
+        statistics: what speculation did for an answer and how long it took; makes no difference to anything.
 
     Raises:
         PromptError: another role, or no text.
@@ -35,6 +36,7 @@ class Message:
     finish_reason: str = ""
     attempt: int = 0
     drawn: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -66,7 +68,8 @@ class Message:
         values: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.role == "assistant":
             values |= {"finish_reason": self.finish_reason, "attempt": self.attempt}
-        return values | ({"drawn": dict(self.drawn)} if self.drawn else {})
+        more = {"drawn": dict(self.drawn), "statistics": dict(self.statistics)}
+        return values | {name: value for name, value in more.items() if value}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Message:
@@ -81,6 +84,7 @@ class Message:
                 content=values["content"],
                 finish_reason=str(values.get("finish_reason", "")),
                 attempt=int(values.get("attempt", 0)),
+                statistics=dict(values.get("statistics", {})),
                 drawn={str(name): float(value) for name, value in dict(values.get("drawn", {})).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError):

@@ -91,7 +91,7 @@ def restore(
     kind: type[ChatSession], model: TextModel, path: StrPath, on_notice: Callable[[str], object]
 ) -> ChatSession:
     """The conversation in a file; see ``ChatSession.load``."""
-    record, states = _read(Path(path))
+    record = _read(Path(path))
     try:
         messages = [Message.from_json(message) for message in record["messages"]]
         options = dict(record["options"])
@@ -107,10 +107,12 @@ def restore(
         caches = None
         if saved["name"] != model.profile.name:
             on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
-        elif record["cached"] and states is None:
-            on_notice(f"the caches in {path} are damaged; {_READ_AGAIN}")
-        elif record["cached"] and states:
-            caches = Caches(states=states, text=tuple(model.known_tokens(record["cached"])))
+        elif record["cached"]:
+            states = _states(Path(path), model.turns.most_cached_bytes)
+            if states is None:
+                on_notice(f"the caches in {path} are damaged, or larger than may be kept; {_READ_AGAIN}")
+            else:
+                caches = Caches(states=states, text=tuple(model.known_tokens(record["cached"])))
         session.resume_at(record, caches)
         return session
     except EdgeSpecError as error:
@@ -119,8 +121,12 @@ def restore(
         raise _damaged(path) from error
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
-    """What a file holds; None for states that are damaged."""
+_BROKEN = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError)
+"""What reading a damaged archive may come to."""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """All that a file holds but the caches."""
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.getinfo(_TEXT)
@@ -134,16 +140,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes] | None]:
                     f"{path} is of version {record.get('version')} and this program writes {VERSION}",
                     hint="use the release that wrote it, or a newer one",
                 )
-            return record, _states(archive)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError):
+            return record
+    except _BROKEN:
         raise _damaged(path) from None
 
 
-def _states(archive: zipfile.ZipFile) -> dict[str, bytes] | None:
+def _states(path: Path, most_bytes: int) -> dict[str, bytes] | None:
+    """The caches; None if they are damaged, or too large."""
     try:
-        names = [name for name in archive.namelist() if name.startswith(_CACHES)]
-        return {name[len(_CACHES) :]: archive.read(name) for name in names}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError):
+        with zipfile.ZipFile(path) as archive:
+            entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
+            if sum(entry.file_size for entry in entries) > most_bytes:
+                return None
+            return {entry.filename[len(_CACHES) :]: archive.read(entry) for entry in entries}
+    except _BROKEN:
         return None
 
 
