@@ -71,6 +71,8 @@ def command(**values: Any) -> None:
     """
     if values["session"] is not None and values["resume"]:
         raise click.UsageError("give --session or --resume, not both")
+    if values["session"] is not None and not Path(values["session"]).absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder for {values['session']}; make it first, or choose another file")
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
     for stream in (sys.stdout, sys.stderr):

@@ -50,6 +50,8 @@ def file_or_text(argument: str, name: str) -> str:
     Raises:
         PromptError: it is no UTF-8, or looks like a file that is not there.
     """
+    if not argument.strip():
+        raise PromptError(f"{name} is empty", hint="give a text or the path of a file")
     if any(sign in argument for sign in "\n{=") or argument in ("true", "false"):
         return argument_text(argument, name)
     return decoded(_bytes_of(argument), argument)

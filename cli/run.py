@@ -78,6 +78,8 @@ def command(**values: Any) -> int:
                 click.echo(json.dumps(report, ensure_ascii=False))
             else:
                 _print(generation)
+            if generation.finish_reason == "length" and grammar_arguments(values):
+                click.echo("edge-spec: note: the reply was cut at -n, before its grammar came to an end", err=True)
             if values["stats"]:
                 click.echo(summary(model, generation), err=True)
         return generation

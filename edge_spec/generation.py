@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -134,6 +135,8 @@ class Generation(Iterator[str]):
         self._cancelled = threading.Event()
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
+        # The thread whose event loop awaits it, if one does.
+        self.awaited_in: int | None = None
         self._advances_in: int | None = None
         self._ending = threading.Lock()
         self._ended = False
@@ -289,8 +292,10 @@ class _Awaited(AsyncIterator[str]):
         from asyncio import CancelledError, get_running_loop
 
         loop = get_running_loop()
+        self._reply.awaited_in = threading.get_ident()
         try:
-            piece = await loop.run_in_executor(self._thread, next, self._reply, None)
+            # The thread must not hold a reply that nobody awaits any more.
+            piece = await loop.run_in_executor(self._thread, _next_of, weakref.ref(self._reply))
         except CancelledError:
             self._reply.cancel()
             await loop.run_in_executor(self._thread, self._reply.close)
@@ -299,3 +304,8 @@ class _Awaited(AsyncIterator[str]):
             self._thread.shutdown(wait=False)
             raise StopAsyncIteration
         return piece
+
+
+def _next_of(reference: weakref.ref[Generation]) -> str | None:
+    reply = reference()
+    return next(reply, None) if reply is not None else None

@@ -22,6 +22,7 @@ from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.shelf import Shelf
 from edge_spec.speculator import Speculator
+from edge_spec.textstream import stops_of
 from edge_spec.turns import Turns, TurnTaking
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class TextModel:
             self._tokenizer,
             tokens,
             settings,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            stop=stops_of(stop),
             grammar=self.grammar_of(grammar, json_schema),
             breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
             before_round=self._relief.before_round if self._relief is not None else lambda reply: True,

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-__all__ = ["TextStream"]
+from edge_spec.errors import SettingsError
+
+__all__ = ["TextStream", "stops_of"]
+
+
+def stops_of(stop: object) -> tuple[str, ...]:
+    """Stop strings as they are given: one, several or none.
+
+    Raises:
+        SettingsError: one is empty, or no text.
+    """
+    found = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,) if stop else ()
+    if not all(isinstance(text, str) and text for text in found):
+        raise SettingsError("a stop string is empty or no text", hint="give texts of at least one character")
+    return found
 
 
 class TextStream:

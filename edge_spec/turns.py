@@ -74,7 +74,9 @@ class Turns:
             Cancelled: the reply was cancelled while it waited.
         """
         with self._turn:
-            if self._writer is not None and self._writer[0] == threading.get_ident():
+            awaited_in = reply.awaited_in if reply is not None else None
+            # Whoever awaits its turn lets others go on meanwhile.
+            if self._writer is not None and self._writer[0] == threading.get_ident() and awaited_in is None:
                 raise SettingsError(
                     "another reply of this model is not finished yet", hint="read it to the end or close() it first"
                 )
@@ -85,7 +87,7 @@ class Turns:
                 raise Cancelled
             self._taken = True
             if reply is not None:
-                self._writer = (threading.get_ident(), weakref.ref(reply))
+                self._writer = (awaited_in or threading.get_ident(), weakref.ref(reply))
 
     def leave(self) -> None:
         """End the turn."""

@@ -63,9 +63,11 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
         session = model.chat(seed=5, max_tokens=60, ignore_eos=True, on_notice=notices.append)
         answers = []
         for _ in range(5):
-            session.send(LONG).read()
-            while session.messages[-1].finish_reason == "cancelled":
-                session.continue_answer(max_tokens=60 - len(session._told.tokens) + session._told.turns[-1].n_prompt).read()
+            reply = session.send(LONG)
+            reply.read()
+            while reply.finish_reason == "cancelled":
+                reply = session.continue_answer(max_tokens=60 - len(reply.token_ids))
+                reply.read()
             answers.append(session.messages[-1].content)
         assert any("context is full" in notice for notice in notices)
         monkeypatch.setattr(target, "shift", shift)

@@ -28,6 +28,7 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), WORDS, st.sampled_from([None, 1, 5, 12])),
         st.tuples(st.just("send"), WORDS, st.just(None)),
+        st.tuples(st.just("stopped"), WORDS, st.sampled_from(LETTERS)),
         st.tuples(st.just("retry")),
         st.tuples(st.just("continue")),
         st.tuples(st.just("undo")),
@@ -74,6 +75,8 @@ def story(
         try:
             if verb == "send":
                 seen.append(list(session.send(rest[0], max_tokens=rest[1]))[-1:] and session.messages[-1])
+            elif verb == "stopped":
+                seen.append(session.send(rest[0], stop=rest[1], max_tokens=20).read())
             elif verb == "retry":
                 session.retry().read()
             elif verb == "continue":
@@ -212,3 +215,26 @@ def test_a_talk_that_changes_programs_after_every_turn_is_the_same(kind: str, ca
         return story(make, [("send", "abcab", 12), *between] * 12, tmp_path, {"seed": 3})[-1]
 
     assert messages(("save",)) == messages()
+
+
+@settings(max_examples=40)
+@given(
+    words=st.lists(st.tuples(WORDS, st.sampled_from([None, "a", "b"])), min_size=1, max_size=6),
+    seed=st.integers(0, 1 << 16),
+    n_undone=st.integers(1, 3),
+)
+def test_what_was_undone_has_never_been(words: list[tuple[str, str | None]], seed: int, n_undone: int) -> None:
+    def talk(more: int) -> ChatSession:
+        session = chat_model(chat_table(seed, end=-2.0), n_ctx=2000).chat("ab", seed=seed, max_tokens=12)
+        for word, stop in [*words, *[("dcba", "c")] * more]:
+            session.send(word, stop=stop).read()
+        for _ in range(more):
+            session.undo()
+        return session
+
+    short, long = talk(0), talk(n_undone)
+    assert long.messages == short.messages
+    if not short.messages[-1].is_finished:
+        assert long.continue_answer().read() == short.continue_answer().read()
+    assert long.retry().read() == short.retry().read()
+    assert long.send("abcd").read() == short.send("abcd").read()

@@ -289,3 +289,20 @@ def test_a_terminal_obeys_no_model() -> None:
     display.write("a\x1b]0;title\x07\x9b2J\rb\tc\nd\udc80", thought=False)
     display.end()
     assert out.getvalue() == "a�]0;title��2J�b\tc\nd�\n"
+
+
+def test_two_talks_in_one_file_lose_nothing(tmp_path: Path, probe_cache: Path) -> None:
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+        notices: list[str] = []
+        path = tmp_path / "talk.chat"
+        saves = [Autosave(path, is_own=True, on_notice=notices.append) for _ in range(2)]
+        talks = [model.chat(seed=seed, max_tokens=4) for seed in (1, 2)]
+        for _ in range(2):
+            for talk, save in zip(talks, saves, strict=True):
+                talk.send("Hello!").read()
+                save.save(talk)
+        assert [save.path for save in saves] == [path, tmp_path / "talk-2.chat"]
+        assert ["talk-2.chat" in notice for notice in notices] == [True]
+        for talk, save in zip(talks, saves, strict=True):
+            assert save.path is not None
+            assert ChatSession.load(model, save.path).messages == talk.messages

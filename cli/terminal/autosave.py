@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from edge_spec.chat import ChatSession
@@ -29,6 +30,8 @@ class Autosave:
         self._said = ""
         self._saved: dict[str, object] | None = None
         self._saved_whole: dict[str, object] | None = None
+        # As we left the file, or found it; None if there was none.
+        self._seen = _stamp(path)
 
     @property
     def previous(self) -> Path | None:
@@ -40,6 +43,7 @@ class Autosave:
         self.path = path
         self._is_first = False
         self._saved = self._saved_whole = session.to_json()
+        self._seen = _stamp(path)
 
     def save(self, session: ChatSession, *, at_the_end: bool = False) -> None:
         """Write what is new: the text, and at the end the caches too."""
@@ -56,7 +60,12 @@ class Autosave:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 if self._is_first and self.previous is not None and self.path.exists():
                     self.path.replace(self.previous)
+            if self.is_own and _stamp(self.path) != self._seen:
+                # Another program talks in the same file: neither shall lose what was said.
+                self.path = _free_name(self.path)
+                self._on_notice(f"another program has written the session file; this talk goes on in {self.path}")
             session.save(self.path, caches=caches)
+            self._seen = _stamp(self.path)
         except (OSError, EdgeSpecError, MemoryError) as error:
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
             if said != self._said:
@@ -68,3 +77,19 @@ class Autosave:
         self._saved = record
         if caches:
             self._saved_whole = record
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    """What tells one content of a file from another; None if there is none."""
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size) if found is not None else None
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside ``path`` that no file has."""
+    return next(
+        name for number in count(2) if not (name := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists()
+    )

@@ -21,13 +21,15 @@ class Turn:
     Attributes:
         n_messages: messages before the user's.
         start: tokens before it.
-        n_prompt: tokens before its answer.
+        kept: tokens of the conversation before it that are the first of this one's.
+        rest: the others, which the template wrote differently.
         seen_from: where the window started when it was asked.
     """
 
     n_messages: int
     start: int
-    n_prompt: int
+    kept: int
+    rest: tuple[int, ...]
     seen_from: int
 
 
@@ -75,14 +77,6 @@ class Conversation:
         """What the model sees of it."""
         return Window(self.head, self.seen_from, [turn.start for turn in self.turns])
 
-    def unanswered(self) -> Conversation:
-        """As it was when the last question had been asked."""
-        turn = self.last_turn
-        end = len(self.messages) - (self.answer is not None)
-        return replace(
-            self, messages=self.messages[:end], tokens=self.tokens[: turn.n_prompt], seen_from=turn.seen_from
-        )
-
     def undone(self) -> Conversation:
         """As it was before the last question."""
         turn = self.last_turn
@@ -91,7 +85,7 @@ class Conversation:
             return before
         return replace(
             before,
-            tokens=self.tokens[: turn.start],
+            tokens=(*self.tokens[: turn.kept], *turn.rest),
             turns=self.turns[:-1],
             head=self.head,
             seen_from=turn.seen_from,
@@ -106,7 +100,16 @@ class Conversation:
         return {
             "messages": [message.to_json() for message in self.messages],
             "tokens": list(self.tokens),
-            "turns": [[turn.n_messages, turn.start, turn.n_prompt, turn.seen_from] for turn in self.turns],
+            "turns": [
+                {
+                    "n_messages": turn.n_messages,
+                    "start": turn.start,
+                    "kept": turn.kept,
+                    "rest": list(turn.rest),
+                    "seen_from": turn.seen_from,
+                }
+                for turn in self.turns
+            ],
             "head": self.head,
             "seen_from": self.seen_from,
         }
@@ -118,13 +121,19 @@ class Conversation:
             StateError: they do not fit together.
         """
         turns = tuple(
-            Turn(n_messages=int(n), start=int(start), n_prompt=int(end), seen_from=int(seen_from))
-            for n, start, end, seen_from in values["turns"]
+            Turn(
+                n_messages=int(turn["n_messages"]),
+                start=int(turn["start"]),
+                kept=int(turn["kept"]),
+                rest=tuple(map(int, turn["rest"])),
+                seen_from=int(turn["seen_from"]),
+            )
+            for turn in values["turns"]
         )
         head, seen_from = int(values["head"]), int(values["seen_from"])
-        places = [0, *(place for turn in turns for place in (turn.start, turn.n_prompt)), len(tokens)]
+        places = [0, *(turn.start for turn in turns), len(tokens)]
         ordered = all(low <= high for low, high in pairwise(places))
-        seen = [head, seen_from, *(turn.seen_from for turn in turns)]
+        seen = [head, seen_from, *(place for turn in turns for place in (turn.seen_from, turn.kept))]
         asked = [n for n, message in enumerate(self.messages) if message.role == "user"]
         if (
             not ordered

@@ -52,10 +52,28 @@ class Scribe:
         before = told.tokens
         tokens, kept = continued(self._model, before, self._render(messages, answer=True))
         # An answer that was cut short got its end from the template: that belongs to the answer's turn.
-        start = kept + (0 < kept < len(tokens) and kept == len(before) and self._model.ends(tokens[kept]))
-        turn = Turn(n_messages=len(told.messages), start=start, n_prompt=len(tokens), seen_from=told.seen_from)
+        start = kept + (0 < kept < len(tokens) and self._model.ends(tokens[kept]))
+        turn = Turn(
+            n_messages=len(told.messages), start=start, kept=kept, rest=tuple(before[kept:]), seen_from=told.seen_from
+        )
         head = told.head if told.turns else self._head(told.system)
         return replace(told, messages=messages, tokens=tuple(tokens), turns=(*told.turns, turn), head=head)
+
+    def asked_again(self, told: Conversation) -> Conversation:
+        """The conversation as it was when its last question had been asked.
+
+        Raises:
+            SettingsError: there was none.
+        """
+        question = told.messages[told.last_turn.n_messages]
+        return self.ask(told.undone(), question)
+
+    def written(self, told: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
+        """Tokens of the last answer, which follows ``prompt``: its own, as far as they are known."""
+        assert told.answer is not None
+        if told.tokens[: len(prompt)] == tuple(prompt):
+            return told.tokens[len(prompt) :]
+        return tuple(self._tokens(told.answer.content.removeprefix(self.opening(prompt))))
 
     def opening(self, prompt: Sequence[int]) -> str:
         """What of the answer stands at the end of a prompt: some templates open the thought."""
@@ -98,6 +116,9 @@ def continued(model: TextModel, before: Sequence[int], text: str) -> tuple[list[
     for n, token in enumerate(before):
         piece = model.spelling(token)
         if raw[place : place + len(piece)] != piece:
+            # An answer that a stop string or another end token ended goes on differently in the template.
+            if _begins_with_control(model, raw[place:]):
+                kept, kept_bytes = n, place
             break
         is_control = model.is_control(token)
         if is_control:

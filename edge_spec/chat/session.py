@@ -15,8 +15,10 @@ from edge_spec.chat.reply import ChatReply
 from edge_spec.chat.scribe import Scribe
 from edge_spec.chat.window import WindowContext
 from edge_spec.errors import PromptError, SettingsError
+from edge_spec.requirements import require_whole
 from edge_spec.shelf import Caches
 from edge_spec.text_model import TextModel
+from edge_spec.textstream import stops_of
 
 __all__ = ["ChatSession"]
 
@@ -119,6 +121,9 @@ class ChatSession:
         changed.setdefault("seed", self._options.get("seed", 0))
         self._model.sampler_settings(**_sampling(changed))
         self._model.grammar_of(changed.get("grammar"), changed.get("json_schema"))
+        stops_of(changed.get("stop"))
+        if "max_tokens" in changed:
+            require_whole("max_tokens", changed["max_tokens"], 1, 1 << 62)
         self._options = changed
 
     def set_system(self, system: str | None) -> None:
@@ -164,7 +169,7 @@ class ChatSession:
             self._require_idle()
             answer = self._told.answer
             new = Message(role="assistant", content="", attempt=answer.attempt + 1 if answer else 0)
-            return self._reply(self._told.unanswered(), new, (), options)
+            return self._reply(self._scribe.asked_again(self._told), new, (), options)
 
     def continue_answer(self, **options: Any) -> ChatReply:
         """Go on with an answer that was cancelled or got too long; the reply holds what is new.
@@ -177,8 +182,8 @@ class ChatSession:
             answer = self._told.answer
             if answer is None or answer.is_finished:
                 raise SettingsError("there is no unfinished answer", hint="retry() writes another one")
-            told = self._told.unanswered()
-            written = self._told.tokens[len(told.tokens) :]
+            told = self._scribe.asked_again(self._told)
+            written = self._scribe.written(self._told, told.tokens)
             return self._reply(replace(told, seen_from=self._told.seen_from), answer, written, options)
 
     def undo(self) -> tuple[Message, ...]:
@@ -247,8 +252,11 @@ class ChatSession:
         Raises:
             StateError: they do not fit together.
         """
+        known = self._model.known_tokens
+        for turn in values["turns"]:
+            known(turn["rest"])
         with self._lock:
-            self._told = self._told.located(values, self._model.known_tokens(values["tokens"]))
+            self._told = self._told.located(values, known(values["tokens"]))
             self._was_read = caches is not None
         if caches is not None:
             self._model.turns.lay(self, caches)

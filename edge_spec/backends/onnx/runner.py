@@ -5,6 +5,7 @@ The library is named only here; what it throws becomes ours.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,23 @@ __all__ = ["Runner", "runtime_version", "value_of"]
 _FATAL = 4
 
 
-def runtime_version() -> str:
-    """Of ONNX Runtime."""
+def library() -> Any:
+    """ONNX Runtime, loaded at the first call."""
+    # It would leave an identity of this device in the user's cache folder as soon as it is loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
-    return str(onnxruntime.__version__)
+    return onnxruntime
+
+
+def runtime_version() -> str:
+    """Of ONNX Runtime."""
+    return str(library().__version__)
 
 
 def value_of(array: npt.NDArray[Any]) -> Any:
     """An array as the library sees it: the same memory."""
-    import onnxruntime
-
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    return library().OrtValue.ortvalue_from_numpy(array)
 
 
 class Runner:
@@ -48,8 +54,7 @@ class Runner:
         self, graph: Path, *, n_threads: int, spin: bool, hint: str,
         operators: Path | None = None, foreign: bool = False,
     ) -> None:  # fmt: skip
-        import onnxruntime
-
+        onnxruntime = library()
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 str(graph), _options(n_threads, spin, operators, foreign), providers=["CPUExecutionProvider"],
