@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 import edge_spec
 from edge_spec import TextModel
+from edge_spec.errors import BackendError
 from edge_spec.memory.pressure import PressureWatch, Squeeze
 
 N_RUNS = 200 if os.environ.get("EDGE_SPEC_SLOW_TESTS") else 12
@@ -104,6 +107,42 @@ def test_every_rung_gives_memory_back(load: Callable[..., TextModel]) -> None:
         assert model.n_ctx == 256
 
 
+RUNGS = """
+import gc, sys
+import edge_spec, edge_spec.relief
+from edge_spec.memory import usage
+from edge_spec.memory.pressure import PressureWatch, Squeeze
+
+now, wanted = [0.0], 0
+
+def clock():
+    now[0] += 100
+    return now[0]
+
+def look():
+    return Squeeze(available_bytes=0 if len(model.given_up) < wanted else 150)
+
+edge_spec.relief.monotonic = clock
+watch = PressureWatch(look, low_bytes=100, interval_s=0, clock=clock)
+asked = dict(engine=sys.argv[1], speculation="hierarchy", n_ctx=1024, n_threads=1, cache_dir=sys.argv[2], watch=watch)
+with edge_spec.load("demo", **asked) as model:
+    for wanted in range(4):
+        model.generate("Hello!", seed=1, max_tokens=40, ignore_eos=True).read()
+        gc.collect()
+        print(usage().unique_bytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measured as Linux counts")
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_the_system_sees_memory_come_back(engine: str, probe_cache: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNGS, engine, str(probe_cache)], check=True, capture_output=True, text=True
+    )
+    _, short_drafts, no_middle, no_drafter = map(int, done.stdout.split())
+    assert short_drafts - (1 << 20) > no_middle > no_drafter + (1 << 19)
+
+
 def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextModel]) -> None:
     with load(lambda: SCARCE if len(model.given_up) < 4 else 150) as model:
         seen = talk(model)
@@ -122,3 +161,28 @@ def test_at_the_end_of_the_ladder_a_reply_stops_cleanly(load: Callable[..., Text
         session = model.chat(seed=1)
         session.send("Hello!").read()
         assert session.messages[-1].finish_reason == "memory"
+
+
+def test_a_context_that_cannot_be_made_anew_leaves_the_old_one(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 3 else 150) as model:
+        calm = talk(model)
+    with load(lambda: SCARCE) as model:
+        family = model._relief._family  # type: ignore[union-attr]
+        again = family.target_again
+
+        def refuse(n_ctx: int, **values: Any) -> Any:
+            if n_ctx < 512:
+                raise BackendError("no memory")
+            return again(n_ctx, **values)
+
+        monkeypatch.setattr(family, "target_again", refuse)
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        session.send(ASKED[0]).read()
+        while session.messages[-1].finish_reason == "memory":
+            session.continue_answer().read()
+        assert model.n_ctx == 512
+        assert session.messages[-1].content == next(
+            message.content for message in calm if not isinstance(message, str) and message.role == "assistant"
+        )
