@@ -8,6 +8,7 @@
 #include "cpu.h"
 
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#include "pages_ahead.h"
 #include "quantise_avx2.h"
 #include "rows.h"
 
@@ -89,6 +90,7 @@ ER_INLINE __m512 add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m5
 
 ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
     const size_t unit_bytes = (size_t)er_unit_bytes(kind), tile_bytes = t->n_units * unit_bytes;
+    er_pages pages = er_pages_ahead(t, unit_bytes);
     for (size_t g = 0; g < t->n_groups; g++) {
         const uint8_t *head = t->weights + g * t->group_bytes, *end = head + tile_bytes, *a = t->activations;
         float *out = t->out + g * ER_GROUP;
@@ -103,6 +105,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
             const uint8_t *ahead = block + AHEAD_BYTES;
             if (ahead >= end)
                 ahead += t->group_bytes - tile_bytes;
+            er_ask_for_page(&pages, t, unit_bytes, rows);
             for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
                 __m512 d0 = d, d1 = m;
                 __m512i quads[8];
