@@ -100,8 +100,9 @@ def load(
         footprints=planned.chosen.parts, transcriptions=transcriptions, cache_dir=folder, on_wait=on_wait,
     )  # fmt: skip
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
+    template = request.files["target"].chat_template
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, request.files["target"].chat_template, notes, watch, folder)
+        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, folder)
     except BaseException:
         opened.close()
         raise

@@ -78,30 +78,41 @@ class Relief:
         return _Bounded(policy, self)
 
     def _rungs(self) -> list[Rung]:
-        mode, bytes_of = self._mode, self._bytes_of
+        mode, family = self._mode, self._family
         rungs = []
         if mode.limit:
-            rungs.append(Rung(name="drafts are kept short, and waiting conversations lie on the disk",
-                              down=self._keep_short, up=self._draft_on))  # fmt: skip
+            name = "drafts are kept short, and waiting conversations lie on the disk"
+            rungs.append(Rung(name=name, down=self._keep_short, up=self._draft_on))
         if "middle" in mode.needs:
-            size = bytes_of("middle")
-            down = self._drop(("middle", "draft"), lambda: MODES["sequence"].build(self._family))
-            up = self._drop(("draft",), lambda: mode.build(self._family))
-            rungs.append(Rung(name="the intermediate model is dropped", down=lambda: down() or True, up=up, n_bytes=lambda: size))
+            rungs.append(
+                self._changing_drafters(
+                    "the intermediate model is dropped", "middle",
+                    without=lambda: MODES["sequence"].build(family), again=lambda: mode.build(family),
+                )
+            )  # fmt: skip
         if "draft" in mode.needs:
-            size_of_draft = bytes_of("draft")
-            below = MODES["sequence"] if "middle" in mode.needs else mode
-            down2 = self._drop(("middle", "draft"), NgramDrafter)
-            up2 = self._drop((), lambda: below.build(self._family))
-            rungs.append(Rung(name="the drafter is dropped", down=lambda: down2() or True, up=up2, n_bytes=lambda: size_of_draft))
-        for _ in range(2):
-            rungs.append(Rung(name="half of the context is dropped, from here on words may differ from those without "
-                              "this step", down=self._halve, up=None, lossless=False))  # fmt: skip
+            above = MODES["sequence"] if "middle" in mode.needs else mode
+            rungs.append(
+                self._changing_drafters(
+                    "the drafter is dropped", "draft", without=NgramDrafter, again=lambda: above.build(family)
+                )
+            )
+        name = "half of the context is dropped, from here on words may differ from those without this step"
+        rungs += [Rung(name=name, down=self._halve, up=None, lossless=False)] * 2
         rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False, repeats=True))
         return rungs
 
-    def _bytes_of(self, role: str) -> int:
-        return sum(line.predicted_bytes for line in self._family.ledger if line.owner == role)
+    def _changing_drafters(
+        self, name: str, role: str, *, without: Callable[[], Drafter], again: Callable[[], Drafter]
+    ) -> Rung:
+        """A rung that frees the model of a role, and goes on with another drafter."""
+        n_bytes = sum(line.predicted_bytes for line in self._family.ledger if line.owner == role)
+        return Rung(
+            name=name,
+            down=lambda: self._draft_with(without) or True,
+            up=lambda: self._draft_with(again),
+            n_bytes=lambda: n_bytes,
+        )
 
     def _note(self, sentence: str, lossless: bool) -> None:
         self.steps.append(sentence)
@@ -117,22 +128,17 @@ class Relief:
         self.most_drafted = None
         self._shelf.to_disk(False)
 
-    def _drop(self, roles: tuple[str, ...], build: Callable[[], Drafter]) -> Callable[[], bool]:
-        """Free the drafter and the models of ``roles``, then go on with another drafter."""
-
-        def change() -> bool:
-            """Whether it is the drafter that was meant."""
-            self._speculator.change_drafter(None)
-            for role in roles:
-                self._family.release(role)
-            drafter: Drafter | None = None
-            # Where there is no room for it after all, tables do.
-            with suppress(EdgeSpecError, MemoryError):
-                drafter = build()
-            self._speculator.change_drafter(drafter or NgramDrafter())
-            return drafter is not None
-
-        return change
+    def _draft_with(self, build: Callable[[], Drafter]) -> bool:
+        """Free all models but the target, then go on with another drafter; whether it is the one that was meant."""
+        self._speculator.change_drafter(None)
+        for role in ("middle", "draft"):
+            self._family.release(role)
+        drafter: Drafter | None = None
+        # Where there is no room for it after all, tables do.
+        with suppress(EdgeSpecError, MemoryError):
+            drafter = build()
+        self._speculator.change_drafter(drafter or NgramDrafter())
+        return drafter is not None
 
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply

@@ -37,7 +37,8 @@ def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
     n_cells = settings.n_ctx + 2 * settings.max_rows
     if own_attention:
         n_cells += -n_cells % LANES
-    cache = (2 if settings.kv == "f16" else 4) * n_cells * sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
+    per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
+    cache = (2 if settings.kv == "f16" else 4) * n_cells * per_cell
     turns = 4 * n_cells * file.head_dim_k
     bias = 0 if own_attention or not settings.trees else 4 * settings.prefill_chunk * n_cells
     of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
