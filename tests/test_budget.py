@@ -183,7 +183,10 @@ def test_a_budget_is_never_more_than_is_free() -> None:
 
 FOOTPRINTS = st.builds(
     Footprint, mapped_bytes=st.integers(0, 50 * MIB), repacked_bytes=st.integers(0, 50 * MIB),
-    kv_cache_bytes=st.integers(0, 50 * MIB), compute_bytes=st.integers(0, 9 * MIB), reading_bytes=st.integers(0, 30 * MIB), loading_bytes=st.integers(0, 60 * MIB),
+    kv_cache_bytes=st.integers(0, 50 * MIB),
+    compute_bytes=st.integers(0, 9 * MIB),
+    reading_bytes=st.integers(0, 30 * MIB),
+    loading_bytes=st.integers(0, 60 * MIB),
 )  # fmt: skip
 CANDIDATES = st.builds(
     Candidate,

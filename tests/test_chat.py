@@ -162,7 +162,8 @@ def test_damaged_files_are_refused_or_read_again(load: Callable[..., TextModel],
     [
         {"version": 99}, {"format": "x"}, {"messages": 5}, {"messages": [{"role": "user"}]}, {"tokens": [1 << 40]},
         {"tokens": "abc"}, {"turns": [[1, 2]]}, {"options": {"temperature": -1}}, {"options": {"nonsense": 1}},
-        {"profile": 3}, {"cached": [-5]}, {"turns": [{"n_messages": 1, "start": 10**9, "kept": 0, "rest": [], "seen_from": 0}]}, {"head": 10**9},
+        {"profile": 3}, {"cached": [-5]}, {"head": 10**9},
+        {"turns": [{"n_messages": 1, "start": 10**9, "kept": 0, "rest": [], "seen_from": 0}]},
         {"seen_from": "x"}, {"seen_from": -1},
     ],
 )  # fmt: skip

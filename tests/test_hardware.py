@@ -27,7 +27,8 @@ def described(
 
 def test_a_pc_is_described() -> None:
     files = {
-        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nflags\t\t: fpu sse3 avx2 fma avx512f avx512_vnni\n",
+        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n"
+        "flags\t\t: fpu sse3 avx2 fma avx512f avx512_vnni\n",
         f"{CACHE}/index0/level": "1\n", f"{CACHE}/index0/type": "Data\n", f"{CACHE}/index0/size": "48K\n",
         f"{CACHE}/index1/level": "1\n", f"{CACHE}/index1/type": "Instruction\n", f"{CACHE}/index1/size": "32K\n",
         f"{CACHE}/index2/level": "3\n", f"{CACHE}/index2/type": "Unified\n", f"{CACHE}/index2/size": "36M\n",

@@ -144,7 +144,10 @@ def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tup
 
 
 def clean(text: str, names: tuple[str, str] = ("Anna", "Tom")) -> str:
-    """The text with plain quotation marks, single spaces (but for indentation), names for placeholders, and no names of special tokens."""
+    """The text with plain quotation marks, names for placeholders, and no names of special tokens.
+
+    Spaces are single, but for indentation.
+    """
     text = text.translate(_SIGNS).replace("<|", "< |")
     text = _PLACEHOLDER.sub(lambda found: names[found.group(1) == "2"], text)
     return _BLANKS.sub("\n\n", _INNER.sub(" ", _TRAILING.sub("", text))).strip()

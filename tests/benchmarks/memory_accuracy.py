@@ -308,7 +308,8 @@ def shown(name: str, found: dict[str, Any]) -> str:
     predicted, peak, unique = peaks(found)
     group = found["highest_in_group"]
     return (
-        f"{name:<92} {predicted / MIB:8.1f} {peak / MIB:8.1f} {(predicted - peak) / MIB:+6.1f} {predicted / peak - 1:+6.1%}"
+        f"{name:<92} {predicted / MIB:8.1f} {peak / MIB:8.1f} {(predicted - peak) / MIB:+6.1f} "
+        f"{predicted / peak - 1:+6.1%}"
         f" | unique {unique / MIB:8.1f} {unique_error(found) / MIB:+6.1f} | budget {found['limit_bytes'] / MIB:8.1f}"
         f" in group {-1 if group is None else group / MIB:8.1f} | {found['tokens']} tokens"
     )
