@@ -29,8 +29,6 @@ from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["OpenFamily"]
 
-_LESS = "raise --memory, or use a smaller --ctx or another --speculation"
-
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters trying out a model takes no time worth a word."""
 

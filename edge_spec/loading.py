@@ -27,9 +27,6 @@ from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["load", "plan", "possible_modes"]
 
-_SHELF_BYTES = 256 << 20
-"""What conversations that wait may keep in memory, if the budget allows."""
-
 
 def load(
     model: StrPath = "demo",
@@ -170,7 +167,7 @@ def _assemble(
         return AdaptivePolicy(most=most, seconds=probed.seconds) if mode.adapts else FixedPolicy(most)
 
     first = policy or (new_policy() if mode.adapts else None)
-    shelf = Shelf(_SHELF_BYTES, opened.ledger, folder=folder)
+    shelf = Shelf(opened.ledger, folder=folder)
     return TextModel(
         speculator,
         # What an adaptive policy has learned about this device holds for the next reply as well.

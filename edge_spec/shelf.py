@@ -42,12 +42,12 @@ class Shelf:
     Usable from any thread.
 
     Args:
-        limit_bytes: the most that all caches on the shelf may take together.
         ledger: where they are entered; what it does not allow is not kept.
+        limit_bytes: the most that all caches on the shelf may take together.
         folder: where caches lie that must not lie in memory; the system's own for temporary files by default.
     """
 
-    def __init__(self, limit_bytes: int, ledger: Ledger, *, folder: Path | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._ledger = ledger
         self._folder = folder

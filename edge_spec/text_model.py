@@ -38,10 +38,6 @@ Messages = Sequence[Mapping[str, str]]
 Reply = TypeVar("Reply", bound=TurnTaking)
 
 
-_SHELF_BYTES = 256 << 20
-"""What conversations that wait may keep in memory."""
-
-
 class Tokenizer(Vocabulary, Protocol):
     """Text to tokens and back."""
 
@@ -106,7 +102,7 @@ class TextModel:
         self._grammars = lru_cache(4)(grammars) if grammars is not None else None
         self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
-        self._shelf = shelf or Shelf(_SHELF_BYTES, self.ledger)
+        self._shelf = shelf or Shelf(self.ledger)
         self._relief = relief
         self.turns = Turns(speculator, self._shelf)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["TextStream", "stops_of"]
+__all__ = ["TextStream", "overlap", "stops_of"]
 
 
 def stops_of(stop: object) -> tuple[str, ...]:
@@ -58,12 +58,12 @@ class TextStream:
             self.stopped = True
             text, self._held = self._held[: min(ends)[0]], ""
             return text
-        n = max((_overlap(self._held, stop) for stop in self._stop), default=0)
+        n = max((overlap(self._held, stop) for stop in self._stop), default=0)
         text = self._held[: len(self._held) - n]
         self._held = self._held[len(self._held) - n :]
         return text
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of ``text`` that begins ``stop``."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

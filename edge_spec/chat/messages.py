@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_spec.errors import PromptError
+from edge_spec.textstream import overlap
 
 __all__ = ["Message", "Thinking", "answer_of", "thought_of"]
 
@@ -146,7 +147,7 @@ class Thinking:
                 pieces.append((True, thought))
                 self._held, self._mark, self._answer_begins = rest, "", True
             else:
-                sure = len(self._held) - _overlap(self._held, _CLOSE)
+                sure = len(self._held) - overlap(self._held, _CLOSE)
                 pieces.append((True, self._held[:sure]))
                 self._held = self._held[sure:]
         if not self._mark:
@@ -161,8 +162,3 @@ class Thinking:
         """No more text comes; what was held back."""
         held, self._held = self._held, ""
         return [(self._mark == _CLOSE, held)] if held else []
-
-
-def _overlap(text: str, mark: str) -> int:
-    """The length of the longest end of ``text`` that begins ``mark``."""
-    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if mark.startswith(text[-n:])), 0)
