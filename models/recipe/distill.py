@@ -18,10 +18,12 @@ from torch.nn import functional
 
 from edge_spec.models.recipe.checkpoint import whole_file
 from edge_spec.models.recipe.clock import Clock, TimeIsUp
+from edge_spec.models.recipe.head import summed_divergence
 from edge_spec.models.recipe.model import Llama
 from edge_spec.models.recipe.packing import HEAD, ID, USER, Corpus, Rows
+from edge_spec.models.recipe.precision import autocast, works_in_16_bits
 from edge_spec.models.recipe.settings import Sampling
-from edge_spec.models.recipe.train import TextLoss, autocast, checkpointed, pieces, targets, to_device
+from edge_spec.models.recipe.train import Alternation, TextLoss, targets, to_device
 
 __all__ = ["TeacherLoss", "prompts", "read_samples", "write", "write_samples"]
 
@@ -42,7 +44,7 @@ def write(model: Llama, prompts: Rows, new: int, temperatures: Tensor, *, seed: 
     warm = temperatures.to(device)[:, None]
     out = torch.empty((n, n_prompt + new), dtype=torch.int64, device=device)
     out[:, :n_prompt] = given
-    dtype = torch.bfloat16 if device != "cpu" else torch.float32
+    dtype = torch.bfloat16 if works_in_16_bits(device) else torch.float32
     with autocast(device):
         cache = model.cache(n, n_prompt + new, dtype)
         x, matrix = model.hidden(given, cache)
@@ -125,10 +127,11 @@ class TeacherLoss:
     seed: int
 
     def rows(self, step: int, tokens: int) -> Rows:
-        if (step * _GOLDEN) % 1 >= self.share:
-            return self.text.rows(step, tokens)
+        turns = Alternation(self.share, _GOLDEN)
+        n_before = turns.before(step)
+        if not turns.takes(step):
+            return self.text.rows(step - n_before, tokens)
         n = tokens // self.samples.shape[1]
-        n_before = sum((earlier * _GOLDEN) % 1 < self.share for earlier in range(step))
         places = np.arange(n_before * n, (n_before + 1) * n)
         rounds, numbers = places // len(self.samples), places % len(self.samples)
         out = np.empty((n, self.samples.shape[1]), np.uint16)
@@ -142,13 +145,4 @@ class TeacherLoss:
         with torch.no_grad():
             taught, its_matrix = self.target.hidden(rows & ID)
         _, learned = targets(rows)
-        total = hidden.new_zeros((), dtype=torch.float32)
-        for x, y, mask in pieces(hidden, taught, learned):
-            total = total + checkpointed(_divergence, x, matrix, y, its_matrix, mask)
-        return total, learned.sum()
-
-
-def _divergence(x: Tensor, matrix: Tensor, y: Tensor, its_matrix: Tensor, mask: Tensor) -> Tensor:
-    law = functional.log_softmax(functional.linear(x, matrix.to(x.dtype)).float(), dim=-1)
-    wanted = functional.log_softmax(functional.linear(y, its_matrix.to(y.dtype)).float(), dim=-1)
-    return ((wanted.exp() * (wanted - law)).sum(-1) * mask).sum()
+        return summed_divergence(hidden, matrix, taught, its_matrix, learned), learned.sum()

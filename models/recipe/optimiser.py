@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_spec.models.recipe.model import Llama, named_weights
+from edge_spec.models.recipe.precision import works_in_16_bits
 
 __all__ = ["Optimiser"]
 
@@ -77,7 +78,7 @@ class Optimiser:
 def _orthogonal(stack: Tensor) -> Tensor:
     """Roughly the orthogonal factor of each matrix of ``[n, outputs, inputs]``."""
     a, b, c = _COEFFICIENTS
-    x = stack.bfloat16() if stack.is_cuda else stack
+    x = stack.bfloat16() if works_in_16_bits(stack.device.type) else stack
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.transpose(1, 2)

@@ -16,7 +16,7 @@ from edge_spec.models.recipe.packing import Corpus
 from edge_spec.models.recipe.settings import Setting
 
 if TYPE_CHECKING:
-    from edge_spec.models.recipe.train import Trainer
+    from edge_spec.models.recipe.train import TextLoss, Trainer
 
 __all__ = ["STAGES", "Recipe"]
 
@@ -54,8 +54,21 @@ class Recipe:
     @cached_property
     def corpus(self) -> Corpus:
         """The prepared corpus."""
+        return self._in_rows(self.setting.row)
+
+    def _in_rows(self, row: int) -> Corpus:
+        return Corpus(self.out / "prepared", row=row, weights=self.setting.weights, seed=self.seed)
+
+    @cached_property
+    def _text(self) -> TextLoss:
+        from edge_spec.models.recipe.train import TextLoss
+
         setting = self.setting
-        return Corpus(self.out / "prepared", row=setting.row, weights=setting.weights, seed=self.seed)
+        short = self._in_rows(setting.short_row) if setting.short_row is not None else None
+        return TextLoss(
+            self.corpus.batch, setting.row,
+            short=TextLoss(short.batch, short.row) if short is not None else None, share=setting.short_share,
+        )  # fmt: skip
 
     @property
     def prompts(self) -> Path:
@@ -215,14 +228,14 @@ class Recipe:
         return [json.loads(line) for line in lines]
 
     def _on_text(self, name: str, role: str) -> Trainer:
-        from edge_spec.models.recipe.train import TextLoss, Trainer
+        from edge_spec.models.recipe.train import Trainer
 
         setting = self.setting
         return Trainer(
             folder=self.out / name,
             shape=setting.shapes[role],
             training=setting.trainings[role],
-            objective=TextLoss(self.corpus.batch, setting.row),
+            objective=self._text,
             valid=self.corpus.valid(setting.valid_rows)[0],
             seed=self.seed,
             device=self.device,
@@ -234,7 +247,7 @@ class Recipe:
     def _distilled(self, role: str) -> None:
         from edge_spec.models.recipe.checkpoint import load_model
         from edge_spec.models.recipe.distill import TeacherLoss, read_samples
-        from edge_spec.models.recipe.train import TextLoss, fuse
+        from edge_spec.models.recipe.train import fuse
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
         target.quantise(True)
@@ -242,7 +255,7 @@ class Recipe:
         trainer = self._on_text(role, role)
         trainer.objective = TeacherLoss(
             target=target,
-            text=TextLoss(self.corpus.batch, self.setting.row),
+            text=self._text,
             samples=read_samples(self.out / "samples"),
             share=self.setting.sampling.share,
             seed=self.seed,

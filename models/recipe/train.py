@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,18 +18,19 @@ from torch import Tensor
 
 from edge_spec.models.recipe.checkpoint import save_state, save_weights
 from edge_spec.models.recipe.clock import Clock, TimeIsUp
+from edge_spec.models.recipe.head import summed_entropy
 from edge_spec.models.recipe.model import Llama
 from edge_spec.models.recipe.optimiser import Optimiser
 from edge_spec.models.recipe.packing import HEAD, ID, Rows
+from edge_spec.models.recipe.precision import autocast
 from edge_spec.models.recipe.settings import Shape, Training
 
-__all__ = ["Objective", "TextLoss", "Trainer", "autocast", "fuse", "mean_loss", "to_device"]
+__all__ = ["Alternation", "Objective", "TextLoss", "Trainer", "fuse", "mean_loss", "to_device"]
 
 _MEASURED_STEPS = (10, 30)
 """A budget is turned into steps by the speed between these two."""
 
-_HEAD_ROWS = 1 << 14
-"""Tokens whose logits exist at once while training."""
+_SILVER = 2**0.5 - 1
 
 
 class Objective(Protocol):
@@ -43,24 +44,47 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
+class Alternation:
+    """Which steps do the one thing and which the other, as evenly as can be: ``share`` of them take the first.
+
+    Two alternations with different irrational ``ratio`` are independent of each other.
+    """
+
+    share: float
+    ratio: float
+
+    def takes(self, step: int) -> bool:
+        """Whether this step takes the first."""
+        return (step * self.ratio) % 1 < self.share
+
+    def before(self, step: int) -> int:
+        """How many earlier steps took the first."""
+        return sum(self.takes(earlier) for earlier in range(step))
+
+
+@dataclass(frozen=True)
 class TextLoss:
-    """Cross entropy of the training text, in nats; ``batch`` gives rows by number."""
+    """Cross entropy of the training text, in nats; ``batch`` gives rows of length ``row`` by number.
+
+    ``short`` is the same text in shorter rows, which ``share`` of the steps read: attention costs them less.
+    """
 
     batch: Callable[[int, int], Rows]
     row: int
+    short: TextLoss | None = None
+    share: float = 0.0
 
     def rows(self, step: int, tokens: int) -> Rows:
+        turns = Alternation(self.share, _SILVER)
+        if self.short is not None and turns.takes(step):
+            return self.short.rows(turns.before(step), tokens)
         n = tokens // self.row
-        return self.batch(step * n, n)
+        return self.batch((step - turns.before(step)) * n, n)
 
     def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
         hidden, matrix = model.hidden(rows & ID)
         wanted, learned = targets(rows)
-        total = hidden.new_zeros((), dtype=torch.float32)
-        # Piece by piece, so that logits of all tokens never exist at once.
-        for x, ids, mask in pieces(hidden, wanted, learned):
-            total = total + _piece_loss(x, matrix, ids, mask)
-        return total, learned.sum()
+        return summed_entropy(hidden, matrix, wanted, learned), learned.sum()
 
 
 def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,37 +95,9 @@ def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
     return after & ID, learned
 
 
-def pieces(hidden: Tensor, *others: Tensor) -> list[tuple[Tensor, ...]]:
-    """Token by token, in groups of ``_HEAD_ROWS``."""
-    flat = hidden.flatten(0, 1)
-    return list(zip(flat.split(_HEAD_ROWS), *(each.flatten(0, 1).split(_HEAD_ROWS) for each in others), strict=True))
-
-
-def _piece_loss(x: Tensor, matrix: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-    def loss(x: Tensor, matrix: Tensor) -> Tensor:
-        logits = torch.nn.functional.linear(x, matrix.to(x.dtype)).float()
-        return (torch.nn.functional.cross_entropy(logits, ids, reduction="none") * mask).sum()
-
-    return checkpointed(loss, x, matrix)
-
-
-def checkpointed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """Computed again for the gradient instead of being kept: a row of logits is many times a hidden state."""
-    if not torch.is_grad_enabled():
-        return function(*arguments)
-    from torch.utils.checkpoint import checkpoint
-
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-
-
 def to_device(rows: Rows, device: str) -> Tensor:
     """Rows as 64-bit ids with flags."""
     return torch.from_numpy(rows.astype("int64")).to(device, non_blocking=True)
-
-
-def autocast(device: str) -> AbstractContextManager[Any]:
-    """16-bit arithmetic on accelerators, 32-bit on the CPU."""
-    return torch.autocast(device, torch.bfloat16) if device != "cpu" else nullcontext()
 
 
 def fuse(model: Llama, device: str) -> None:
