@@ -171,6 +171,24 @@ def test_an_interrupt_ends_the_reply_soon_and_cleanly(
     assert text[:n] == whole[:n]
 
 
+@pytest.mark.parametrize("module", ["click", "edge_spec.cli.command", "edge_spec.cli.run", "numpy"])
+def test_interrupted_while_importing_it_leaves_without_a_word(module: str) -> None:
+    interrupted = f"""
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from edge_spec.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted, "run", "-p", "x", "-n", "1"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
 # --- help
 
 
