@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import exp, inf
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
+from edge_spec.errors import GrammarDeadEnd, StateError
 from edge_spec.noise import coin, gumbel, gumbel_array, position_key, stream_of
-from edge_spec.sampling.dry import Breakers, dry_penalties
+from edge_spec.sampling.adjustments import adjusted, adjusts
+from edge_spec.sampling.dry import Breakers
 from edge_spec.sampling.grammar import Grammar, Line, Node
 from edge_spec.sampling.mirostat import mirostat, next_mu
 from edge_spec.sampling.native import native_draw
@@ -60,7 +60,7 @@ class Sampler:
         self.stream = stream_of(settings.seed, settings.attempt, prompt)
         self.has_grammar = grammar is not None
         self._breakers = breakers or {}
-        self._adjusts = bool(settings.logit_bias) or settings.penalises or settings.avoids_repetition
+        self._adjusts = adjusts(settings)
         self._native = native_draw(settings) if grammar is None else None
         self._has_mu = settings.uses_mirostat
         self._level = 0
@@ -88,8 +88,7 @@ class Sampler:
             SettingsError: ``logit_bias`` names a token beyond the row.
             GrammarDeadEnd: the grammar allows no token.
         """
-        if self._adjusts:
-            row = self._adjusted(row, text)
+        row = self._adjusted(row, text)
         if self.settings.temperature == 0:
             return peak(row)[1] if self._line is None else int(self._allowed(row, text, _BEST_ONE)[0][0])
         ids, scores = self._noisy(row, text)
@@ -114,7 +113,7 @@ class Sampler:
         soft-max probability. Nothing follows where the grammar allows nothing.
         """
         try:
-            ids, depths = self._ranked(self._adjusted(row, text) if self._adjusts else row, text)
+            ids, depths = self._ranked(self._adjusted(row, text), text)
         except GrammarDeadEnd:
             return []
         weights = [exp(-depth) for depth in depths]
@@ -161,6 +160,9 @@ class Sampler:
         if self._has_mu:
             node.mu = {0: float((state or {}).get("mu", 2.0 * self.settings.mirostat_tau))}
         self._line.root, self._line.index = node, len(reply)
+
+    def _adjusted(self, row: Row, text: Sequence[int]) -> Row:
+        return adjusted(row, text, self.settings, self._breakers) if self._adjusts else row
 
     def _ranked(self, row: Row, text: Sequence[int]) -> tuple[list[int], list[float]]:
         """The best of what can be drawn, best first, and how far each lies below the best."""
@@ -268,43 +270,6 @@ class Sampler:
             node.below(token).mu[self._level] = next_mu(
                 mu, scores, place, tau=settings.mirostat_tau, eta=settings.mirostat_eta
             )
-
-    def _adjusted(self, row: Row, text: Sequence[int]) -> Row:
-        """The row after logit bias, penalties and DRY; a copy if they change anything."""
-        settings = self.settings
-        row = row.copy()
-        # Infinities and the largest floats may meet a bias; ``peak`` clears up.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if settings.logit_bias:
-                self._bias(row)
-            if settings.penalises:
-                self._penalise(row, text)
-            if settings.avoids_repetition:
-                self._discourage(row, text)
-        return row
-
-    def _bias(self, row: Row) -> None:
-        bias = self.settings.logit_bias
-        ids = np.fromiter(bias, dtype=np.int64)
-        if ids.max() >= row.shape[0]:
-            raise SettingsError(f"logit_bias names token {ids.max()}; this model has {row.shape[0]} tokens")
-        row[ids] += np.fromiter(bias.values(), dtype=np.float32)
-
-    def _penalise(self, row: Row, text: Sequence[int]) -> None:
-        settings = self.settings
-        counts = Counter(text if settings.penalty_window < 0 else text[-settings.penalty_window :])
-        ids = np.fromiter(counts, dtype=np.int64)
-        x = row[ids]
-        penalty = np.float32(settings.repeat_penalty)
-        x = np.where(x <= 0, x * penalty, x / penalty)
-        x -= np.fromiter(counts.values(), dtype=np.float32) * np.float32(settings.frequency_penalty)
-        x -= np.float32(settings.presence_penalty)
-        row[ids] = x
-
-    def _discourage(self, row: Row, text: Sequence[int]) -> None:
-        penalties = dry_penalties(text, self.settings, self._breakers)
-        if penalties:
-            row[list(penalties)] -= np.fromiter(penalties.values(), dtype=np.float32)
 
 
 class _View(Sampler):
