@@ -32,12 +32,13 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         "# The demo family",
         "Three small English language models that share one vocabulary, so that edge-spec can show hierarchical "
         "speculative decoding without a download. They were trained from scratch for this project by "
-        "`models/recipe`. They exist to demonstrate and test; for useful answers, give edge-spec a real model.",
+        f"`models/recipe`, setting `{setting['name']}`. They exist to demonstrate and test; for useful answers, give "
+        "edge-spec a real model.",
         _models(results, setting),
         f"- Architecture: `llama` with tied embeddings, RMSNorm, rotary positions, SwiGLU, grouped-query attention.\n"
         f"- Weights: Q4_0 in the layers, Q8_0 for the embeddings, F32 for the norms. The last "
         f"{setting['trainings']['target']['quantised']:.0%} of each training computed with just these rounded weights."
-        f"\n- Context: {setting['row']:,} tokens.\n"
+        f"\n- Context: {setting['row']:,} tokens{_short_rows(setting)}.\n"
         f"- Vocabulary: byte-level BPE, {setting['n_vocab']:,} tokens, digits one by one. Ids 0 to 3 are end of text, "
         "`<|im_start|>`, `<|im_end|>` and padding.\n"
         "- Conversations use the ChatML template that is stored in each file.\n"
@@ -66,6 +67,11 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         _sources(corpus, setting["weights"]),
         "Thanks to everyone who made and shared these texts.",
     ]) + "\n"  # fmt: skip
+
+
+def _short_rows(setting: Mapping[str, Any]) -> str:
+    short = setting.get("short_row")
+    return f"; {setting['short_share']:.0%} of the steps on text read rows of {short:,}" if short else ""
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
