@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def load(
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
     template = request.files["target"].chat_template
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, folder)
+        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, request.fixed, folder)
     except BaseException:
         opened.close()
         raise
@@ -145,7 +145,7 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle
 
 def _assemble(
     opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
-    watch: PressureWatch | None, folder: Path | None,
+    watch: PressureWatch | None, fixed: Collection[str], folder: Path | None,
 ) -> TextModel:  # fmt: skip
     # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
     folder = folder if folder is not None and folder.is_dir() else None
@@ -180,7 +180,7 @@ def _assemble(
         grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         ledger=opened.ledger,
         shelf=shelf,
-        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), folder=folder),
+        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), fixed=fixed, folder=folder),
         on_close=opened.close,
     )
 

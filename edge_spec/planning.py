@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
-from edge_spec.backends.onnx import onnx_footprint
+from edge_spec.backends.llama import LlamaSettings
 from edge_spec.errors import BudgetExceeded, SettingsError
-from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes, vocabulary_bytes
+from edge_spec.estimates import Estimates
+from edge_spec.kv_types import ROUNDS_VISIBLY, smaller_kv
+from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes
 from edge_spec.models import ModelFile
-from edge_spec.role_settings import llama_settings, onnx_settings
 from edge_spec.speculation import MODES, Mode
 
 __all__ = ["Configuration", "Planner", "note_of", "stage_of"]
@@ -21,9 +20,6 @@ __all__ = ["Configuration", "Planner", "note_of", "stage_of"]
 _LEAST_N_CTX = 256
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 """Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
-
-_KV_TYPES = (("auto", "f16"), ("q8_0", "q8_0"))
-_LAST_KV_TYPES = ("q4_0", "q4_0")
 
 _PROCESS_BYTES = {"llama": 6 << 20, "onnx": 2 << 20}
 """What an engine's libraries and the interpreter grow by while it runs, beside its models."""
@@ -62,9 +58,7 @@ class Planner:
         self._settings = settings
         self._fixed = fixed
         self._base_bytes = base_bytes
-        self._dry: dict[str, DryModel] = {}
-        self._known: dict[tuple[str, LlamaSettings, bool], Footprint] = {}
-        self._open = ExitStack()
+        self._estimates = Estimates(self._files, engines)
 
     def plan(self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = ()) -> Plan:
         """The best way to run one of ``modes`` within a budget.
@@ -125,16 +119,13 @@ class Planner:
         sizes = [asked.n_ctx]
         while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
             sizes.append(sizes[-1] // 2)
-        kinds: list[tuple[str, str]] = [(asked.kv_k, asked.kv_v)]
-        quantised = self._engines["target"] == "llama" and asked.flash_attention
-        if quantised and not self._fixed & {"kv_k", "kv_v"}:
-            kinds += [kind for kind in _KV_TYPES if kind not in kinds]
-        possible = [
-            replace(asked, n_ctx=n_ctx, kv_k=keys, kv_v=values)
-            for n_ctx in sizes for keys, values in kinds
-        ]  # fmt: skip
-        if len(kinds) > 1:
-            possible += [replace(asked, n_ctx=n, kv_k=_LAST_KV_TYPES[0], kv_v=_LAST_KV_TYPES[1]) for n in sizes[-2:]]
+        # What rounds visibly comes last, after much of the context; see ``Relief`` for the same order at work.
+        llama = self._engines["target"] == "llama"
+        smaller = smaller_kv(self._files["target"], "llama", asked, self._fixed) if llama else []
+        gentle = [(asked.kv_k, asked.kv_v), *(kinds for kinds in smaller if kinds[0] != ROUNDS_VISIBLY)]
+        last = [kinds for kinds in smaller if kinds not in gentle]
+        possible = [replace(asked, n_ctx=n, kv_k=keys, kv_v=values) for n in sizes for keys, values in gentle]
+        possible += [replace(asked, n_ctx=n, kv_k=keys, kv_v=values) for keys, values in last for n in sizes[-2:]]
         yield asked
         yield from (settings for settings in possible if settings != asked and self._possible(settings))
 
@@ -177,7 +168,7 @@ class Planner:
         seen: set[str] = set()
         for role in roles:
             trees = mode.target_trees if role == "target" else mode.name != "sequence"
-            part = self._footprint(role, settings, trees=trees, dry=dry)
+            part = self._estimates.of(role, settings, trees=trees, dry=dry)
             key = f"{self._engines[role]} {self._files[role].fingerprint}"
             if key in seen:  # weights of one file are shared
                 part = replace(part, mapped_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
@@ -202,33 +193,13 @@ class Planner:
             configuration=Configuration(mode=mode, settings=settings),
         )
 
-    def _footprint(self, role: str, settings: LlamaSettings, *, trees: bool, dry: bool) -> Footprint:
-        file = self._files[role]
-        own = llama_settings(role, file, settings, trees=trees)
-        key = (role, own, dry)
-        if key not in self._known:
-            if self._engines[role] == "onnx":
-                found = onnx_footprint(file, onnx_settings(role, file, settings, trees=trees))
-                if role == "target":  # llama.cpp turns text into tokens
-                    tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
-                    found = replace(found, vocabulary_bytes=tables)
-            else:
-                found = llama_footprint(file, own, dry=self._dry_model(role) if dry else None)
-            self._known[key] = found
-        return self._known[key]
-
-    def _dry_model(self, role: str) -> DryModel:
-        if role not in self._dry:
-            self._dry[role] = self._open.enter_context(DryModel(self._files[role]))
-        return self._dry[role]
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        self._estimates.__exit__(kind, error, trace)
 
 
 def stage_of(mode: Mode) -> str:
