@@ -33,7 +33,7 @@ _CHANGES = "from here on words may differ from those without this step"
 
 
 class Relief:
-    """Looks at memory between two rounds of a reply, and makes do with less where it has to.
+    """Looks at memory between two rounds of a reply, and between replies, and makes do with less where it has to.
 
     Speed goes first: long drafts, the intermediate model, the drafter; the text is the same without them. Then, with
     a notice, what makes a difference to the text, the most memory for the least harm first, as plans do: a cache of
@@ -83,6 +83,10 @@ class Relief:
             self._reply = None
         stopped, self._exhausted = self._exhausted, False
         return not stopped
+
+    def between_replies(self) -> None:
+        """Called now and then while no reply is written: what costs no word is given up, or taken again."""
+        self.ladder.check(lossless_only=True)
 
     def policy(self, policy: Policy) -> Policy:
         """A policy that drafts no further than the memory allows."""

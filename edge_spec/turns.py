@@ -89,6 +89,14 @@ class Turns:
             if reply is not None:
                 self._writer = (awaited_in or threading.get_ident(), weakref.ref(reply))
 
+    def enter_if_free(self) -> bool:
+        """Take a turn if nobody has one; False, at once, if somebody does, or there are no more turns."""
+        with self._turn:
+            if self._taken or self._closed:
+                return False
+            self._taken = True
+            return True
+
     def leave(self) -> None:
         """End the turn."""
         with self._turn:

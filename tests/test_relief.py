@@ -205,7 +205,9 @@ def test_no_plenty_brings_back_what_changes_words(load: Callable[..., TextModel]
         assert (model.profile, model.given_up) == (profile, given_up)
 
 
-@pytest.mark.parametrize("changes", [{"n_ctx": 256}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "q4_0", "kv_v": "q4_0"}])
+@pytest.mark.parametrize(
+    "changes", [{"n_ctx": 256}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "q4_0", "kv_v": "q4_0"}]
+)
 def test_books_of_a_context_made_anew_are_those_of_a_plan(
     load: Callable[..., TextModel], changes: dict[str, Any]
 ) -> None:
