@@ -24,6 +24,8 @@ _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 
 _KV_TYPES = (("auto", "f16"), ("q8_0", "q8_0"))
 _LAST_KV_TYPES = ("q4_0", "q4_0")
+_HALVES = ("f16", "f16")
+"""What ONNX Runtime's cache can hold instead of 32-bit numbers."""
 
 _PROCESS_BYTES = {"llama": 6 << 20, "onnx": 2 << 20}
 """What an engine's libraries and the interpreter grow by while it runs, beside its models."""
@@ -126,17 +128,24 @@ class Planner:
         while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
             sizes.append(sizes[-1] // 2)
         kinds: list[tuple[str, str]] = [(asked.kv_k, asked.kv_v)]
-        quantised = self._engines["target"] == "llama" and asked.flash_attention
-        if quantised and not self._fixed & {"kv_k", "kv_v"}:
-            kinds += [kind for kind in _KV_TYPES if kind not in kinds]
+        last: Sequence[tuple[str, str]] = ()
+        if not self._fixed & {"kv_k", "kv_v"}:
+            smaller, last = self._smaller_caches()
+            kinds += [kind for kind in smaller if kind not in kinds]
         possible = [
             replace(asked, n_ctx=n_ctx, kv_k=keys, kv_v=values)
             for n_ctx in sizes for keys, values in kinds
         ]  # fmt: skip
-        if len(kinds) > 1:
-            possible += [replace(asked, n_ctx=n, kv_k=_LAST_KV_TYPES[0], kv_v=_LAST_KV_TYPES[1]) for n in sizes[-2:]]
+        possible += [replace(asked, n_ctx=n_ctx, kv_k=k, kv_v=v) for n_ctx in sizes[-2:] for k, v in last]
         yield asked
         yield from (settings for settings in possible if settings != asked and self._possible(settings))
+
+    def _smaller_caches(self) -> tuple[Sequence[tuple[str, str]], Sequence[tuple[str, str]]]:
+        """Types of keys and values to make do with, best first, and those for the last resort."""
+        if self._engines["target"] == "llama":
+            return (_KV_TYPES, [_LAST_KV_TYPES]) if self._settings.flash_attention else ((), ())
+        # A published graph says itself what its cache holds.
+        return ((_HALVES,) if self._files["target"].graph is None else ()), ()
 
     def _possible(self, settings: LlamaSettings) -> bool:
         try:
@@ -188,7 +197,7 @@ class Planner:
         shown = settings.for_heads(target.head_dim_k)
         llama = self._engines["target"] == "llama"
         choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
-        if llama:
+        if llama or (shown.kv_k, shown.kv_v) == _HALVES:
             choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
         choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
         if llama:

@@ -157,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--not", action="append", default=[], dest="without", help="leave out plans with this")
     parser.add_argument("--limit", action="store_true", help="put the hard limit in place; it makes sizes smaller")
     parser.add_argument("--long", action="store_true", help="full contexts, and 2,000 or 256 tokens written")
+    parser.add_argument("--fill", type=int, metavar="N", help="read no more than N tokens, however large the context")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="results; those in it are kept")
     parser.add_argument("--plot", type=Path, help="SVG of predicted and measured sizes; needs matplotlib")
@@ -171,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         if "failed" in rows.get(name, {"failed": 1}):
             ready = prepared(asked, values.models, long=values.long, n_threads=values.threads)
+            if values.fill:
+                ready["fill"] = min(values.fill, ready.get("fill", ready["n_ctx"]))
             rows[name] = measure({**ready, "limited": values.limit})
             print(shown(name, rows[name]), flush=True)
             if values.json:
