@@ -67,6 +67,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "peak_bytes": candidate.peak_bytes,
         "reserve_bytes": reserve_bytes(candidate.peak_bytes),
         "process_bytes": candidate.base_bytes,
+        "tables": dict(candidate.tables),
         "lines": {role: part.lines() for role, part in candidate.parts.items()},
     }
 
@@ -80,6 +81,7 @@ def _print(found: Plan) -> None:
     table = Table("", "who", "what", "bytes", box=None, pad_edge=False)
     table.columns[3].justify = "right"
     rows = [("process", "interpreter and libraries", chosen.base_bytes)]
+    rows += [("process", name, n_bytes) for name, n_bytes in chosen.tables.items()]
     rows += [(role, name, n_bytes) for role, part in chosen.parts.items() for name, n_bytes in part.lines().items()]
     if chosen.peak_bytes > chosen.held_bytes:
         rows.append(("", "while loading or reading", chosen.peak_bytes - chosen.held_bytes))

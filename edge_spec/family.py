@@ -16,6 +16,7 @@ from edge_spec.backends.llama import (
 )
 from edge_spec.backends.onnx import open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.estimates import Estimates
 from edge_spec.json_tokenizer import JsonTokenizer
@@ -23,6 +24,7 @@ from edge_spec.kv_types import smaller_kv
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER
+from edge_spec.planning import NGRAMS, PIECES
 from edge_spec.role_settings import llama_settings, onnx_settings
 from edge_spec.text_model import Tokenizer
 from edge_spec.transcriptions import Transcriptions
@@ -91,6 +93,22 @@ class OpenFamily:
         """The intermediate model."""
         return self._open("middle", self._settings, trees=trees)[0]
 
+    def table(self) -> NgramDrafter:
+        """A drafter without a model, which keeps to the line of its table.
+
+        Raises:
+            BudgetExceeded: there is no room for a table.
+        """
+        n_bytes = table_bytes(self._settings.n_ctx)
+        self.ledger.enter("process", NGRAMS, n_bytes)
+        drafter = NgramDrafter(most_bytes=n_bytes)
+        self.ledger.gauge("process", NGRAMS, lambda: drafter.held_bytes)
+        return drafter
+
+    def drop_table(self) -> None:
+        """Strike the table out: its drafter is closed."""
+        self.ledger.release("process", NGRAMS)
+
     def smaller_kv(self, fixed: Collection[str]) -> list[tuple[str, str]]:
         """Types of keys and values that the target's cache could still go over to, see ``smaller_kv``."""
         return smaller_kv(self._files["target"], self._engines["target"], self.target_settings, fixed)
@@ -129,8 +147,12 @@ class OpenFamily:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
         graph = self._files["target"].graph
         if graph is not None:
-            return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
-        return self._load("target", vocab_only=self._engines["target"] != "llama")
+            published = JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+            self.ledger.gauge("process", PIECES, lambda: published.pieces.held_bytes)
+            return published
+        weights = self._load("target", vocab_only=self._engines["target"] != "llama")
+        self.ledger.gauge("process", PIECES, lambda: weights.pieces.held_bytes)
+        return weights
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""

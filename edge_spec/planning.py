@@ -8,14 +8,18 @@ from types import TracebackType
 from typing import Self
 
 from edge_spec.backends.llama import LlamaSettings
+from edge_spec.drafters.ngram import table_bytes
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.estimates import Estimates
 from edge_spec.kv_types import ROUNDS_VISIBLY, smaller_kv
 from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes
 from edge_spec.models import ModelFile
+from edge_spec.pieces import PIECES_BYTES
 from edge_spec.speculation import MODES, Mode
 
-__all__ = ["Configuration", "Planner", "note_of", "stage_of"]
+__all__ = ["NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
+
+NGRAMS, PIECES = "n-gram table", "bytes of tokens"
 
 _LEAST_N_CTX = 256
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
@@ -120,8 +124,7 @@ class Planner:
         while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
             sizes.append(sizes[-1] // 2)
         # What rounds visibly comes last, after much of the context; see ``Relief`` for the same order at work.
-        llama = self._engines["target"] == "llama"
-        smaller = smaller_kv(self._files["target"], "llama", asked, self._fixed) if llama else []
+        smaller = smaller_kv(self._files["target"], self._engines["target"], asked, self._fixed)
         gentle = [(asked.kv_k, asked.kv_v), *(kinds for kinds in smaller if kinds[0] != ROUNDS_VISIBLY)]
         last = [kinds for kinds in smaller if kinds not in gentle]
         possible = [replace(asked, n_ctx=n, kv_k=keys, kv_v=values) for n in sizes for keys, values in gentle]
@@ -179,7 +182,7 @@ class Planner:
         shown = settings.for_heads(target.head_dim_k)
         llama = self._engines["target"] == "llama"
         choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
-        if llama:
+        if llama or (shown.kv_k, shown.kv_v) == ("f16", "f16"):
             choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
         choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
         if llama:
@@ -189,6 +192,7 @@ class Planner:
             stage=stage_of(mode),
             base_bytes=self._base_bytes + sum(_PROCESS_BYTES[engine] for engine in engines),
             parts=parts,
+            tables=tables_of(mode, settings),
             speed=_speed(mode, settings, parts, engine=self._engines["target"]),
             configuration=Configuration(mode=mode, settings=settings),
         )
@@ -200,6 +204,12 @@ class Planner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._estimates.__exit__(kind, error, trace)
+
+
+def tables_of(mode: Mode, settings: LlamaSettings) -> dict[str, int]:
+    """What is held beside models and the interpreter, by name."""
+    tables = {PIECES: PIECES_BYTES}
+    return tables | {NGRAMS: table_bytes(settings.n_ctx)} if stage_of(mode) == "tables" else tables
 
 
 def stage_of(mode: Mode) -> str:

@@ -13,7 +13,7 @@ from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.state import restated
 from edge_spec.drafters.base import Drafter
-from edge_spec.drafters.ngram import NgramDrafter
+from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import EdgeSpecError, StateError
 from edge_spec.family import OpenFamily
 from edge_spec.generation import Generation
@@ -109,7 +109,7 @@ class Relief:
             above = MODES["sequence"] if "middle" in mode.needs else mode
             rungs.append(
                 self._changing_drafters(
-                    "the drafter is dropped", "draft", without=NgramDrafter, again=lambda: above.build(family)
+                    "the drafter is dropped", "draft", without=family.table, again=lambda: above.build(family)
                 )
             )
         name = f"half of the context is dropped, {_CHANGES}"
@@ -161,12 +161,14 @@ class Relief:
         self._speculator.change_drafter(None)
         for role in ("middle", "draft"):
             self._family.release(role)
-        drafter: Drafter | None = None
-        # Where there is no room for it after all, tables do.
-        with suppress(EdgeSpecError, MemoryError):
-            drafter = build()
-        self._speculator.change_drafter(drafter or NgramDrafter())
-        return drafter is not None
+        self._family.drop_table()
+        # Where there is no room for it after all, tables do, and without room for them nothing drafts.
+        for attempt in (build, self._family.table):
+            with suppress(EdgeSpecError, MemoryError):
+                self._speculator.change_drafter(attempt())
+                return attempt is build
+        self._speculator.change_drafter(NoDrafter())
+        return False
 
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply

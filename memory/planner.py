@@ -30,6 +30,7 @@ class Candidate:
         stage: one of ``STAGES``.
         base_bytes: what the process holds with or without models.
         parts: footprint of each model, in the order in which they are loaded.
+        tables: what the program holds beside, by name.
         speed: by the cost model; only compared with that of others.
         configuration: the same for the program; nothing here looks into it.
     """
@@ -39,12 +40,13 @@ class Candidate:
     base_bytes: int
     parts: Mapping[str, Footprint]
     speed: float
+    tables: Mapping[str, int] = field(default_factory=dict)
     configuration: Any = field(default=None, repr=False, compare=False)
 
     @property
     def held_bytes(self) -> int:
         """What is held while it runs."""
-        return self.base_bytes + sum(part.held_bytes for part in self.parts.values())
+        return self.base_bytes + sum(self.tables.values()) + sum(part.held_bytes for part in self.parts.values())
 
     @property
     def reading_bytes(self) -> int:
@@ -54,7 +56,7 @@ class Candidate:
     @property
     def peak_bytes(self) -> int:
         """The most that is held at any time: while it runs, or while one of its models is loaded."""
-        held = most = self.base_bytes
+        held = most = self.base_bytes + sum(self.tables.values())
         for part in self.parts.values():
             most = max(most, held + part.loading_peak_bytes)
             held += part.held_bytes
