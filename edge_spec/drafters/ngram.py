@@ -131,7 +131,7 @@ class _Chains:
     def build(self) -> None:
         """Anew from all of the text."""
         # A place is where an n-gram ends; 0 stands for none.
-        self._latest = array("i", bytes(_BYTES * _buckets(len(self._text))))
+        self._latest = array("i", [0]) * _buckets(len(self._text))
         self._before = array("i")
         for end in range(self._n, len(self._text) + 1):
             self._add(end)
