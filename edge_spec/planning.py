@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,6 +14,7 @@ from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.estimates import Estimates
 from edge_spec.kv_types import ROUNDS_VISIBLY, smaller_kv
 from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes
+from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
 from edge_spec.pieces import PIECES_BYTES
 from edge_spec.speculation import MODES, Mode
@@ -64,11 +66,14 @@ class Planner:
         self._base_bytes = base_bytes
         self._estimates = Estimates(self._files, engines)
 
-    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = ()) -> Plan:
+    def plan(
+        self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = (), most_n_ctx: int = 0
+    ) -> Plan:
         """The best way to run one of ``modes`` within a budget.
 
         Args:
             modes: that will do.
+            most_n_ctx: with room to spare the context gets longer, up to so many tokens.
             others: further ones for the thresholds.
 
         Raises:
@@ -79,7 +84,8 @@ class Planner:
         least = self.thresholds((*modes, *others, MODES["off"]), budget_bytes)
         levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
         try:
-            return choose(levels, budget_bytes, thresholds=least, what=target.path.name)
+            found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
+            return self._with_more_context(replace(found, engine=self._engines["target"]), most_n_ctx)
         except BudgetExceeded as error:
             nearest = self._nearest(budget_bytes)
             if nearest is None:
@@ -88,6 +94,24 @@ class Planner:
                 f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
                 hint=f"{nearest.described} would fit; {error.hint}",
             ) from None  # fmt: skip
+
+    def _with_more_context(self, found: Plan, most_n_ctx: int) -> Plan:
+        """The same plan with as much more context as fits."""
+        chosen: Configuration = found.chosen.configuration
+        least = chosen.settings.n_ctx
+        if most_n_ctx <= least:
+            return found
+
+        def of(n_ctx: int) -> Candidate:
+            return self._asked_if_near(chosen.mode, replace(chosen.settings, n_ctx=n_ctx), found.budget_bytes)
+
+        # Between these multiples of the step, and the end itself.
+        places = [*range(least - least % CTX_STEP + CTX_STEP, most_n_ctx, CTX_STEP), most_n_ctx]
+        n_fitting = bisect_left(places, 1, key=lambda n: of(n).needed_bytes > found.budget_bytes)
+        if not n_fitting:
+            return found
+        why = f"{found.why}; with room for more context than the {least} tokens asked for at least"
+        return replace(found, chosen=of(places[n_fitting - 1]), why=why)
 
     def thresholds(self, modes: Sequence[Mode], budget_bytes: int) -> dict[str, int]:
         """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it."""
@@ -254,7 +278,9 @@ def note_of(plan: Plan, asked: LlamaSettings, wished: Sequence[Mode]) -> list[st
     for name, what in (("n_ctx", "the context is"), ("kv_k", "keys are cached as"), ("kv_v", "values are cached as"),
                        ("prefill_chunk", "prompts are read in pieces of")):  # fmt: skip
         value = getattr(chosen.settings, name)
-        if value != getattr(asked, name):
+        if name == "n_ctx" and value > asked.n_ctx:
+            notes.append(f"the context is {value}, more than the {asked.n_ctx} asked for at least")
+        elif value != getattr(asked, name):
             notes.append(f"{what} {value} instead of {getattr(asked, name)} {budget}")
     if asked.repack and not chosen.settings.repack:
         notes.append(f"weights stay mapped, which is slower, {budget}")
