@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +17,22 @@ __all__ = [
 ]  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Context(click.ParamType):  # type: ignore[type-arg]
+    """A number of tokens, or the least one: the argument of ``load`` that it is, and its value."""
+
+    name = "tokens"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        found = re.fullmatch(r" *(-?[0-9]{1,18}) *(\+?) *", str(value), re.ASCII)
+        if found is None:
+            said = f"{str(value)[:32]!r} is no number of tokens; write 4096, or 4096+ for at least as many"
+            self.fail(said, param, ctx)
+        return "least_n_ctx" if found[2] else "n_ctx", int(found[1])
+
 
 _ENGINE = click.Choice(["auto", *ENGINES])
 _PASSED = ("model", "draft", "middle", "engine", "draft_engine", "middle_engine", "draft_limit", "memory")
@@ -52,7 +69,10 @@ def model_options(command: Command) -> Command:
         click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
         click.option("--middle-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"),
         click.option("--draft-limit", type=int, metavar="N", help="Most tokens drafted per round."),
-        click.option("--ctx", type=int, metavar="N", help="Most tokens of prompt and reply together."),
+        click.option(
+            "--ctx", type=_Context(), metavar="N[+]",
+            help="Most tokens of prompt and reply together; N+ for at least so many, more where memory has room.",
+        ),
         click.option("--threads", type=int, metavar="N", help="Threads; 0 for the number of cores. [default: 0]"),
         click.option("--threads-batch", type=int, metavar="N", help="Threads for many rows. [default: --threads]"),
         click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
@@ -72,7 +92,10 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     arguments["verbose"] = values["verbose"]
     arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {sentence} ...", err=True)
     arguments["on_progress"] = Bar()
-    for option, name in (("ctx", "n_ctx"), ("threads", "n_threads"), ("threads_batch", "n_threads_batch")):
+    if values["ctx"] is not None:
+        name, n_tokens = values["ctx"]
+        arguments[name] = n_tokens
+    for option, name in (("threads", "n_threads"), ("threads_batch", "n_threads_batch")):
         if values[option] is not None:
             arguments[name] = values[option]
     if values["kv"] is not None:

@@ -9,12 +9,13 @@ import click
 
 from edge_spec.cli.options import load_arguments, model_options
 from edge_spec.loading import plan
-from edge_spec.memory import Candidate, Plan, format_size, reserve_bytes
+from edge_spec.memory import Candidate, Plan, format_size, probe, reserve_bytes
 from edge_spec.speculation import MODES
 
 __all__ = ["command"]
 
 _BAR = 40
+_UNNAMED = "when the model is loaded here for the first time"
 _SAYS = {
     "fits": "runs at all",
     "tables": "speculates, with tables",
@@ -54,6 +55,8 @@ def as_json(found: Plan) -> dict[str, Any]:
     return {
         "budget_bytes": found.budget_bytes,
         "why": found.why,
+        "engine": found.engine,
+        "profile": dict(found.profile) if found.profile is not None else None,
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
         "thresholds": dict(found.thresholds),
@@ -67,6 +70,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "peak_bytes": candidate.peak_bytes,
         "reserve_bytes": reserve_bytes(candidate.peak_bytes),
         "process_bytes": candidate.base_bytes,
+        "tables": dict(candidate.tables),
         "lines": {role: part.lines() for role, part in candidate.parts.items()},
     }
 
@@ -76,10 +80,15 @@ def _print(found: Plan) -> None:
     from rich.table import Table
 
     chosen, console = found.chosen, Console(highlight=False)
-    console.print(f"{chosen.described}\n{found.why}\n", markup=False)
+    profile = found.profile["name"] if found.profile is not None else f"{found.engine}, to be named {_UNNAMED}"
+    console.print(f"{chosen.described}\n{found.why}\nnumerics profile {profile}\n", markup=False)
+    total_bytes = probe().total_bytes
+    if found.budget_bytes > total_bytes:
+        console.print(f"this computer has {format_size(total_bytes)}, less than that budget\n", markup=False)
     table = Table("", "who", "what", "bytes", box=None, pad_edge=False)
     table.columns[3].justify = "right"
     rows = [("process", "interpreter and libraries", chosen.base_bytes)]
+    rows += [("process", name, n_bytes) for name, n_bytes in chosen.tables.items()]
     rows += [(role, name, n_bytes) for role, part in chosen.parts.items() for name, n_bytes in part.lines().items()]
     if chosen.peak_bytes > chosen.held_bytes:
         rows.append(("", "while loading or reading", chosen.peak_bytes - chosen.held_bytes))

@@ -62,9 +62,10 @@ def budget_of(
 
 
 def ledger_of(plan: Plan) -> Ledger:
-    """Books for a plan: its budget, its reserve, and what the process holds without models."""
+    """Books for a plan: its budget, its reserve, and what the process holds beside models."""
     ledger = Ledger(plan.budget_bytes, reserve=reserve_bytes(plan.chosen.peak_bytes))
     ledger.claim("process", "interpreter and libraries", plan.chosen.base_bytes)
+    ledger.claim_all("process", plan.chosen.tables)
     if plan.chosen.reading_bytes:
         ledger.claim("process", "while a prompt is read", plan.chosen.reading_bytes)
     return ledger

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from edge_spec.backends.base import LanguageModel
@@ -12,17 +11,20 @@ from edge_spec.backends.llama import (
     LlamaSettings,
     LlamaWeights,
     listen_to_buffers,
-    llama_footprint,
     loads_mapped,
     open_llama,
 )
-from edge_spec.backends.onnx import onnx_footprint, open_onnx, open_published
+from edge_spec.backends.onnx import open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
+from edge_spec.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.estimates import Estimates
 from edge_spec.json_tokenizer import JsonTokenizer
+from edge_spec.kv_types import smaller_kv
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER
+from edge_spec.planning import NGRAMS, PIECES
 from edge_spec.role_settings import llama_settings, onnx_settings
 from edge_spec.text_model import Tokenizer
 from edge_spec.transcriptions import Transcriptions
@@ -41,6 +43,9 @@ class OpenFamily:
     Whoever asks for a model may close it; the family closes what is left, and frees the weights. Before anything
     is loaded, what it will take is claimed in the ledger. Text becomes tokens by llama.cpp, whatever computes, but for
     a published ONNX model as the files beside it say.
+
+    Attributes:
+        target_settings: of the target as it is open now.
 
     Args:
         files: by role: target, and as far as there are any draft and middle.
@@ -66,7 +71,7 @@ class OpenFamily:
         on_wait: Callable[[str], None],
     ) -> None:
         self._files = files
-        self._settings = settings
+        self._settings = self.target_settings = settings
         self.ledger = ledger
         self._footprints = dict(footprints)
         self._engines = engines
@@ -88,14 +93,37 @@ class OpenFamily:
         """The intermediate model."""
         return self._open("middle", self._settings, trees=trees)[0]
 
-    def target_again(self, n_ctx: int, *, trees: bool) -> LanguageModel:
-        """The target anew, in place of the one that is closed now, with a context of ``n_ctx`` tokens."""
+    def table(self) -> NgramDrafter:
+        """A drafter without a model, which keeps to the line of its table.
+
+        Raises:
+            BudgetExceeded: there is no room for a table.
+        """
+        n_bytes = table_bytes(self._settings.n_ctx)
+        self.ledger.enter("process", NGRAMS, n_bytes)
+        drafter = NgramDrafter(most_bytes=n_bytes)
+        self.ledger.gauge("process", NGRAMS, lambda: drafter.held_bytes)
+        return drafter
+
+    def drop_table(self) -> None:
+        """Strike the table out: its drafter is closed."""
+        self.ledger.release("process", NGRAMS)
+
+    def smaller_kv(self, fixed: Collection[str]) -> list[tuple[str, str]]:
+        """Types of keys and values that the target's cache could still go over to, see ``smaller_kv``."""
+        return smaller_kv(self._files["target"], self._engines["target"], self.target_settings, fixed)
+
+    def target_again(self, settings: LlamaSettings, *, trees: bool) -> LanguageModel:
+        """The target anew, in place of the one that is closed now, with other settings of its context."""
         self.ledger.release("target")
         self._footprints.pop("target", None)
         model = self._models.pop("target", None)
         if model is not None:
             model.close()
-        return self._open("target", replace(self._settings, n_ctx=n_ctx), trees=trees)[0]
+            trim_heap()
+        opened = self._open("target", settings, trees=trees)[0]
+        self.target_settings = settings
+        return opened
 
     def helpers(self) -> tuple[LanguageModel, ...]:
         """All models but the target, as far as they are open."""
@@ -119,8 +147,12 @@ class OpenFamily:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
         graph = self._files["target"].graph
         if graph is not None:
-            return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
-        return self._load("target", vocab_only=self._engines["target"] != "llama")
+            published = JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+            self.ledger.gauge("process", PIECES, lambda: published.pieces.held_bytes)
+            return published
+        weights = self._load("target", vocab_only=self._engines["target"] != "llama")
+        self.ledger.gauge("process", PIECES, lambda: weights.pieces.held_bytes)
+        return weights
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""
@@ -147,9 +179,9 @@ class OpenFamily:
         file, on_onnx = self._files[role], self._engines[role] == "onnx"
         settings = llama_settings(role, file, asked, trees=trees)
         footprint = self._footprints.get(role)
-        if footprint is None and on_onnx:
-            footprint = onnx_footprint(file, onnx_settings(role, file, asked, trees=trees))
-        footprint = footprint or llama_footprint(file, settings)
+        if footprint is None:
+            with Estimates(self._files, self._engines) as estimates:
+                footprint = estimates.of(role, asked, trees=trees)
         self.ledger.claim_all(role, footprint.lines(), hint=_LESS)
         before = usage().resident_bytes
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import EdgeSpecError, PromptError, UnsupportedModel
+from edge_spec.pieces import Pieces
 
 __all__ = ["JsonTokenizer"]
 
@@ -21,6 +22,9 @@ class JsonTokenizer:
 
     A token's bytes are what its decoder makes of it in the middle of a text: some decoders drop a space at the
     beginning of all, which belongs to the prompt and not to a reply.
+
+    Attributes:
+        pieces: what tokens stand for, as far as it is remembered.
 
     Args:
         path: of ``tokenizer.json``.
@@ -53,7 +57,7 @@ class JsonTokenizer:
         self.eos = eos
         first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
-        self._pieces: dict[int, bytes] = {}
+        self.pieces = Pieces(self._piece)
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
         """Token ids of a text; names of special tokens in it become these tokens.
@@ -71,11 +75,11 @@ class JsonTokenizer:
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for special tokens, and for ids that have none."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            added = self._added.get(token)
-            piece = self._pieces[token] = b"" if added is not None and added.special else self._bytes(token)
-        return piece
+        return self.pieces.of(token)
+
+    def _piece(self, token: int) -> bytes:
+        added = self._added.get(token)
+        return b"" if added is not None and added.special else self._bytes(token)
 
     def name(self, token: int) -> str:
         """The text of a token, that of special tokens included; empty for -1, which stands for none."""

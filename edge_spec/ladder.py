@@ -75,8 +75,12 @@ class Ladder:
         """Names of what is given up now, in order."""
         return tuple(self._rungs[place].name for place in self._given_up)
 
-    def check(self) -> None:
-        """Look at the system, if it is time, and take at most one step. To be called between two rounds."""
+    def check(self, *, lossless_only: bool = False) -> None:
+        """Look at the system, if it is time, and take at most one step. To be called between two rounds.
+
+        Args:
+            lossless_only: give up nothing that changes the text, for want of somebody to tell.
+        """
         seen = self._watch.scarcity()
         if seen is None:
             return
@@ -84,7 +88,7 @@ class Ladder:
         if self._watch.is_scarce(seen):
             self._plenty_since_s = None
             if now - self._stepped_s >= self._settle_s:
-                self._step_down(now)
+                self._step_down(now, lossless_only)
         elif self._can_climb(seen):
             if self._plenty_since_s is None:
                 self._plenty_since_s = now
@@ -99,12 +103,14 @@ class Ladder:
         rung = self._rungs[self._given_up[-1]]
         return rung.up is not None and self._watch.has_room(seen, rung.n_bytes())
 
-    def _step_down(self, now: float) -> None:
+    def _step_down(self, now: float, lossless_only: bool) -> None:
         soon = now - self._climbed_s < self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE_S) if soon else self._first_patience_s
         first = self._given_up[-1] + 1 if self._given_up else 0
         for place in range(first, len(self._rungs)):
             rung = self._rungs[place]
+            if lossless_only and not rung.lossless:
+                return
             if rung.down():
                 if not rung.repeats:
                     self._given_up.append(place)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,16 @@ from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
+from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.family import OpenFamily
-from edge_spec.memory import Plan, parse_size, usage
+from edge_spec.memory import Plan, parse_size, said_of, usage
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.models import resolve_family
-from edge_spec.planning import note_of
+from edge_spec.planning import Configuration, note_of
 from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
+from edge_spec.profiles import planned_profile
 from edge_spec.relief import Relief
-from edge_spec.request import StrPath, given_roles, request_of
+from edge_spec.request import Request, StrPath, given_roles, request_of
 from edge_spec.shelf import Shelf
 from edge_spec.speculation import MODES, Mode
 from edge_spec.speculator import Speculator
@@ -40,6 +44,7 @@ def load(
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
+    least_n_ctx: int | None = None,
     memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
@@ -64,6 +69,8 @@ def load(
         policy: chooses the limit of each round instead.
         n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096, or less where
             that does not fit the memory.
+        least_n_ctx: instead of ``n_ctx``: at least so many, and more, up to what the model was trained for, where the
+            memory has room. How many is part of the numerics profile.
         memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
             mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
             the device has available. What was not asked for by name gives way to fit it; ``notes`` tell.
@@ -82,12 +89,14 @@ def load(
     """
     request = request_of(
         model, draft=draft, middle=middle, speculation=speculation, engine=engine, draft_engine=draft_engine,
-        middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx, **llama,
+        middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx,
+        least_n_ctx=least_n_ctx, **llama,
     )  # fmt: skip
     library().verbose = verbose
     request.load_libraries()
-    budget = budget_of(memory)
     folder = _cache_dir(cache_dir)
+    with _saying_what_would_do(request, folder):
+        budget = budget_of(memory)
     transcriptions = Transcriptions(folder, on_wait=on_wait, on_progress=on_progress)
     request = request.settled(transcriptions, budget)
     planned = request.plan(budget)
@@ -99,7 +108,7 @@ def load(
     notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
     template = request.files["target"].chat_template
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, folder)
+        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, request.fixed, folder)
     except BaseException:
         opened.close()
         raise
@@ -125,12 +134,36 @@ def plan(
     """
     request = request_of(model, **{name: value for name, value in arguments.items() if name not in _NOT_PLANNED})
     request.load_libraries()
+    folder = _cache_dir(cache_dir)
     if memory is None:
         budget = budget_of(None)
     else:
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
-    return request.settled(Transcriptions(_cache_dir(cache_dir), only_look=True), budget).plan(budget)
+        with _saying_what_would_do(request, folder):
+            budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
+    request = request.settled(Transcriptions(folder, only_look=True), budget)
+    found = request.plan(budget)
+    chosen: Configuration = found.chosen.configuration
+    profile = planned_profile(
+        request.files["target"], found.engine, chosen.settings, trees=chosen.mode.target_trees, cache_dir=folder
+    )
+    return replace(found, profile={"name": profile.name, **dict(profile.facts)} if profile is not None else None)
+
+
+@contextmanager
+def _saying_what_would_do(request: Request, folder: Path | None) -> Iterator[None]:
+    """A budget that is none, or none that this computer could give, is refused with those that would do."""
+    try:
+        yield
+    except (SettingsError, OutOfMemory) as error:
+        free = budget_of(None)
+        try:
+            found = request.settled(Transcriptions(folder, only_look=True), free).plan(free)
+            advice = said_of(found.thresholds)
+        except BudgetExceeded as too_little:
+            advice = too_little.hint
+        error.hint = f"{error.hint}; {advice}"
+        raise
 
 
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
@@ -145,7 +178,7 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle
 
 def _assemble(
     opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
-    watch: PressureWatch | None, folder: Path | None,
+    watch: PressureWatch | None, fixed: Collection[str], folder: Path | None,
 ) -> TextModel:  # fmt: skip
     # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
     folder = folder if folder is not None and folder.is_dir() else None
@@ -180,7 +213,7 @@ def _assemble(
         grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
         ledger=opened.ledger,
         shelf=shelf,
-        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), folder=folder),
+        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), fixed=fixed, folder=folder),
         on_close=opened.close,
     )
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
-from edge_spec.backends.onnx import onnx_footprint
+from edge_spec.backends.llama import LlamaSettings
+from edge_spec.drafters.ngram import table_bytes
 from edge_spec.errors import BudgetExceeded, SettingsError
-from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes, vocabulary_bytes
+from edge_spec.estimates import Estimates
+from edge_spec.kv_types import ROUNDS_VISIBLY, smaller_kv
+from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv_cache_bytes
+from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
-from edge_spec.role_settings import llama_settings, onnx_settings
+from edge_spec.pieces import PIECES_BYTES
 from edge_spec.speculation import MODES, Mode
 
-__all__ = ["Configuration", "Planner", "note_of", "stage_of"]
+__all__ = ["NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
+
+NGRAMS, PIECES = "n-gram table", "bytes of tokens"
 
 _LEAST_N_CTX = 256
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 """Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
-
-_KV_TYPES = (("auto", "f16"), ("q8_0", "q8_0"))
-_LAST_KV_TYPES = ("q4_0", "q4_0")
 
 _PROCESS_BYTES = {"llama": 6 << 20, "onnx": 2 << 20}
 """What an engine's libraries and the interpreter grow by while it runs, beside its models."""
@@ -62,15 +64,16 @@ class Planner:
         self._settings = settings
         self._fixed = fixed
         self._base_bytes = base_bytes
-        self._dry: dict[str, DryModel] = {}
-        self._known: dict[tuple[str, LlamaSettings, bool], Footprint] = {}
-        self._open = ExitStack()
+        self._estimates = Estimates(self._files, engines)
 
-    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = ()) -> Plan:
+    def plan(
+        self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = (), most_n_ctx: int = 0
+    ) -> Plan:
         """The best way to run one of ``modes`` within a budget.
 
         Args:
             modes: that will do.
+            most_n_ctx: with room to spare the context gets longer, up to so many tokens.
             others: further ones for the thresholds.
 
         Raises:
@@ -81,7 +84,8 @@ class Planner:
         least = self.thresholds((*modes, *others, MODES["off"]), budget_bytes)
         levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
         try:
-            return choose(levels, budget_bytes, thresholds=least, what=target.path.name)
+            found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
+            return self._with_more_context(replace(found, engine=self._engines["target"]), most_n_ctx)
         except BudgetExceeded as error:
             nearest = self._nearest(budget_bytes)
             if nearest is None:
@@ -90,6 +94,24 @@ class Planner:
                 f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
                 hint=f"{nearest.described} would fit; {error.hint}",
             ) from None  # fmt: skip
+
+    def _with_more_context(self, found: Plan, most_n_ctx: int) -> Plan:
+        """The same plan with as much more context as fits."""
+        chosen: Configuration = found.chosen.configuration
+        least = chosen.settings.n_ctx
+        if most_n_ctx <= least:
+            return found
+
+        def of(n_ctx: int) -> Candidate:
+            return self._asked_if_near(chosen.mode, replace(chosen.settings, n_ctx=n_ctx), found.budget_bytes)
+
+        # Between these multiples of the step, and the end itself.
+        places = [*range(least - least % CTX_STEP + CTX_STEP, most_n_ctx, CTX_STEP), most_n_ctx]
+        n_fitting = bisect_left(places, 1, key=lambda n: of(n).needed_bytes > found.budget_bytes)
+        if not n_fitting:
+            return found
+        why = f"{found.why}; with room for more context than the {least} tokens asked for at least"
+        return replace(found, chosen=of(places[n_fitting - 1]), why=why)
 
     def thresholds(self, modes: Sequence[Mode], budget_bytes: int) -> dict[str, int]:
         """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it."""
@@ -125,16 +147,12 @@ class Planner:
         sizes = [asked.n_ctx]
         while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
             sizes.append(sizes[-1] // 2)
-        kinds: list[tuple[str, str]] = [(asked.kv_k, asked.kv_v)]
-        quantised = self._engines["target"] == "llama" and asked.flash_attention
-        if quantised and not self._fixed & {"kv_k", "kv_v"}:
-            kinds += [kind for kind in _KV_TYPES if kind not in kinds]
-        possible = [
-            replace(asked, n_ctx=n_ctx, kv_k=keys, kv_v=values)
-            for n_ctx in sizes for keys, values in kinds
-        ]  # fmt: skip
-        if len(kinds) > 1:
-            possible += [replace(asked, n_ctx=n, kv_k=_LAST_KV_TYPES[0], kv_v=_LAST_KV_TYPES[1]) for n in sizes[-2:]]
+        # What rounds visibly comes last, after much of the context; see ``Relief`` for the same order at work.
+        smaller = smaller_kv(self._files["target"], self._engines["target"], asked, self._fixed)
+        gentle = [(asked.kv_k, asked.kv_v), *(kinds for kinds in smaller if kinds[0] != ROUNDS_VISIBLY)]
+        last = [kinds for kinds in smaller if kinds not in gentle]
+        possible = [replace(asked, n_ctx=n, kv_k=keys, kv_v=values) for n in sizes for keys, values in gentle]
+        possible += [replace(asked, n_ctx=n, kv_k=keys, kv_v=values) for keys, values in last for n in sizes[-2:]]
         yield asked
         yield from (settings for settings in possible if settings != asked and self._possible(settings))
 
@@ -177,7 +195,7 @@ class Planner:
         seen: set[str] = set()
         for role in roles:
             trees = mode.target_trees if role == "target" else mode.name != "sequence"
-            part = self._footprint(role, settings, trees=trees, dry=dry)
+            part = self._estimates.of(role, settings, trees=trees, dry=dry)
             key = f"{self._engines[role]} {self._files[role].fingerprint}"
             if key in seen:  # weights of one file are shared
                 part = replace(part, mapped_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
@@ -188,7 +206,7 @@ class Planner:
         shown = settings.for_heads(target.head_dim_k)
         llama = self._engines["target"] == "llama"
         choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
-        if llama:
+        if llama or (shown.kv_k, shown.kv_v) == ("f16", "f16"):
             choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
         choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
         if llama:
@@ -198,29 +216,10 @@ class Planner:
             stage=stage_of(mode),
             base_bytes=self._base_bytes + sum(_PROCESS_BYTES[engine] for engine in engines),
             parts=parts,
+            tables=tables_of(mode, settings),
             speed=_speed(mode, settings, parts, engine=self._engines["target"]),
             configuration=Configuration(mode=mode, settings=settings),
         )
-
-    def _footprint(self, role: str, settings: LlamaSettings, *, trees: bool, dry: bool) -> Footprint:
-        file = self._files[role]
-        own = llama_settings(role, file, settings, trees=trees)
-        key = (role, own, dry)
-        if key not in self._known:
-            if self._engines[role] == "onnx":
-                found = onnx_footprint(file, onnx_settings(role, file, settings, trees=trees))
-                if role == "target":  # llama.cpp turns text into tokens
-                    tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
-                    found = replace(found, vocabulary_bytes=tables)
-            else:
-                found = llama_footprint(file, own, dry=self._dry_model(role) if dry else None)
-            self._known[key] = found
-        return self._known[key]
-
-    def _dry_model(self, role: str) -> DryModel:
-        if role not in self._dry:
-            self._dry[role] = self._open.enter_context(DryModel(self._files[role]))
-        return self._dry[role]
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +227,13 @@ class Planner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        self._estimates.__exit__(kind, error, trace)
+
+
+def tables_of(mode: Mode, settings: LlamaSettings) -> dict[str, int]:
+    """What is held beside models and the interpreter, by name."""
+    tables = {PIECES: PIECES_BYTES}
+    return tables | {NGRAMS: table_bytes(settings.n_ctx)} if stage_of(mode) == "tables" else tables
 
 
 def stage_of(mode: Mode) -> str:
@@ -273,7 +278,9 @@ def note_of(plan: Plan, asked: LlamaSettings, wished: Sequence[Mode]) -> list[st
     for name, what in (("n_ctx", "the context is"), ("kv_k", "keys are cached as"), ("kv_v", "values are cached as"),
                        ("prefill_chunk", "prompts are read in pieces of")):  # fmt: skip
         value = getattr(chosen.settings, name)
-        if value != getattr(asked, name):
+        if name == "n_ctx" and value > asked.n_ctx:
+            notes.append(f"the context is {value}, more than the {asked.n_ctx} asked for at least")
+        elif value != getattr(asked, name):
             notes.append(f"{what} {value} instead of {getattr(asked, name)} {budget}")
     if asked.repack and not chosen.settings.repack:
         notes.append(f"weights stay mapped, which is slower, {budget}")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 from edge_spec.backends.base import LanguageModel
+from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.state import restated
 from edge_spec.drafters.base import Drafter
-from edge_spec.drafters.ngram import NgramDrafter
+from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import EdgeSpecError, StateError
 from edge_spec.family import OpenFamily
 from edge_spec.generation import Generation
+from edge_spec.kv_types import ROUNDS_VISIBLY
 from edge_spec.ladder import Ladder, Rung
 from edge_spec.memory.pressure import PressureWatch
 from edge_spec.policy import Policy
@@ -26,19 +29,24 @@ __all__ = ["Relief"]
 
 _SHORT = 2
 _LEAST_N_CTX = 256
+_CHANGES = "from here on words may differ from those without this step"
 
 
 class Relief:
-    """Looks at memory between two rounds of a reply, and makes do with less where it has to.
+    """Looks at memory between two rounds of a reply, and between replies, and makes do with less where it has to.
 
     Speed goes first: long drafts, the intermediate model, the drafter; the text is the same without them. Then, with
-    a notice, half of the context, and half again. In the end the reply stops where it is.
+    a notice, what makes a difference to the text, the most memory for the least harm first, as plans do: a cache of
+    fewer bits, which forgets nothing and hardly rounds (8 bits, or halves on ONNX Runtime, free a third to a half of
+    it); half of the context, and half again, which forgets the oldest turns of a long talk; a cache of 4 bits, which
+    rounds visibly. In the end the reply stops where it is.
 
     Args:
         family: opens and frees the models.
         mode: how drafts are made when there is memory.
         shelf: conversations that wait, which can wait on the disk.
         watch: looks at the system.
+        fixed: names of settings that the user gave: the types of keys and values among them stay.
         folder: where a cache lies while its context is made anew; the system's own by default.
     """
 
@@ -50,8 +58,10 @@ class Relief:
         shelf: Shelf,
         watch: PressureWatch,
         *,
+        fixed: Collection[str] = (),
         folder: Path | None = None,
     ) -> None:
+        self._fixed = fixed
         self._folder = folder
         self._speculator = speculator
         self._family = family
@@ -59,6 +69,7 @@ class Relief:
         self._shelf = shelf
         self._reply: Generation | None = None
         self._exhausted = False
+        self._profile = speculator.model.profile.name
         self.most_drafted: int | None = None
         self.steps: list[str] = []
         self.ladder = Ladder(self._rungs(), watch, on_step=self._note, clock=lambda: monotonic())
@@ -72,6 +83,10 @@ class Relief:
             self._reply = None
         stopped, self._exhausted = self._exhausted, False
         return not stopped
+
+    def between_replies(self) -> None:
+        """Called now and then while no reply is written: what costs no word is given up, or taken again."""
+        self.ladder.check(lossless_only=True)
 
     def policy(self, policy: Policy) -> Policy:
         """A policy that drafts no further than the memory allows."""
@@ -94,13 +109,22 @@ class Relief:
             above = MODES["sequence"] if "middle" in mode.needs else mode
             rungs.append(
                 self._changing_drafters(
-                    "the drafter is dropped", "draft", without=NgramDrafter, again=lambda: above.build(family)
+                    "the drafter is dropped", "draft", without=family.table, again=lambda: above.build(family)
                 )
             )
-        name = "half of the context is dropped, from here on words may differ from those without this step"
-        rungs += [Rung(name=name, down=self._halve, up=None, lossless=False)] * 2
+        name = f"half of the context is dropped, {_CHANGES}"
+        halve = Rung(name=name, down=self._halve, up=None, lossless=False)
+        smaller = family.smaller_kv(self._fixed)
+        rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] != ROUNDS_VISIBLY]
+        rungs += [halve, halve]
+        rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] == ROUNDS_VISIBLY]
         rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False, repeats=True))
         return rungs
+
+    def _caching(self, keys: str, values: str) -> Rung:
+        """A rung that makes the cache anew with smaller types; what it holds is read again."""
+        name = f"keys and values are cached as {keys}, {_CHANGES}"
+        return Rung(name=name, down=lambda: self._cache_as(keys, values), up=None, lossless=False)
 
     def _changing_drafters(
         self, name: str, role: str, *, without: Callable[[], Drafter], again: Callable[[], Drafter]
@@ -115,6 +139,10 @@ class Relief:
         )
 
     def _note(self, sentence: str, lossless: bool) -> None:
+        profile = self._speculator.model.profile.name
+        if profile != self._profile:
+            self._profile = profile
+            sentence += f"; the numerics profile is {profile} now"
         self.steps.append(sentence)
         if not lossless and self._reply is not None:
             self._reply.notice(sentence)
@@ -133,18 +161,33 @@ class Relief:
         self._speculator.change_drafter(None)
         for role in ("middle", "draft"):
             self._family.release(role)
-        drafter: Drafter | None = None
-        # Where there is no room for it after all, tables do.
-        with suppress(EdgeSpecError, MemoryError):
-            drafter = build()
-        self._speculator.change_drafter(drafter or NgramDrafter())
-        return drafter is not None
+        self._family.drop_table()
+        # Where there is no room for it after all, tables do, and without room for them nothing drafts.
+        for attempt in (build, self._family.table):
+            with suppress(EdgeSpecError, MemoryError):
+                self._speculator.change_drafter(attempt())
+                return attempt is build
+        self._speculator.change_drafter(NoDrafter())
+        return False
 
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply
         n_ctx = speculator.model.n_ctx // 2
         if reply is None or n_ctx < _LEAST_N_CTX or not reply.context.shrink(speculator, n_ctx):
             return False
+        return self._make_anew(replace(self._family.target_settings, n_ctx=n_ctx), same_cells=True)
+
+    def _cache_as(self, keys: str, values: str) -> bool:
+        return self._make_anew(replace(self._family.target_settings, kv_k=keys, kv_v=values), same_cells=False)
+
+    def _make_anew(self, settings: LlamaSettings, *, same_cells: bool) -> bool:
+        """Go over to a context with other settings; False if that could not be, and nothing has changed.
+
+        Args:
+            same_cells: what is in the cache means the same there; else the text is read again.
+        """
+        speculator, family, trees = self._speculator, self._family, self._mode.target_trees
+        before = family.target_settings
         speculator.settle()
         old = speculator.model
         text = speculator.text[: old.n_past]
@@ -152,12 +195,17 @@ class Relief:
             # Old and new cache together would be more than there was.
             file.write(old.save())
             try:
-                speculator.model = self._family.target_again(n_ctx, trees=self._mode.target_trees)
+                speculator.model = family.target_again(settings, trees=trees)
+                done = True
             except (EdgeSpecError, MemoryError):
-                speculator.model = self._family.target_again(old.n_ctx, trees=self._mode.target_trees)
-            file.seek(0)
-            self._refill(speculator.model, file.read(), text)
-            return speculator.model.n_ctx == n_ctx
+                speculator.model = family.target_again(before, trees=trees)
+                done = False
+            if done and not same_cells:
+                speculator.model.prefill(text)
+            else:
+                file.seek(0)
+                self._refill(speculator.model, file.read(), text)
+            return done
         return False
 
     @staticmethod

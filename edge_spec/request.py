@@ -40,6 +40,7 @@ class Request:
         fixed: names of those that a plan must not change.
         modes: ways to speculate that will do, best first.
         notes: sentences that the user should know.
+        most_n_ctx: tokens of context up to which more than those of ``settings`` are wished for.
         otherwise: engines that would do as well, where the choice was left open.
     """
 
@@ -50,6 +51,7 @@ class Request:
     fixed: frozenset[str]
     modes: Sequence[Mode]
     notes: tuple[str, ...] = ()
+    most_n_ctx: int = 0
     otherwise: Mapping[str, str] | None = None
 
     def load_libraries(self) -> None:
@@ -66,7 +68,8 @@ class Request:
 
         def n_ctx_on(engines: Mapping[str, str]) -> int:
             try:
-                return int(replace(self, engines=engines).plan(budget).chosen.configuration.settings.n_ctx)
+                least = replace(self, engines=engines, most_n_ctx=0)
+                return int(least.plan(budget).chosen.configuration.settings.n_ctx)
             except BudgetExceeded:
                 return 0
 
@@ -94,7 +97,7 @@ class Request:
 
     def _plan_on(self, engines: Mapping[str, str], budget: Budget) -> Plan:
         with self._planner(engines, budget) as planner:
-            return planner.plan(self.modes, budget.budget_bytes)
+            return planner.plan(self.modes, budget.budget_bytes, most_n_ctx=self.most_n_ctx)
 
     def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
         return Planner(self.files, engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes)
@@ -112,6 +115,7 @@ def request_of(
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
+    least_n_ctx: int | None = None,
     **llama: Any,
 ) -> Request:
     """A request of arguments of ``load``; only headers of files are read.
@@ -139,7 +143,10 @@ def request_of(
     target = files["target"]
     for role in mode.needs:
         check_pair(target, files[role])
-    settings = _settings(n_ctx, target, llama)
+    if n_ctx is not None and least_n_ctx is not None:
+        raise SettingsError("n_ctx and least_n_ctx both say how long the context is", hint="give one of them")
+    given_n_ctx = n_ctx if least_n_ctx is None else least_n_ctx
+    settings = _settings(given_n_ctx, target, llama)
     if draft_limit is not None:
         require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
     notes = []
@@ -150,7 +157,8 @@ def request_of(
         engines={role: engines[role] for role in roles},
         asked=llama,
         settings=settings,
-        fixed=frozenset(llama) | (frozenset(("n_ctx",)) if n_ctx is not None else frozenset()),
+        fixed=frozenset(llama) | (frozenset(("n_ctx",)) if given_n_ctx is not None else frozenset()),
+        most_n_ctx=0 if least_n_ctx is None else target.n_ctx_train or _DEFAULT_N_CTX,
         modes=_fallbacks(mode) if speculation == "auto" and policy is None else [mode],
         notes=tuple(notes),
     )

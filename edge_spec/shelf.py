@@ -49,7 +49,7 @@ class Shelf:
 
     def __init__(self, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self._ledger = ledger
+        self.ledger = ledger
         self._folder = folder
         self._lock = threading.RLock()
         self._shelved: list[weakref.ref[Holder]] = []
@@ -114,9 +114,10 @@ class Shelf:
     def _entered(self) -> bool:
         """Enter what is there in the ledger; False if that is more than it allows."""
         try:
-            self._ledger.enter("sessions", "laid aside", self.n_bytes)
+            self.ledger.enter("sessions", "laid aside", self.n_bytes)
         except BudgetExceeded:
             return False
+        self.ledger.measure("sessions", "laid aside", self.n_bytes)
         return True
 
     def _living(self) -> list[Holder]:

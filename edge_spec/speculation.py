@@ -10,7 +10,6 @@ from edge_spec.backends.base import LanguageModel
 from edge_spec.drafters.base import Drafter
 from edge_spec.drafters.hierarchy import HierarchyDrafter
 from edge_spec.drafters.model import ModelDrafter
-from edge_spec.drafters.ngram import NgramDrafter
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import SettingsError
 
@@ -18,13 +17,16 @@ __all__ = ["MODES", "DraftModels", "Mode", "mode_of", "require_models"]
 
 
 class DraftModels(Protocol):
-    """The smaller models that were given along with the target, opened on demand."""
+    """The smaller models that were given along with the target, and what does without, opened on demand."""
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
 
     def middle(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
+
+    def table(self) -> Drafter:
+        """What drafts without a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ MODES = {
         Mode(name="sequence", build=_sequence, limit=3, needs=("draft",)),
         Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True),
         Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "middle")),
-        Mode(name="ngram", build=lambda models: NgramDrafter(), limit=3),
+        Mode(name="ngram", build=lambda models: models.table(), limit=3),
     )
 }
 """Every mode that has a name. ``auto`` is no mode of its own: it chooses one of them and lets it adapt."""

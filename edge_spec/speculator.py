@@ -193,6 +193,14 @@ class Speculator:
         self.drafter.accept(tokens)
         self.text[length:] = tokens
 
+    def rest(self) -> None:
+        """The turn has ended: whatever was guessed beyond the text leaves all caches.
+
+        The next turn finds the room, and what is saved meanwhile is text.
+        """
+        self.model.rollback(min(self.model.n_past, len(self.text)))
+        self.drafter.rollback(len(self.text))
+
     def settle(self) -> None:
         """Let the model commit all of the text but its last token, in the class of widths of its replies.
 

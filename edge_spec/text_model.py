@@ -14,6 +14,7 @@ from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat_template import render_chat
 from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation import Generation, Vocabulary
+from edge_spec.idle import IdleWatch
 from edge_spec.memory import Ledger
 from edge_spec.policy import Policy
 from edge_spec.sampling import SamplerSettings
@@ -105,6 +106,7 @@ class TextModel:
         self._shelf = shelf or Shelf(self.ledger)
         self._relief = relief
         self.turns = Turns(speculator, self._shelf)
+        self._idle = IdleWatch(self.look_at_memory) if relief is not None else None
 
     @property
     def n_ctx(self) -> int:
@@ -309,11 +311,30 @@ class TextModel:
         names = map(self._tokenizer.name, range(self.n_vocab))
         return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
 
+    def look_at_memory(self) -> bool:
+        """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.
+
+        It is called every second by itself; a program that knows better when may call it as well. A look takes one
+        step, and none that makes a difference to the text: those are left to replies, which tell.
+
+        Returns:
+            Whether it looked.
+        """
+        if self._relief is None or not self.turns.enter_if_free():
+            return False
+        try:
+            self._relief.between_replies()
+        finally:
+            self.turns.leave()
+        return True
+
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""
         if self.turns.closed:
             return
         self.turns.close()
+        if self._idle is not None:
+            self._idle.close()
         self._speculator.close()
         self._on_close()
 

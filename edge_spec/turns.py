@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from edge_spec.errors import Cancelled, Closed, EdgeSpecError, SettingsError, StateError
@@ -14,6 +14,9 @@ from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.speculator import Speculator
 
 __all__ = ["TurnTaking", "Turns"]
+
+_PLACE_BYTES = 64
+"""What an engine writes down of a token beside its keys and values, and more."""
 
 
 class Turns:
@@ -89,6 +92,14 @@ class Turns:
             if reply is not None:
                 self._writer = (awaited_in or threading.get_ident(), weakref.ref(reply))
 
+    def enter_if_free(self) -> bool:
+        """Take a turn if nobody has one; False, at once, if somebody does, or there are no more turns."""
+        with self._turn:
+            if self._taken or self._closed:
+                return False
+            self._taken = True
+            return True
+
     def leave(self) -> None:
         """End the turn."""
         with self._turn:
@@ -112,18 +123,29 @@ class Turns:
             return previous is not None
         # What cannot be laid aside is read again later.
         with suppress(EdgeSpecError, MemoryError):
-            self._shelf.lay(previous, self._caches())
+            with self._copied() as caches:
+                pass
+            self._shelf.lay(previous, caches)
         return False
 
-    def caches_of(self, holder: Holder) -> Caches | None:
-        """What is kept of a conversation, in the models' caches or on the shelf; None if nothing. It stays there."""
-        with self.between():
-            if self._holder is holder:
-                return self._caches()
-            caches = self._shelf.take(holder)
-            if caches is not None:
-                self._shelf.lay(holder, caches)
-            return caches
+    @contextmanager
+    def lent_caches(self, holder: Holder) -> Iterator[Caches | None]:
+        """What is kept of a conversation, in the models' caches or on the shelf, as long as the context lasts.
+
+        It stays there. None if nothing is.
+
+        Raises:
+            BudgetExceeded: the memory has no room for copies.
+        """
+        with ExitStack() as copies:
+            with self.between():
+                if self._holder is holder:
+                    caches: Caches | None = copies.enter_context(self._copied())
+                else:
+                    caches = self._shelf.take(holder)
+                    if caches is not None:
+                        self._shelf.lay(holder, caches)
+            yield caches
 
     def lay(self, holder: Holder, caches: Caches) -> None:
         """Lay a conversation aside that has not been here yet."""
@@ -148,8 +170,20 @@ class Turns:
             self._holder = None
         self._shelf.drop(holder)
 
-    def _caches(self) -> Caches:
-        return Caches(states=self._speculator.save(), text=tuple(self._speculator.text))
+    @contextmanager
+    def _copied(self) -> Iterator[Caches]:
+        """What the models have in their caches; room for the copies is claimed for as long as the context lasts."""
+        speculator, ledger = self._speculator, self._shelf.ledger
+        share = min(1.0, (len(speculator.text) + 1) / speculator.model.n_ctx)
+        cells = [int(share * line.predicted_bytes) for line in ledger if line.name == "KV cache"]
+        places = _PLACE_BYTES * len(speculator.text) * len(cells)
+        # All together, and the largest once or twice more on its way out of its engine.
+        wanted = sum(cells) + 2 * max(cells, default=0) + places
+        with ledger.lend("sessions", "copies to save", wanted) as took:
+            states = speculator.save()
+            sizes = [len(state) for state in states.values()]
+            took(sum(sizes) + max(sizes, default=0))
+            yield Caches(states=states, text=tuple(speculator.text))
 
 
 class TurnTaking(Generation):

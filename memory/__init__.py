@@ -11,7 +11,7 @@ from edge_spec.memory.estimate import kv_cache_bytes, logits_bytes, require, voc
 from edge_spec.memory.footprint import Footprint
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
 from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
-from edge_spec.memory.planner import STAGES, Candidate, Plan, choose
+from edge_spec.memory.planner import STAGES, Candidate, Plan, choose, said_of
 from edge_spec.memory.sizes import format_size, parse_size
 from edge_spec.memory.usage import Usage, usage
 
@@ -38,6 +38,7 @@ __all__ = [
     "probe",
     "require",
     "reserve_bytes",
+    "said_of",
     "usage",
     "vocabulary_bytes",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,11 +56,19 @@ class Ledger:
         self.reserve_bytes = reserve
         self._lines: dict[tuple[str, str], Line] = {}
         self._growth: dict[str, int] = {}
+        self._gauges: dict[tuple[str, str], Callable[[], int]] = {}
+        self._lent: dict[tuple[str, str], Line] = {}
         self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Line]:
         with self._lock:
-            return iter(tuple(self._lines.values()))
+            return iter(tuple(map(self._gauged, self._lines.values())))
+
+    @property
+    def lent(self) -> tuple[Line, ...]:
+        """What was claimed for a while and given back, the most of each: see ``lend``."""
+        with self._lock:
+            return tuple(self._lent.values())
 
     @property
     def held_bytes(self) -> int:
@@ -117,6 +126,41 @@ class Ledger:
             if line is not None:
                 self._lines[owner, name] = replace(line, measured_bytes=n_bytes)
 
+    def gauge(self, owner: str, name: str, read: Callable[[], int]) -> None:
+        """Let the measured bytes of a line be what ``read`` says whenever somebody looks, while there is that line."""
+        with self._lock:
+            self._gauges[owner, name] = read
+
+    def _gauged(self, line: Line) -> Line:
+        read = self._gauges.get((line.owner, line.name))
+        return line if read is None else replace(line, measured_bytes=read())
+
+    @contextmanager
+    def lend(self, owner: str, name: str, n_bytes: int) -> Iterator[Callable[[int], None]]:
+        """Claim bytes for as long as the context lasts; what it yields is told how many it really took.
+
+        Raises:
+            BudgetExceeded: not so much is left; nothing was entered.
+        """
+        self.claim(owner, name, n_bytes)
+        taken: list[int] = []
+        try:
+            yield taken.append
+        finally:
+            with self._lock:
+                self._give_back(owner, name, n_bytes)
+                known = self._lent.get((owner, name))
+                if taken and (known is None or n_bytes >= known.predicted_bytes):
+                    self._lent[owner, name] = Line(
+                        owner=owner, name=name, predicted_bytes=n_bytes, measured_bytes=max(taken)
+                    )
+
+    def _give_back(self, owner: str, name: str, n_bytes: int) -> None:
+        line = self._lines.pop((owner, name), None)
+        # Others may have borrowed under the same name meanwhile.
+        if line is not None and line.predicted_bytes > n_bytes:
+            self._lines[owner, name] = replace(line, predicted_bytes=line.predicted_bytes - n_bytes)
+
     def note_growth(self, owner: str, n_bytes: int) -> None:
         """Write down by how much the process grew while an owner's things were loaded; may be below 0."""
         with self._lock:
@@ -126,6 +170,8 @@ class Ledger:
         """Strike out a line, or all of an owner; returns the bytes that can be claimed again."""
         with self._lock:
             gone = [key for key in self._lines if key[0] == owner and name in (None, key[1])]
+            for key in gone:
+                self._gauges.pop(key, None)
             return sum(self._lines.pop(key).predicted_bytes for key in gone)
 
     def check_integrity(self) -> None:
@@ -135,7 +181,7 @@ class Ledger:
             AssertionError: the books are wrong, which is a mistake in this program.
         """
         with self._lock:
-            for (owner, name), line in self._lines.items():
+            for (owner, name), line in (*self._lines.items(), *self._lent.items()):
                 assert (line.owner, line.name) == (owner, name), line
                 assert line.predicted_bytes >= 0, line
             if self.budget_bytes is not None:
@@ -149,6 +195,7 @@ class Ledger:
             "reserve_bytes": self.reserve_bytes,
             "held_bytes": sum(line.predicted_bytes for line in lines),
             "lines": [vars(line).copy() for line in lines],
+            "lent": [vars(line).copy() for line in self.lent],
             "growth_bytes": dict(self._growth),
         }
         if usage is not None:
@@ -160,7 +207,7 @@ class Ledger:
         rows = [
             (line.owner, line.name, format_size(line.predicted_bytes),
              "" if line.measured_bytes is None else format_size(line.measured_bytes))
-            for line in self
+            for line in (*self, *(replace(line, name=f"{line.name}, given back") for line in self.lent))
         ]  # fmt: skip
         rows.append(("", "reserve", format_size(self.reserve_bytes), ""))
         resident = "" if usage is None else format_size(usage.resident_bytes)

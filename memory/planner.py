@@ -15,7 +15,7 @@ from edge_spec.memory.footprint import Footprint
 from edge_spec.memory.ledger import reserve_bytes
 from edge_spec.memory.sizes import format_size
 
-__all__ = ["STAGES", "Candidate", "Plan", "choose"]
+__all__ = ["STAGES", "Candidate", "Plan", "choose", "said_of"]
 
 STAGES = ("plain", "tables", "drafter", "hierarchy")
 """What drafts, by what it costs in memory."""
@@ -30,6 +30,7 @@ class Candidate:
         stage: one of ``STAGES``.
         base_bytes: what the process holds with or without models.
         parts: footprint of each model, in the order in which they are loaded.
+        tables: what the program holds beside, by name.
         speed: by the cost model; only compared with that of others.
         configuration: the same for the program; nothing here looks into it.
     """
@@ -39,12 +40,13 @@ class Candidate:
     base_bytes: int
     parts: Mapping[str, Footprint]
     speed: float
+    tables: Mapping[str, int] = field(default_factory=dict)
     configuration: Any = field(default=None, repr=False, compare=False)
 
     @property
     def held_bytes(self) -> int:
         """What is held while it runs."""
-        return self.base_bytes + sum(part.held_bytes for part in self.parts.values())
+        return self.base_bytes + sum(self.tables.values()) + sum(part.held_bytes for part in self.parts.values())
 
     @property
     def reading_bytes(self) -> int:
@@ -54,7 +56,7 @@ class Candidate:
     @property
     def peak_bytes(self) -> int:
         """The most that is held at any time: while it runs, or while one of its models is loaded."""
-        held = most = self.base_bytes
+        held = most = self.base_bytes + sum(self.tables.values())
         for part in self.parts.values():
             most = max(most, held + part.loading_peak_bytes)
             held += part.held_bytes
@@ -81,6 +83,8 @@ class Plan:
         why: in a sentence.
         runners_up: other ways that fit, best first, one of each kind.
         thresholds: the least budget by what it makes possible: ``fits``, and every stage but the first.
+        engine: what runs the target.
+        profile: the numerics profile that results will carry, its name and facts; None where nobody knows it yet.
     """
 
     chosen: Candidate
@@ -88,6 +92,8 @@ class Plan:
     why: str
     runners_up: tuple[Candidate, ...]
     thresholds: Mapping[str, int]
+    engine: str = ""
+    profile: Mapping[str, str] | None = None
 
 
 def choose(
@@ -124,7 +130,7 @@ def choose(
                 thresholds=dict(thresholds),
             )
     needed = least.needed_bytes if least is not None else 0
-    raise BudgetExceeded(what, needed_bytes=needed, allowed_bytes=budget_bytes, hint=_advice(thresholds))
+    raise BudgetExceeded(what, needed_bytes=needed, allowed_bytes=budget_bytes, hint=said_of(thresholds))
 
 
 def _why(chosen: Candidate, level: Sequence[Candidate], *, changed: bool) -> str:
@@ -153,6 +159,7 @@ _SAYS = {
 }
 
 
-def _advice(thresholds: Mapping[str, int]) -> str:
+def said_of(thresholds: Mapping[str, int]) -> str:
+    """Least budgets by what they make possible, as the end of a sentence."""
     said = [_SAYS[name].format(format_size(n_bytes)) for name, n_bytes in thresholds.items() if name in _SAYS]
     return ", ".join(said) if said else "raise --memory"

@@ -280,6 +280,23 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
         plan(memory="120MiB", held_bytes=HELD, n_ctx=200_000)
 
 
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
+def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
+    engine: str, kinds: list[str | None]
+) -> None:
+    found: list[tuple[Any, Any]] = []
+    budget = 1 << 40
+    while not found or found[-1][0] == 1024:
+        chosen = plan(memory=budget, held_bytes=HELD, engine=engine).chosen
+        found.append((chosen.choices["context"], chosen.choices.get("kv")))
+        budget = chosen.needed_bytes - 1
+    assert list(dict.fromkeys(found[:-1])) == [(1024, kind) for kind in kinds]
+    fixed = {"kv_k": "f32", "kv_v": "f32"}
+    least = plan(memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed).thresholds["fits"]
+    with pytest.raises(BudgetExceeded):
+        plan(memory=least - 1, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed)
+
+
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
         plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")

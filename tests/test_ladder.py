@@ -17,7 +17,9 @@ LOW = 100
 class World:
     """A clock, a memory, and rungs that give some of it back."""
 
-    def __init__(self, n_rungs: int, *, empty: frozenset[int] = frozenset(), for_good: int = 99) -> None:
+    def __init__(
+        self, n_rungs: int, *, empty: frozenset[int] = frozenset(), for_good: int = 99, lossy: int = 99
+    ) -> None:
         self.now = 0.0
         self.available = 1000
         self.stalled: float | None = None
@@ -34,6 +36,7 @@ class World:
                 down=down,
                 up=(lambda: self.log.append(f"up {place}")) if place < for_good else None,
                 n_bytes=lambda: 50,
+                lossless=place < lossy,
             )
 
         self.ladder = Ladder(
@@ -46,12 +49,12 @@ class World:
             patience_s=20, settle_s=1, clock=lambda: self.now,
         )  # fmt: skip
 
-    def wait(self, seconds: float, available: int) -> None:
+    def wait(self, seconds: float, available: int, *, lossless_only: bool = False) -> None:
         self.available = available
         end = self.now + seconds
         while self.now < end:
             self.now += 0.5
-            self.ladder.check()
+            self.ladder.check(lossless_only=lossless_only)
 
 
 def test_while_memory_is_scarce_it_goes_down_rung_by_rung() -> None:
@@ -91,6 +94,19 @@ def test_a_system_that_thrashes_is_scarce_whatever_is_available() -> None:
     world.stalled = 5.0
     world.wait(500, available=100 * LOW)
     assert world.log == ["down 0"]
+
+
+def test_with_nobody_to_tell_only_lossless_rungs_are_taken() -> None:
+    world = World(4, empty=frozenset({1}), for_good=2, lossy=2)
+    world.wait(50, available=LOW - 1, lossless_only=True)
+    assert world.ladder.given_up == ("rung 0",)
+    assert not {"down 2", "down 3"} & set(world.log)
+    world.wait(500, available=1 << 30, lossless_only=True)
+    assert world.ladder.given_up == ()
+    # With somebody to tell it goes on where it was.
+    world.wait(5, available=LOW - 1, lossless_only=True)
+    world.wait(5, available=LOW - 1)
+    assert world.ladder.given_up == ("rung 0", "rung 2", "rung 3")
 
 
 def test_who_must_step_down_again_soon_waits_twice_as_long() -> None:

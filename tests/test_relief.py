@@ -5,11 +5,13 @@ By default a few runs; two hundred with ``EDGE_SPEC_SLOW_TESTS=1``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.errors import BackendError
+from edge_spec.loading import plan
 from edge_spec.memory.pressure import PressureWatch, Squeeze
 
 N_RUNS = 200 if os.environ.get("EDGE_SPEC_SLOW_TESTS") else 12
@@ -94,17 +97,24 @@ def test_every_mode_can_be_squeezed(load: Callable[..., TextModel], mode: str) -
         assert len(model.given_up) == n_lossless
 
 
-def test_every_rung_gives_memory_back(load: Callable[..., TextModel]) -> None:
-    wanted = 0
-    with load(lambda: SCARCE if len(model.given_up) < wanted else 150, n_ctx=1024) as model:
-        held = []
-        for wanted in range(6):
+@pytest.mark.parametrize(
+    ("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0", "q4_0/q4_0"]), ("onnx", ["f32/f32", "f16/f16"])]
+)
+def test_every_rung_gives_memory_back(load: Callable[..., TextModel], engine: str, kinds: list[str]) -> None:
+    wanted, n_smaller = 0, len(kinds) - 1
+    with load(lambda: SCARCE if len(model.given_up) < wanted else 150, n_ctx=1024, engine=engine) as model:
+        held, caches = [], []
+        for wanted in range(1 + 3 + n_smaller + 2):
             model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True).read()
             assert len(model.given_up) == wanted
             held.append(model.ledger.held_bytes)
+            caches.append(dict(model.profile.facts)["kv"])
+            model.ledger.check_integrity()
         # Short drafts hold as much as long ones; what waits on the disk was nothing here.
-        assert held[0] == held[1] > held[2] > held[3] > held[4] > held[5]
+        assert held[0] == held[1]
+        assert all(high > low for high, low in itertools.pairwise(held[1:]))
         assert model.n_ctx == 256
+        assert list(dict.fromkeys(caches)) == kinds
 
 
 RUNGS = """
@@ -144,12 +154,73 @@ def test_the_system_sees_memory_come_back(engine: str, probe_cache: Path) -> Non
 
 
 def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextModel]) -> None:
-    with load(lambda: SCARCE if len(model.given_up) < 4 else 150) as model:
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, kv_k="q8_0", kv_v="f16") as model:
         seen = talk(model)
         notices = [sentence for sentence in seen if isinstance(sentence, str)]
         assert any("context is dropped" in sentence for sentence in notices)
-        assert model.n_ctx == 256
+        # What the user fixed stays.
+        assert (model.n_ctx, dict(model.profile.facts)["kv"]) == (256, "q8_0/f16")
         assert len([message for message in seen if not isinstance(message, str)]) == 1 + 2 * len(ASKED)
+
+
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", "q8_0/q8_0"), ("onnx", "f16/f16")])
+def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
+    load: Callable[..., TextModel], engine: str, kinds: str
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine=engine) as model:
+        before = model.profile.name
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        reply = session.send(ASKED[0])
+        reply.read()
+        assert dict(model.profile.facts)["kv"] == kinds
+        assert before != model.profile.name
+        (notice,) = reply.notices
+        assert "words may differ" in notice
+        assert model.profile.name in notice
+        # The context is as long as it was, and the models have all of the text in it.
+        assert model.n_ctx == 512
+        speculator = model._speculator
+        assert speculator.text == [*reply.prompt, *reply.token_ids]
+        assert speculator.model.n_past >= len(speculator.text) - 1 - speculator.model.traits.max_rows
+        session.send(ASKED[1]).read()
+
+
+def test_a_cache_made_smaller_answers_as_one_that_was_small_from_the_start(load: Callable[..., TextModel]) -> None:
+    asked: dict[str, Any] = {"seed": 3, "max_tokens": 40, "ignore_eos": True}
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine="llama") as model:
+        model.generate(ASKED[0], **asked).read()
+        profile, late = model.profile, model.generate(ASKED[1], **asked).read()
+    with load(lambda: PLENTY, engine="llama", kv_k="q8_0", kv_v="q8_0") as model:
+        assert model.profile == profile
+        assert model.generate(ASKED[1], **asked).read() == late
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_no_plenty_brings_back_what_changes_words(load: Callable[..., TextModel], engine: str) -> None:
+    squeezed = True
+    with load(lambda: SCARCE if squeezed and len(model.given_up) < 4 else PLENTY, engine=engine) as model:
+        model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True).read()
+        profile, given_up, squeezed = model.profile, model.given_up, False
+        model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True).read()
+        assert (model.profile, model.given_up) == (profile, given_up)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_ctx": 256}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "q4_0", "kv_v": "q4_0"}]
+)
+def test_books_of_a_context_made_anew_are_those_of_a_plan(
+    load: Callable[..., TextModel], changes: dict[str, Any]
+) -> None:
+    with load(lambda: PLENTY, engine="llama", speculation="off") as model:
+        family = model._relief._family  # type: ignore[union-attr]
+        model._speculator.model = family.target_again(replace(family.target_settings, **changes), trees=False)
+        line = {line.name: line for line in model.ledger if line.owner == "target"}
+        asked: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "engine": "llama", "speculation": "off", **changes}
+        planned = plan(memory="1GiB", **asked).chosen.parts["target"]
+        assert {name: each.predicted_bytes for name, each in line.items()} == planned.lines()
+        cache = line["KV cache"]
+        assert cache.measured_bytes == pytest.approx(cache.predicted_bytes, abs=20 << 10)
+        model.ledger.check_integrity()
 
 
 def test_at_the_end_of_the_ladder_a_reply_stops_cleanly(load: Callable[..., TextModel]) -> None:
@@ -173,18 +244,20 @@ def test_a_context_that_cannot_be_made_anew_leaves_the_old_one(
         family = model._relief._family  # type: ignore[union-attr]
         again = family.target_again
 
-        def refuse(n_ctx: int, **values: Any) -> Any:
-            if n_ctx < 512:
-                refused.append(n_ctx)
+        asked = family.target_settings
+
+        def refuse(settings: Any, **values: Any) -> Any:
+            if settings != asked:
+                refused.append(settings)
                 raise BackendError("no memory")
-            return again(n_ctx, **values)
+            return again(settings, **values)
 
         monkeypatch.setattr(family, "target_again", refuse)
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         session.send(ASKED[0]).read()
         if session.messages[-1].finish_reason == "memory":
             session.continue_answer().read()
-        assert (model.n_ctx, len(refused)) == (512, 2)
+        assert (model.n_ctx, len(refused)) == (512, 2 + len(family.smaller_kv(())))
         assert session.messages[-1].content == next(
             message.content for message in calm if not isinstance(message, str) and message.role == "assistant"
         )

@@ -17,11 +17,11 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from edge_spec.backends.base import LanguageModel, Traits
+from edge_spec.backends.base import LanguageModel, NumericsProfile, Traits
 from edge_spec.errors import BackendError
 from edge_spec.tree import Tree
 
-__all__ = ["ProbeResult", "Probed", "probe", "probe_cached"]
+__all__ = ["ProbeResult", "Probed", "known_probe", "probe", "probe_cached"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -98,11 +98,11 @@ def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
     seconds: dict[int, float] = {}
     alike = set(widths)
     trees = model.settings.trees
-    for depth in _depths(model):
+    for depth in _depths(model.n_ctx):
         model.rollback(min(depth, model.n_past))
         model.prefill(text[model.n_past : depth])
         rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
-        if depth == _depths(model)[0]:
+        if depth == _depths(model.n_ctx)[0]:
             # Once more, warm: the first decode of a width pays for page faults.
             rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
         alike &= _largest_class(rows)
@@ -121,16 +121,16 @@ def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
 
 
 def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
-    model.prefill(text[model.n_past : _depths(model)[0]])
+    model.prefill(text[model.n_past : _depths(model.n_ctx)[0]])
     trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
     model.rollback(0)
     traits = Traits(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
     return ProbeResult(traits=traits, seconds={})
 
 
-def _depths(model: Probed) -> list[int]:
-    """The depths that a text in this context can reach; never none."""
-    return [min(_DEPTHS[0], model.n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= model.n_ctx)]
+def _depths(n_ctx: int) -> list[int]:
+    """The depths that a text in a context can reach; never none."""
+    return [min(_DEPTHS[0], n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= n_ctx)]
 
 
 def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
@@ -226,18 +226,34 @@ def probe_cached(
     if cache_dir is None:
         on_probe()
         return probe(model, foreign=foreign)
-    # n_ctx only decides how deep the probe can go.
-    settings = asdict(cast(Any, model.settings)) | {"n_ctx": None, "threads": model.settings.threads}
-    profile = [fact for fact in model.profile.facts if fact[0] != "n_ctx"]
-    facts = [_VERSION, file, settings, _depths(model), profile]
-    name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
-    path = cache_dir / "probes" / f"{name}.json"
+    path = _place(cache_dir, file, model.settings, model.n_ctx, model.profile)
     known = _read(path)
     if known is None:
         on_probe()
         known = probe(model, foreign=foreign)
         _write(path, known)
     return known
+
+
+def known_probe(
+    file: str, settings: ProbedSettings, profile: NumericsProfile, *, n_ctx: int, cache_dir: Path | None
+) -> ProbeResult | None:
+    """What ``probe_cached`` would return without trying anything; None if it has yet to be tried.
+
+    Args:
+        profile: without what a probe finds out.
+    """
+    return _read(_place(cache_dir, file, settings, n_ctx, profile)) if cache_dir is not None else None
+
+
+def _place(cache_dir: Path, file: str, asked: ProbedSettings, n_ctx: int, profile: NumericsProfile) -> Path:
+    """The file of a result."""
+    # n_ctx only decides how deep the probe can go.
+    settings = asdict(cast(Any, asked)) | {"n_ctx": None, "threads": asked.threads}
+    own = [fact for fact in profile.facts if fact[0] != "n_ctx"]
+    facts = [_VERSION, file, settings, _depths(n_ctx), own]
+    name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
+    return cache_dir / "probes" / f"{name}.json"
 
 
 def _read(path: Path) -> ProbeResult | None:

@@ -36,6 +36,7 @@ _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
 _LARGEST_TEXT_BYTES = 256 << 20
 _ABANDONED_S = 3600
+_CHUNK_BYTES = 1 << 20
 _READ_AGAIN = "the conversation is read again"
 
 
@@ -58,7 +59,10 @@ def save(path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfil
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr(_TEXT, json.dumps(record, ensure_ascii=False))
             for model, state in (caches.states if caches else {}).items():
-                archive.writestr(_CACHES + model, state)
+                # Whole, it would be there once more, compressed.
+                with archive.open(_CACHES + model, "w", force_zip64=True) as file:
+                    for start in range(0, len(state), _CHUNK_BYTES):
+                        file.write(memoryview(state)[start : start + _CHUNK_BYTES])
 
     write_whole(path, write)
 

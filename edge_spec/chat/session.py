@@ -14,7 +14,7 @@ from edge_spec.chat.messages import Message
 from edge_spec.chat.reply import ChatReply
 from edge_spec.chat.scribe import Scribe
 from edge_spec.chat.window import WindowContext
-from edge_spec.errors import PromptError, SettingsError
+from edge_spec.errors import BudgetExceeded, PromptError, SettingsError
 from edge_spec.requirements import require_whole
 from edge_spec.shelf import Caches
 from edge_spec.text_model import TextModel
@@ -224,8 +224,15 @@ class ChatSession:
 
         with self._lock:
             self._require_idle()
-            held = self._model.turns.caches_of(self) if caches else None
-            save(path, self.to_json(), self._model.profile, held)
+            if not caches:
+                save(path, self.to_json(), self._model.profile, None)
+                return
+            try:
+                with self._model.turns.lent_caches(self) as held:
+                    save(path, self.to_json(), self._model.profile, held)
+            except BudgetExceeded:
+                save(path, self.to_json(), self._model.profile, None)
+                self._notice("saved without caches, which the memory has no room for; they will be read again")
 
     @classmethod
     def load(cls, model: TextModel, path: StrPath, *, on_notice: Callable[[str], object] | None = None) -> ChatSession:

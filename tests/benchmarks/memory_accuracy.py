@@ -1,12 +1,15 @@
 """Predicted against measured memory, plan by plan, each in a process of its own, if wanted under a hard limit.
 
-    python tests/benchmarks/memory_accuracy.py --models FOLDER [--only TEXT] [--json FILE] [--limit]
+    python tests/benchmarks/memory_accuracy.py --models FOLDER --json sizes.json --plot sizes.svg   # sizes
+    python tests/benchmarks/memory_accuracy.py --models FOLDER --json limit.json --limit --long     # the limit holds
 
-Writes models of real shapes with random weights into FOLDER (some 6 GB; remove it afterwards), then for every plan
-starts a process that loads it and writes. With --limit the process gets no more than its budget. Where the machine has
-control groups, version 1 or 2, that this user may make, the limit is one of them and holds for everything, cached and
-mapped pages included, which the system then takes back early; elsewhere it is one on address space. Sizes are
-compared without it. Prints a table and a scatter of errors by size.
+Writes models of real shapes with random weights into FOLDER (some 12 GB with transcriptions; remove it afterwards),
+then for every plan starts a process that loads it and writes. With --limit the process gets no more than its budget.
+Where the machine has control groups, version 1 or 2, that this user may make, the limit is one of them and holds for
+everything, cached and mapped pages included, which the system then takes back early; elsewhere it is one on address
+space. Sizes are compared without it. With --long every context is filled to its last token and every session writes
+2,000 tokens, 256 with more than half a billion parameters: hours on a small computer. What stands in the JSON file
+already is not run again.
 """
 
 from __future__ import annotations
@@ -14,171 +17,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_shapes import SHAPES, write_shape
+from memory_plans import grid, named, prepared
+from memory_session import LIMITS
 
 MIB = 1 << 20
-
-
-def grid() -> Iterator[dict[str, Any]]:
-    """Plans: model, kind of weights, context, and arguments of ``load``."""
-    for mode in ("off", "ngram", "sequence", "tree", "hierarchy"):
-        yield {"model": "demo", "n_ctx": 1024, "speculation": mode}
-    yield {"model": "demo", "n_ctx": 512, "speculation": "hierarchy", "kv_k": "f16"}
-    yield {"model": "demo", "n_ctx": 512, "speculation": "sequence", "kv_k": "q4_0", "kv_v": "q4_0"}
-    yield {"model": "demo", "n_ctx": 1024, "speculation": "off", "repack": False}
-    yield {"model": "demo", "n_ctx": 1024, "speculation": "off", "engine": "onnx"}
-    yield {"model": "demo", "n_ctx": 1024, "speculation": "sequence", "engine": "onnx"}
-    for kind in ("Q4_0", "Q4_K", "Q8_0"):
-        yield {"model": "llama-20m", "kind": kind, "n_ctx": 512}
-        yield {"model": "llama-0.1b", "kind": kind, "n_ctx": 2048}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 512}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "f16"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 4096, "kv_v": "q8_0"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
-    yield {"model": "llama-0.1b", "kind": "Q4_K", "n_ctx": 1024, "repack": False}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "prefill_chunk": 128, "max_rows": 8}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "speculation": "sequence"}
-    yield {"model": "llama-0.1b", "kind": "Q8_0", "n_ctx": 1024, "draft": "llama-20m", "speculation": "tree"}
-    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx"}
-    yield {"model": "llama-0.1b", "kind": "Q8_0", "n_ctx": 600, "engine": "onnx"}
-    yield {
-        "model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx", "draft": "llama-20m",
-        "speculation": "sequence",
-    }  # fmt: skip
-    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024}
-    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
-    yield {"model": "qwen2-0.5b", "kind": "Q8_0", "n_ctx": 1024, "kv_k": "f16"}
-    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
-    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 2048}
-    yield {"model": "llama-0.5b", "kind": "Q4_K", "n_ctx": 1024, "kv_k": "q8_0", "kv_v": "q8_0"}
-    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
-    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-0.1b", "speculation": "sequence"}
-    yield {
-        "model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "middle": "llama-0.1b",
-        "speculation": "hierarchy",
-    }  # fmt: skip
-    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 600}
-    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 4096, "fill": 600, "kv_k": "q8_0", "kv_v": "q8_0"}
-    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 600}
-    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 600, "repack": False}
-    yield {"model": "llama-1b", "kind": "Q4_K", "n_ctx": 4096, "fill": 600}
-    yield {"model": "llama-1b", "kind": "Q8_0", "n_ctx": 600}
-    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 512}
-    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "fill": 300, "kv_k": "q4_0", "kv_v": "q4_0"}
-
-
-def model_path(folder: Path, name: str, kind: str) -> Path:
-    """The file of a shape, written if it is not there yet."""
-    path = folder / f"{name}-{kind.lower()}.gguf"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_shape(path.with_suffix(".part"), SHAPES[name], kind)
-        path.with_suffix(".part").rename(path)
-    return path
-
-
-# --- the process that is measured
-
-
-def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
-    """Plan, put the limit in place, load, fill, write; returns what was planned and what it took, by phase."""
-    import edge_spec.loading as loading
-    from edge_spec.backends.llama.library import library
-    from edge_spec.budget import Budget, budget_of
-    from edge_spec.memory import usage
-
-    library()
-    if asked.get("engine") == "onnx":
-        import onnxruntime  # noqa: F401
-    phases: dict[str, dict[str, int]] = {}
-
-    def phase(name: str) -> None:
-        now = usage()
-        peak = _peak_resident_bytes() or now.resident_bytes
-        shared = now.resident_bytes - now.unique_bytes
-        phases[name] = {**vars(now), "peak_resident_bytes": peak, "peak_unique_bytes": peak - shared}
-        _forget_peak()
-
-    phase("import")
-    first_held = usage().resident_bytes
-    arguments = {name: asked[name] for name in asked if name not in ("fill", "new", "model", "limited")}
-    plan = loading.plan(asked["model"], memory=1 << 40, held_bytes=first_held, **arguments)
-    phase("plan")
-    limit = plan.chosen.needed_bytes
-    held = budget_of(None).held_bytes
-    if asked.pop("limited"):
-        _limit(group, limit, held)
-    # A second look at the process would find it grown by the first.
-    setattr(loading, "budget_of", lambda memory: Budget(budget_bytes=limit, held_bytes=first_held))  # noqa: B010
-    with loading.load(asked["model"], memory=limit, cache_dir=asked.get("cache_dir"), **{
-        name: value for name, value in arguments.items() if name != "cache_dir"
-    }) as model:  # fmt: skip
-        phase("load")
-        n_new = asked["new"]
-        draw = random.Random(1)
-        most = min(asked.get("fill", model.n_ctx), model.n_ctx)
-        tokens = [draw.randrange(300, model.n_vocab - 2) for _ in range(max(4, most - n_new - 1))]
-        done = model.generate(tokens=tokens, max_tokens=n_new, seed=1, ignore_eos=True)
-        done.read()
-        phase("write")
-        model.ledger.check_integrity()
-        lines = model.ledger.report()["lines"]
-    return {
-        "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
-        "tokens": len(done.token_ids), "notes": list(model.notes), "highest_in_group": _highest_in_group(group),
-    }  # fmt: skip
-
-
-def _peak_resident_bytes() -> int | None:
-    try:
-        status = Path("/proc/self/status").read_text("ascii")
-    except OSError:
-        return None
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
-def _forget_peak() -> None:
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")
-
-
-_LIMITS, _HIGHEST = ("memory.limit_in_bytes", "memory.max"), ("memory.max_usage_in_bytes", "memory.peak")
-
-
-def _limit(group: str, limit: int, held: int) -> None:
-    if group:
-        next(Path(group) / name for name in _LIMITS if (Path(group) / name).exists()).write_text(str(limit), "ascii")
-        return
-    import resource
-
-    import psutil
-
-    # Address space is not memory: libraries and stacks are mapped and never touched.
-    room = psutil.Process().memory_info().vms + limit - held + 512 * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (room, room))
-
-
-def _highest_in_group(group: str) -> int | None:
-    found = [Path(group) / name for name in _HIGHEST if group and (Path(group) / name).exists()]
-    return int(found[0].read_text("ascii")) if found else None
-
-
-# --- the process that starts them
+_SESSION = Path(__file__).with_name("memory_session.py")
 
 
 def make_group() -> str:
     """A control group for one process below our own; empty where there is no such thing."""
+    if not Path("/proc/self/cgroup").exists():
+        return ""
     own = {line.split(":")[1]: line.split(":")[2] for line in Path("/proc/self/cgroup").read_text("ascii").split()}
     for controllers, place in own.items():
         root = "/sys/fs/cgroup" if controllers == "" else "/sys/fs/cgroup/memory"
@@ -189,7 +44,7 @@ def make_group() -> str:
             group.mkdir()
         except OSError:
             continue
-        if any((group / name).exists() for name in _LIMITS):
+        if any((group / name).exists() for name in LIMITS):
             return str(group)
         group.rmdir()
     return ""
@@ -214,13 +69,13 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     """One plan in its own process."""
     if asked["limited"]:
         forget_files(asked)
-    group = make_group() if Path("/proc/self/cgroup").exists() else ""
+    group = make_group()
 
     def enter() -> None:
         if group:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()), "ascii")
 
-    command = [sys.executable, __file__, "--session", json.dumps(asked), "--group", group]
+    command = [sys.executable, str(_SESSION), json.dumps(asked), group]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     try:
         done = subprocess.run(command, capture_output=True, preexec_fn=enter, env=environment, check=False)
@@ -233,96 +88,29 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def prepared(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Arguments of ``load``, with the files there."""
-    asked = dict(asked)
-    kind = asked.pop("kind", "Q4_0")
-    if asked["model"] != "demo":
-        for role in ("draft", "middle"):
-            if role in asked:
-                asked[role] = str(model_path(folder, asked[role], "Q4_0"))
-        asked["model"] = str(model_path(folder, asked["model"], kind))
-    big = any(size in asked["model"] for size in ("1b", "3b")) and "0.1b" not in asked["model"]
-    asked.setdefault("new", 24 if big else 64)
-    asked.setdefault("speculation", "off")
-    asked.setdefault("n_threads", 1)
-    asked.setdefault("prefill_chunk", 512)
-    asked.setdefault("max_rows", 16)
-    if asked.get("engine") != "onnx":
-        asked.setdefault("repack", True)
-    if asked.get("engine") == "onnx":  # made before, by a process that nobody measures
-        from edge_spec.models import inspect, resolve_family
-        from edge_spec.models.transcribe import transcribe
-
-        asked["cache_dir"] = str(folder / "cache")
-        family = resolve_family(asked["model"])
-        for path in (family.target, asked.get("draft") or family.draft):
-            if path:
-                transcribe(inspect(path), folder / "cache" / "onnx")
-        for old in (folder / "cache" / "probes").glob("*.json"):
-            old.unlink()
-    else:
-        asked["cache_dir"] = None
-    return asked
-
-
-def named(asked: dict[str, Any]) -> str:
-    """A plan in a few words."""
-    words = [asked["model"], asked.get("kind", "")]
-    words += [f"{k}={v}" for k, v in asked.items() if k not in ("model", "kind", "fill", "new")]
-    return " ".join(word for word in words if word)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("benchmark-models"))
-    parser.add_argument("--only", default="", help="plans with this in their name")
-    parser.add_argument("--first", type=int, default=0, help="leave out so many plans")
-    parser.add_argument("--tokens", type=int, help="tokens that each session writes")
-    parser.add_argument("--limit", action="store_true", help="put the hard limit in place; it makes sizes smaller")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--session")
-    parser.add_argument("--group", default="")
-    values = parser.parse_args(arguments)
-    if values.session:
-        print(json.dumps(session(json.loads(values.session), values.group)))
-        return 0
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for asked in list(grid())[values.first :]:
-        if values.only not in named(asked):
-            continue
-        if values.tokens:
-            asked["new"] = values.tokens
-        found = measure({**prepared(asked, values.models), "limited": values.limit})
-        rows.append((named(asked), found))
-        print(shown(named(asked), found), flush=True)
-        if values.json:
-            values.json.write_text(json.dumps(rows, indent=1), "utf-8")
-    summary(rows)
-    return 1 if any("failed" in found for _, found in rows) else 0
-
-
-def shown(name: str, found: dict[str, Any]) -> str:
+def shown(name: str, found: Mapping[str, Any]) -> str:
+    """One line of the table."""
     if "failed" in found:
         return f"{name}: FAILED {found['failed']} {found['said']}"
     predicted, peak, unique = peaks(found)
     group = found["highest_in_group"]
     return (
         f"{name:<92} {predicted / MIB:8.1f} {peak / MIB:8.1f} {(predicted - peak) / MIB:+6.1f} "
-        f"{predicted / peak - 1:+6.1%}"
-        f" | unique {unique / MIB:8.1f} {unique_error(found) / MIB:+6.1f} | budget {found['limit_bytes'] / MIB:8.1f}"
-        f" in group {-1 if group is None else group / MIB:8.1f} | {found['tokens']} tokens"
+        f"{predicted / peak - 1:+6.1%}{' ' if good(found) else '!'}"
+        f"| unique {unique / MIB:8.1f} {unique_error(found) / MIB:+6.1f} | budget {found['limit_bytes'] / MIB:8.1f}"
+        f" in group {-1 if group is None else group / MIB:8.1f}"
+        f" | {found['prompt_tokens']} read, {found['tokens']} written"
     )
 
 
-def unique_error(found: dict[str, Any]) -> int:
+def unique_error(found: Mapping[str, Any]) -> int:
     """By how much more unique bytes were predicted than measured; what was shared before is predicted to stay so."""
     before = found["phases"]["plan"]
     predicted, _, unique = peaks(found)
-    return predicted - (before["resident_bytes"] - before["unique_bytes"]) - unique
+    return int(predicted - (before["resident_bytes"] - before["unique_bytes"]) - unique)
 
 
-def peaks(found: dict[str, Any]) -> tuple[int, int, int]:
+def peaks(found: Mapping[str, Any]) -> tuple[int, int, int]:
     """Predicted, highest resident and highest unique bytes."""
     phases = [found["phases"][name] for name in ("load", "write")]
     return (
@@ -332,27 +120,72 @@ def peaks(found: dict[str, Any]) -> tuple[int, int, int]:
     )
 
 
-def good(found: dict[str, Any]) -> bool:
+def good(found: Mapping[str, Any]) -> bool:
     """Within 5 % or 8 MiB, and not below by more than 2 % or 4 MiB."""
     predicted, peak, _ = peaks(found)
     error = predicted - peak
     return abs(error) <= max(0.05 * peak, 8 * MIB) and -error <= max(0.02 * peak, 4 * MIB)
 
 
-def summary(rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    measured = [found for _, found in rows if "failed" not in found]
+def held(found: Mapping[str, Any]) -> bool:
+    """Whether the control group stayed within the budget; a page is where its counters are rounded to."""
+    highest = found["highest_in_group"]
+    return highest is not None and highest <= found["limit_bytes"] + 4096
+
+
+def summary(rows: Mapping[str, Mapping[str, Any]], *, limited: bool) -> None:
+    """The sentences to quote."""
+    measured = [found for found in rows.values() if "failed" not in found]
+    print(f"\n{len(measured)} of {len(rows)} plans ran")
     if not measured:
         return
+    sizes = sorted(peaks(found)[1] for found in measured)
+    print(f"resident, highest: {sizes[0] / MIB:,.0f} to {sizes[-1] / MIB:,.0f} MiB")
+    if limited:
+        print(f"{sum(map(held, measured))} stayed within their budget by the control group's own count")
+        return
     errors = sorted(abs(predicted / peak - 1) for predicted, peak, _ in map(peaks, measured))
-    print(f"\n{len(measured)} of {len(rows)} plans ran; {sum(map(good, measured))} within the bounds;")
-    print(f"median error {errors[len(errors) // 2]:.1%}, largest {errors[-1]:.1%}\n")
-    print("error in percent (upwards: more predicted than measured) by the root of the measured size, 64 MiB to 3 GiB")
-    points = {}
-    for predicted, peak, _ in map(peaks, measured):
-        row = max(-6, min(8, round(100 * (predicted / peak - 1))))
-        points[row, min(47, int(8 * ((peak / MIB / 64) ** 0.5 - 1)))] = "o"
-    for row in range(8, -7, -1):
-        print(f"{row:+3} |" + "".join(points.get((row, column), "-" if row == 0 else " ") for column in range(48)))
+    below = min(predicted - peak for predicted, peak, _ in map(peaks, measured))
+    print(f"{sum(map(good, measured))} within the bounds of 5 % or 8 MiB, and 2 % or 4 MiB below")
+    print(f"median error {errors[len(errors) // 2]:.1%}, largest {errors[-1]:.1%}, lowest {below / MIB:+.1f} MiB")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, default=Path("benchmark-models"))
+    parser.add_argument("--only", action="append", default=[], help="plans with this in their name; may be repeated")
+    parser.add_argument("--not", action="append", default=[], dest="without", help="leave out plans with this")
+    parser.add_argument("--limit", action="store_true", help="put the hard limit in place; it makes sizes smaller")
+    parser.add_argument("--long", action="store_true", help="full contexts, and 2,000 or 256 tokens written")
+    parser.add_argument("--fill", type=int, metavar="N", help="read no more than N tokens, however large the context")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="results; those in it are kept")
+    parser.add_argument("--plot", type=Path, help="SVG of predicted and measured sizes; needs matplotlib")
+    parser.add_argument("--only-report", action="store_true", help="run nothing")
+    values = parser.parse_args(arguments)
+    rows: dict[str, dict[str, Any]] = {}
+    if values.json and values.json.exists():
+        rows = json.loads(values.json.read_text("utf-8"))
+    for asked in [] if values.only_report else list(grid()):
+        name = named(asked)
+        if any(text in name for text in values.without) or not any(text in name for text in values.only or [""]):
+            continue
+        if "failed" in rows.get(name, {"failed": 1}):
+            ready = prepared(asked, values.models, long=values.long, n_threads=values.threads)
+            if values.fill:
+                ready["fill"] = min(values.fill, ready.get("fill", ready["n_ctx"]))
+            rows[name] = measure({**ready, "limited": values.limit})
+            print(shown(name, rows[name]), flush=True)
+            if values.json:
+                values.json.write_text(json.dumps(rows, indent=1), "utf-8")
+    if values.only_report:
+        print("\n".join(shown(name, found) for name, found in rows.items()))
+    summary(rows, limited=values.limit)
+    if values.plot:
+        from plots import plot_sizes
+
+        plot_sizes(values.plot, [(p, m) for p, m, _ in (peaks(f) for f in rows.values() if "failed" not in f)])
+    return 1 if any("failed" in found for found in rows.values()) else 0
 
 
 if __name__ == "__main__":

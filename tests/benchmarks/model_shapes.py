@@ -41,6 +41,10 @@ SHAPES = {
     "llama-20m": Shape(
         architecture="llama", n_layers=4, n_embd=256, n_ff=768, n_head=4, n_head_kv=4, head_dim=64, n_vocab=32000
     ),
+    "llama-20m-128k": Shape(
+        architecture="llama", n_layers=4, n_embd=256, n_ff=768, n_head=4, n_head_kv=4, head_dim=64, n_vocab=128256,
+        tied=True, merges=True,
+    ),
     "llama-0.1b": Shape(
         architecture="llama", n_layers=12, n_embd=768, n_ff=2048, n_head=12, n_head_kv=12, head_dim=64, n_vocab=32000
     ),
@@ -64,7 +68,7 @@ SHAPES = {
         n_vocab=32000,
     ),
 }  # fmt: skip
-"""By name. Small drafters of a vocabulary are made with ``dataclasses.replace``."""
+"""By name."""
 
 _HALVES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q8_0": slice(0, 2)}
 """Where the half-precision scales of a block lie."""

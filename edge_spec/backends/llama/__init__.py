@@ -15,7 +15,7 @@ from edge_spec.backends.llama.footprint import DryModel, listen_to_buffers, llam
 from edge_spec.backends.llama.library import library
 from edge_spec.backends.llama.settings import LlamaSettings
 from edge_spec.backends.llama.weights import LlamaWeights
-from edge_spec.backends.probe import ProbeResult, probe, probe_cached
+from edge_spec.backends.probe import ProbeResult, known_probe, probe, probe_cached
 
 __all__ = [
     "DryModel",
@@ -27,6 +27,7 @@ __all__ = [
     "llama_footprint",
     "loads_mapped",
     "open_llama",
+    "planned_llama",
     "probe",
 ]
 
@@ -58,6 +59,15 @@ def open_llama(
     model.traits = replace(result.traits, can_shift=model.can_shift)
     model.profile = _profile(settings, file, result.traits.widths)
     return model, result
+
+
+def planned_llama(
+    settings: LlamaSettings, *, file: str, head_dim_k: int, cache_dir: Path | None
+) -> NumericsProfile | None:
+    """The profile that ``open_llama`` would give a model; None if it has yet to be tried out."""
+    settings = settings.for_heads(head_dim_k)
+    known = known_probe(file, settings, _profile(settings, file, ()), n_ctx=settings.n_ctx, cache_dir=cache_dir)
+    return _profile(settings, file, known.traits.widths) if known is not None else None
 
 
 def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:

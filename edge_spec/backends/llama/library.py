@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ class Library:
         self.version: str = llama_cpp.__version__
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
-        self._listener: Callable[[str], None] | None = None
+        # The library logs in the thread that called it: threads that load at once hear their own.
+        self._heard = threading.local()
         # The library keeps no reference to the callback: we have to.
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
@@ -51,19 +53,20 @@ class Library:
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:
             sys.stderr.write(text.decode("utf-8", "replace"))
-        if self._listener is not None:
-            self._listener(text.decode("utf-8", "replace"))
+        listener: Callable[[str], None] | None = getattr(self._heard, "by", None)
+        if listener is not None:
+            listener(text.decode("utf-8", "replace"))
         if level == _ERROR and not self.verbose:
             self._errors.append(" ".join(text.decode("utf-8", "replace").split()))
 
     @contextmanager
     def listen(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """Tell ``listener`` what the library logs meanwhile, which it does in pieces of lines."""
-        self._listener = listener
+        """Tell ``listener`` what the library logs meanwhile in this thread, which it does in pieces of lines."""
+        self._heard.by = listener
         try:
             yield
         finally:
-            self._listener = None
+            self._heard.by = None
 
     def complaint(self) -> str:
         """What the library last complained about, in one line; forgets it."""

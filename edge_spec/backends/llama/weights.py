@@ -15,12 +15,16 @@ import numpy.typing as npt
 from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
+from edge_spec.pieces import Pieces
 
 __all__ = ["LlamaWeights"]
 
 
 class LlamaWeights:
     """The weights of a GGUF, and its tokeniser.
+
+    Attributes:
+        pieces: what tokens stand for, as far as it is remembered.
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
@@ -55,7 +59,7 @@ class LlamaWeights:
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
-        self._pieces: dict[int, bytes] = {}
+        self.pieces = Pieces(lambda token: self._piece(token, special=False))
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose one that is")
@@ -128,15 +132,12 @@ class LlamaWeights:
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for control tokens."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = self._piece(token, special=False)
-        return piece
+        return self.pieces.of(token)
 
     @cached_property
     def speaking(self) -> npt.NDArray[np.bool_]:
         """Which tokens stand for text or end a reply, ``[n_vocab]``."""
-        return np.array([bool(self.piece(token)) for token in range(self.n_vocab)]) | self.ending
+        return self._first_two[0] | self.ending
 
     @cached_property
     def ending(self) -> npt.NDArray[np.bool_]:
@@ -146,14 +147,25 @@ class LlamaWeights:
     @cached_property
     def first_bytes(self) -> npt.NDArray[np.uint8]:
         """The first byte of every token's text, ``[n_vocab]``; 0 where there is none."""
-        return np.array([(self.piece(token) or b"\0")[0] for token in range(self.n_vocab)], dtype=np.uint8)
+        return self._first_two[1]
 
     @cached_property
     def single_bytes(self) -> dict[int, int]:
         """For every byte that is all the text of a token, the token (the last one, should there be two) and it."""
-        pieces = ((token, self.piece(token)) for token in range(self.n_vocab))
-        tokens = {piece[0]: token for token, piece in pieces if len(piece) == 1}
+        _, first, single = self._first_two
+        tokens = {int(first[token]): int(token) for token in np.flatnonzero(single)}
         return {token: byte for byte, token in tokens.items()}
+
+    @cached_property
+    def _first_two(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        """Of every token, whether it has text, its first byte, and whether that is all; no piece is remembered."""
+        speaks, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
+        first = np.zeros(self.n_vocab, dtype=np.uint8)
+        for token in range(self.n_vocab):
+            piece = self._piece(token, special=False)
+            if piece:
+                speaks[token], first[token], single[token] = True, piece[0], len(piece) == 1
+        return speaks, first, single
 
     def name(self, token: int) -> str:
         """The text of a token, that of control tokens included; empty for -1, which stands for none."""

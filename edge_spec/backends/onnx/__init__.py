@@ -14,13 +14,13 @@ from edge_spec.backends.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.backends.onnx.runner import runtime_version
 from edge_spec.backends.onnx.session import Session
 from edge_spec.backends.onnx.settings import OnnxSettings
-from edge_spec.backends.probe import ProbeResult, probe_cached
+from edge_spec.backends.probe import ProbeResult, known_probe, probe_cached
 from edge_spec.backends.processor import processor
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import Transcription
+from edge_spec.models.transcribe import Transcription, best_form
 
-__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published"]
+__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published", "planned_onnx"]
 
 _PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
@@ -40,8 +40,8 @@ def open_onnx(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before a model is tried out for the first time.
     """
-    facts = (("weights", source.form), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", source.attention))
-    return _open(Session(source, settings), settings, facts, file, cache_dir, on_probe)
+    own = _own(source.form, source.attention, settings)
+    return _open(Session(source, settings), settings, own, file, cache_dir, on_probe)
 
 
 def open_published(
@@ -63,14 +63,38 @@ def open_published(
     """
     graph = file.graph
     assert graph is not None
+    settings, own = _published(file, settings)
+    session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
+    return _open(session, settings, own, file.fingerprint, cache_dir, on_probe, check=graph.path)
+
+
+def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+    """The profile that ``open_onnx`` or ``open_published`` would give a model; None if it has yet to be tried out."""
+    form = best_form()
+    own = _own(form.name, form.attention(file.head_dim_k), settings)
+    if file.graph is not None:
+        settings, own = _published(file, settings)
+    name = file.fingerprint
+    known = known_probe(name, settings, _profile(own, settings, name, ()), n_ctx=settings.n_ctx, cache_dir=cache_dir)
+    return _profile(own, settings, name, known.traits.widths) if known is not None else None
+
+
+def _own(form: str, attention: str, settings: OnnxSettings) -> tuple[tuple[str, str], ...]:
+    """What rounds in a transcription."""
+    return (("weights", form), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", attention))
+
+
+def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, tuple[tuple[str, str], ...]]:
+    """Settings as far as a published graph can follow them, and what rounds in it."""
+    graph = file.graph
+    assert graph is not None
     settings = replace(
         settings,
         max_rows=1 if graph.last_row_only else settings.max_rows,
         trees=settings.trees and graph.takes_trees,
         prefill_chunk=prefill_chunk(file, graph, settings),
     )
-    session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
-    facts = (
+    return settings, (
         ("weights", "as published"),
         ("provider", "CPUExecutionProvider"),
         ("kv", graph.cache_kind),
@@ -78,7 +102,6 @@ def open_published(
         # Nothing is known about the graph's operators, so nothing about how they sum.
         ("threads", str(settings.threads)),
     )
-    return _open(session, settings, facts, file.fingerprint, cache_dir, on_probe, check=graph.path)
 
 
 def _open(

@@ -1,0 +1,47 @@
+"""The bytes of tokens that were wanted lately."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+__all__ = ["PIECES_BYTES", "Pieces"]
+
+PIECES_BYTES = 1 << 19
+"""The most that the pieces of one tokeniser take: of some three thousand tokens."""
+
+_KEY_BYTES = 32
+
+
+class Pieces:
+    """Remembers what tokens stand for, within a limit; full, it begins anew with those that are in use.
+
+    Args:
+        read: asks the tokeniser.
+        most_bytes: that all of it may take, keys and the table's own included.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], *, most_bytes: int = PIECES_BYTES) -> None:
+        self._read = read
+        self._most_bytes = most_bytes
+        self._known: dict[int, bytes] = {}
+        self._content_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes now."""
+        return sys.getsizeof(self._known) + self._content_bytes
+
+    def of(self, token: int) -> bytes:
+        """The bytes of a token."""
+        piece = self._known.get(token)
+        if piece is None:
+            piece = self._read(token)
+            n_bytes = sys.getsizeof(piece) + _KEY_BYTES
+            # A table that is full grows to twice its size, and is there in both sizes while it does.
+            if 4 * sys.getsizeof(self._known) + self._content_bytes + n_bytes > self._most_bytes:
+                self._known = {}
+                self._content_bytes = 0
+            self._known[token] = piece
+            self._content_bytes += n_bytes
+        return piece

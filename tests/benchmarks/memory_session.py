@@ -1,0 +1,122 @@
+"""One plan in a process of its own: plan, take the limit, load, fill the context, write.
+
+Started by ``memory_accuracy.py``: ``python memory_session.py ARGUMENTS GROUP``, prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from edge_spec.memory import usage
+
+__all__ = ["LIMITS"]
+
+MIB = 1 << 20
+LIMITS = ("memory.limit_in_bytes", "memory.max")
+"""Files of a control group, version 1 and 2; one of them is there."""
+
+_HIGHEST = ("memory.max_usage_in_bytes", "memory.peak")
+_NOT_FOR_LOAD = ("fill", "new", "limited")
+
+
+def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
+    """Returns what was planned and what it took, by phase."""
+    import edge_spec.loading as loading
+    from edge_spec.backends.llama.library import library
+    from edge_spec.budget import Budget
+
+    library()
+    if asked["engine"] == "onnx":
+        import onnxruntime  # noqa: F401
+    phases: dict[str, dict[str, int]] = {}
+
+    def phase(name: str) -> None:
+        now = usage()
+        peak = _peak_resident_bytes() or now.resident_bytes
+        shared = now.resident_bytes - now.unique_bytes
+        phases[name] = {**vars(now), "peak_resident_bytes": peak, "peak_unique_bytes": peak - shared}
+        _forget_peak()
+
+    phase("import")
+    first_held = usage().resident_bytes
+    arguments = {name: value for name, value in asked.items() if name not in _NOT_FOR_LOAD}
+    plan = loading.plan(memory=1 << 40, held_bytes=first_held, **arguments)
+    phase("plan")
+    limit = plan.chosen.needed_bytes
+    if asked["limited"]:
+        _limit(group, limit, usage().resident_bytes)
+    # A second look at the process would find it grown by the first.
+    setattr(loading, "budget_of", lambda memory: Budget(budget_bytes=limit, held_bytes=first_held))  # noqa: B010
+    with loading.load(memory=limit, **arguments) as model:
+        phase("load")
+        n_written, n_read = _write(model, asked)
+        phase("write")
+        model.ledger.check_integrity()
+        lines = model.ledger.report()["lines"]
+        notes = list(model.notes)
+    return {
+        "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
+        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "highest_in_group": _highest_in_group(group),
+    }  # fmt: skip
+
+
+def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
+    """Write so many tokens in as many replies as the context asks for; the first one begins where it ends full.
+
+    Returns the numbers of tokens written and read.
+    """
+    draw = random.Random(1)
+    most = min(asked.get("fill", model.n_ctx), model.n_ctx)
+    n_prompt = max(4, most - asked["new"] - 1, most // 2 - 1)
+    text = [draw.randrange(300, model.n_vocab - 2) for _ in range(n_prompt)]
+    n_read, n_left = 0, asked["new"]
+    while n_left > 0:
+        n_read += len(text)
+        done = model.generate(
+            tokens=text, max_tokens=min(n_left, model.n_ctx - len(text) - 1), seed=1, ignore_eos=True
+        )
+        done.read()
+        n_left -= len(done.token_ids)
+        # The text goes on with its younger half, as a chat does that has outgrown its context.
+        text = [*text, *done.token_ids][-(model.n_ctx // 2) :]
+    return asked["new"] - n_left, n_read
+
+
+def _peak_resident_bytes() -> int | None:
+    try:
+        status = Path("/proc/self/status").read_text("ascii")
+    except OSError:
+        return None
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def _forget_peak() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+
+
+def _limit(group: str, limit: int, held: int) -> None:
+    if group:
+        next(Path(group) / name for name in LIMITS if (Path(group) / name).exists()).write_text(str(limit), "ascii")
+        return
+    import resource
+
+    import psutil
+
+    # Address space is not memory: libraries and stacks are mapped and never touched.
+    room = psutil.Process().memory_info().vms + limit - held + 512 * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+
+
+def _highest_in_group(group: str) -> int | None:
+    found = [Path(group) / name for name in _HIGHEST if group and (Path(group) / name).exists()]
+    return int(found[0].read_text("ascii")) if found else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(session(json.loads(sys.argv[1]), sys.argv[2])))

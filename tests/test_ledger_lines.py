@@ -1,0 +1,190 @@
+"""Laws of the small lines of the books: tables, bytes of tokens, copies of caches. All are bounded, all are shown."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edge_spec
+from edge_spec import ChatSession, TextModel
+from edge_spec.drafters.ngram import NgramDrafter, table_bytes
+from edge_spec.errors import BudgetExceeded
+from edge_spec.loading import plan
+from edge_spec.memory import Ledger
+from edge_spec.pieces import PIECES_BYTES, Pieces
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def load(probe_cache: Path) -> Callable[..., TextModel]:
+    def of(**values: Any) -> TextModel:
+        return edge_spec.load("demo", **{"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, **values})
+
+    return of
+
+
+# --- what is bounded
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 100, 127, 128, 129, 1000, 4096, 5000])
+@pytest.mark.parametrize("n_kinds", [2, 30_000])
+def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) -> None:
+    drafter, rng = NgramDrafter(), random.Random(n_tokens)
+    for _ in range(n_tokens):
+        drafter.accept([rng.randrange(n_kinds)])
+        assert drafter.held_bytes <= table_bytes(n_tokens)
+    drafter.rollback(n_tokens // 2)
+    assert drafter.held_bytes <= table_bytes(n_tokens)
+
+
+def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
+    most_bytes = table_bytes(1000)
+    drafter, phrase = NgramDrafter(most_bytes=most_bytes), [7, 8, 9, 10, 11]
+    for token in range(100, 20_100):
+        drafter.accept([token])
+        assert drafter.held_bytes <= most_bytes
+    assert drafter.draft(3).tokens == ()
+    drafter.accept([*phrase, 1, 2, *phrase[:4]])
+    assert drafter.draft(2).tokens == (11, 1)
+    # What is rolled back further than it remembers is as good as new.
+    drafter.rollback(50)
+    assert drafter.draft(3).tokens == ()
+    drafter.accept([*phrase, *phrase[:3]])
+    assert drafter.draft(2).tokens == (10, 11)
+    assert table_bytes(1 << 30) == 16 * MIB
+
+
+@given(st.lists(st.integers(0, 400), max_size=300), st.integers(3000, 40_000))
+def test_bytes_of_tokens_are_right_and_within_their_limit(tokens: list[int], most_bytes: int) -> None:
+    asked: list[int] = []
+
+    def read(token: int) -> bytes:
+        asked.append(token)
+        return b"x" * (token % 9)
+
+    pieces = Pieces(read, most_bytes=most_bytes)
+    for token in tokens:
+        assert pieces.of(token) == b"x" * (token % 9)
+        assert pieces.held_bytes <= most_bytes
+    if tokens:
+        n_asked = len(asked)
+        pieces.of(tokens[-1])
+        assert len(asked) == n_asked
+
+
+# --- what is entered
+
+
+def lines_of(model: TextModel) -> dict[str, Any]:
+    return {line.name: line for line in model.ledger}
+
+
+def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[..., TextModel]) -> None:
+    planned = plan(memory="1GiB", speculation="ngram", n_ctx=512, n_threads=1).chosen
+    with load(speculation="ngram") as model:
+        before = lines_of(model)["n-gram table"].measured_bytes
+        model.generate("Tell me a story.", seed=1, max_tokens=60, ignore_eos=True).read()
+        lines = lines_of(model)
+        for name, n_bytes in (("n-gram table", table_bytes(512)), ("bytes of tokens", PIECES_BYTES)):
+            assert planned.tables[name] == lines[name].predicted_bytes == n_bytes
+            assert 0 < lines[name].measured_bytes <= n_bytes
+        assert lines["n-gram table"].measured_bytes > before
+        report = {line["name"]: line for line in json.loads(json.dumps(model.ledger.report()))["lines"]}
+        assert report["n-gram table"]["measured_bytes"] == lines["n-gram table"].measured_bytes
+        assert "bytes of tokens" in model.ledger.table()
+        model.ledger.check_integrity()
+    with load(speculation="sequence") as model:
+        assert "n-gram table" not in lines_of(model)
+
+
+def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(load: Callable[..., TextModel]) -> None:
+    with load(speculation="sequence") as model:
+        relief, held = model._relief, model.ledger.held_bytes
+        assert relief is not None
+        family, ledger = relief._family, model.ledger
+        assert relief._draft_with(family.table)
+        assert lines_of(model)["n-gram table"].predicted_bytes == table_bytes(512)
+        assert "draft" not in {line.owner for line in ledger}
+        assert relief._draft_with(lambda: relief._mode.build(family))
+        assert "n-gram table" not in lines_of(model)
+        assert ledger.held_bytes == held
+        # Without room for a table nothing drafts, and the text is the same.
+        text = model.generate("Hello", seed=1, max_tokens=20).read()
+        family.release("draft")
+        ledger.claim("test", "all there is", ledger.left_bytes or 0)
+        assert not relief._draft_with(lambda: relief._mode.build(family))
+        assert model._speculator.drafter.name == "off"
+        assert model.generate("Hello", seed=1, max_tokens=20).read() == text
+        ledger.check_integrity()
+
+
+# --- what is lent
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_copies_made_while_a_talk_is_saved_are_claimed_for_as_long(
+    load: Callable[..., TextModel], engine: str, tmp_path: Path
+) -> None:
+    with load(engine=engine) as model:
+        session = model.chat("You are a friend.", seed=1, max_tokens=30)
+        session.send("Hello!").read()
+        held = model.ledger.held_bytes
+        session.save(tmp_path / "talk.chat")
+        assert model.ledger.held_bytes == held
+        (line,) = model.ledger.lent
+        assert line.measured_bytes is not None
+        assert 0 < line.measured_bytes <= line.predicted_bytes
+        assert "copies to save, given back" in model.ledger.table()
+        assert model.ledger.report()["lent"][0]["measured_bytes"] == line.measured_bytes
+        # To lay a talk aside is to copy it as well.
+        model.generate("Hello", seed=1, max_tokens=2).read()
+        assert lines_of(model)["laid aside"].measured_bytes == lines_of(model)["laid aside"].predicted_bytes
+        model.ledger.check_integrity()
+
+
+def test_where_there_is_no_room_for_copies_the_text_is_saved(load: Callable[..., TextModel], tmp_path: Path) -> None:
+    said: list[str] = []
+    with load() as model:
+        session = model.chat(seed=1, max_tokens=30, on_notice=said.append)
+        session.send("Hello!").read()
+        left = model.ledger.left_bytes
+        assert left is not None
+        model.ledger.claim("test", "all there is", left)
+        session.save(tmp_path / "talk.chat")
+        assert "no room" in said[-1]
+        assert model.ledger.lent == ()
+        again = ChatSession.load(model, tmp_path / "talk.chat")
+        assert again.messages == session.messages
+        model.ledger.check_integrity()
+
+
+def test_several_can_borrow_under_one_name(load: Callable[..., TextModel]) -> None:
+    ledger, both = Ledger(1000), threading.Barrier(2, timeout=60)
+
+    def borrow(n_bytes: int) -> None:
+        with ledger.lend("sessions", "copies", n_bytes) as took:
+            took(n_bytes // 2)
+            both.wait()
+            assert ledger.held_bytes == 700
+            both.wait()
+
+    threads = [threading.Thread(target=borrow, args=(n_bytes,)) for n_bytes in (300, 400)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (ledger.held_bytes, tuple(ledger)) == (0, ())
+    (line,) = ledger.lent
+    assert (line.predicted_bytes, line.measured_bytes) == (400, 200)
+    with pytest.raises(BudgetExceeded), ledger.lend("sessions", "copies", 1001):
+        raise AssertionError
+    ledger.check_integrity()

@@ -1,0 +1,139 @@
+"""Laws of what is wished for: so much context at least, a profile named before loading, budgets that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edge_spec
+from edge_spec.cli.main import main
+from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.loading import plan
+
+MIB = 1 << 20
+HELD = 60 * MIB
+
+
+# --- at least so many tokens
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str) -> None:
+    asked: dict[str, Any] = {"held_bytes": HELD, "engine": engine, "n_threads": 1}
+    wished = plan(memory="1GiB", n_ctx=300, **asked).chosen
+    seen = []
+    for more in (0, MIB // 2, MIB, 2 * MIB, 4 * MIB, 400 * MIB):
+        budget = wished.needed_bytes + more
+        found = plan(memory=budget, least_n_ctx=300, **asked).chosen
+        context = int(found.choices["context"])
+        assert context >= 300
+        assert found.needed_bytes <= budget
+        # More context costs neither speed nor precision.
+        for name in ("speculation", "kv", "chunk", "rows", "weights"):
+            assert found.choices.get(name) == wished.choices.get(name)
+        if context < 1024:
+            longer = min(1024, context + 256 - context % 256)
+            assert plan(memory="1GiB", n_ctx=longer, **asked).chosen.needed_bytes > budget
+        seen.append(context)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (300, 1024)
+
+
+def test_a_least_context_that_does_not_fit_is_refused_and_kept() -> None:
+    least = plan(memory="1GiB", held_bytes=HELD, least_n_ctx=900).thresholds["fits"]
+    with pytest.raises(BudgetExceeded, match="fits from"):
+        plan(memory=least - 1, held_bytes=HELD, least_n_ctx=900)
+    # Beyond what the model was trained for there is nothing to be gained.
+    assert plan(memory="1GiB", held_bytes=HELD, least_n_ctx=3000).chosen.choices["context"] == 3000
+    with pytest.raises(SettingsError, match="both"):
+        plan(memory="1GiB", held_bytes=HELD, n_ctx=900, least_n_ctx=900)
+    with pytest.raises(SettingsError):
+        plan(memory="1GiB", held_bytes=HELD, least_n_ctx=0)
+
+
+def test_a_model_with_a_least_context_says_how_much_it_got(probe_cache: Path) -> None:
+    with edge_spec.load(least_n_ctx=300, n_threads=1, cache_dir=probe_cache, speculation="off") as model:
+        assert model.n_ctx == 1024
+        assert any("1024, more than the 300" in note for note in model.notes)
+        assert dict(model.profile.facts)["n_ctx"] == "1024"
+        model.ledger.check_integrity()
+
+
+def test_the_command_takes_a_least_context(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for wish in ("300+", "300"):
+        with pytest.raises(SystemExit) as left:
+            main(["plan", "--ctx", wish, "--memory", "2GiB", "--json"])
+        assert not left.value.code
+        found[wish] = json.loads(capsys.readouterr().out)["chosen"]["choices"]["context"]
+    assert found == {"300+": 1024, "300": 300}
+
+
+@given(st.sampled_from(["+", "many", "300++", "+300", "300-", "3e3", "3 00", "²", "9" * 30 + "+"]))
+def test_a_context_that_is_no_number_is_wrong_usage(wish: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "--ctx", wish])
+    assert left.value.code == 2
+
+
+# --- the profile
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_plan_names_the_profile_that_results_will_carry(engine: str, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"engine": engine, "n_ctx": 300, "n_threads": 1, "cache_dir": tmp_path}
+    before = plan(**asked)
+    assert (before.engine, before.profile) == (engine, None)
+    with edge_spec.load(**asked) as model:
+        profile = model.profile
+    assert plan(**asked).profile == {"name": profile.name, **dict(profile.facts)}
+    other = plan(**{**asked, "kv_k": "f16", "kv_v": "f16"}).profile
+    assert other is None or other["name"] != profile.name
+
+
+def test_the_command_prints_the_profile(
+    probe_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
+    with edge_spec.load(n_ctx=300, speculation="off", n_threads=1) as model:
+        profile = model.profile
+    arguments = ["plan", "--ctx", "300", "--speculation", "off", "--threads", "1"]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert f"numerics profile {profile.name}\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*arguments, "--json"])
+    assert json.loads(capsys.readouterr().out)["profile"] == {"name": profile.name, **dict(profile.facts)}
+
+
+# --- budgets that cannot be
+
+BUDGETS = ("10MiB", "0", "banana", "30MiB", "900TiB")
+
+
+@pytest.mark.parametrize("memory", BUDGETS)
+@pytest.mark.parametrize("verb", ["run", "chat", "plan"])
+def test_a_budget_that_cannot_be_is_answered_with_those_that_would_do(
+    verb: str, memory: str, probe_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
+    more = ["-p", "Hello"] if verb == "run" else []
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--memory", memory, *more])
+    said = capsys.readouterr()
+    if (verb, memory) == ("plan", "900TiB"):
+        # A plan may be for another computer.
+        assert not left.value.code
+        assert "this computer has" in said.out
+        assert "least budgets:" in said.out
+        return
+    assert (left.value.code, said.out) == (1, "")
+    (line,) = said.err.splitlines()
+    assert line.startswith("edge-spec: error: ")
+    for part in ("fits from", "speculation from", "model drafting from"):
+        assert part in line
