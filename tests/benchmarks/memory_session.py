@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_spec.memory import usage
 
-__all__ = ["LIMITS"]
+__all__ = ["LIMITS", "forget_peak", "peak_resident_bytes"]
 
 MIB = 1 << 20
 LIMITS = ("memory.limit_in_bytes", "memory.max")
@@ -37,10 +37,10 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
 
     def phase(name: str) -> None:
         now = usage()
-        peak = _peak_resident_bytes() or now.resident_bytes
+        peak = peak_resident_bytes() or now.resident_bytes
         shared = now.resident_bytes - now.unique_bytes
         phases[name] = {**vars(now), "peak_resident_bytes": peak, "peak_unique_bytes": peak - shared}
-        _forget_peak()
+        forget_peak()
 
     phase("import")
     first_held = usage().resident_bytes
@@ -87,7 +87,8 @@ def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
     return asked["new"] - n_left, n_read
 
 
-def _peak_resident_bytes() -> int | None:
+def peak_resident_bytes() -> int | None:
+    """The most since ``forget_peak``, where the system tells."""
     try:
         status = Path("/proc/self/status").read_text("ascii")
     except OSError:
@@ -95,7 +96,8 @@ def _peak_resident_bytes() -> int | None:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
+    """Begin anew, where the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
 
