@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from memory_session import forget_peak, peak_resident_bytes
+from memory_session import forget_peak, held_bytes, peak_resident_bytes
 from naive_speculation import open_naive, write
 
 import edge_spec.loading as loading
@@ -26,7 +26,7 @@ _UNLIMITED = 1 << 40
 
 def plans(step: dict[str, Any]) -> dict[str, Any]:
     """What is planned under every budget: each next one has a byte less than the plan before needs."""
-    held = _held_bytes(step)
+    held = held_bytes(step["load"])
     found: list[dict[str, Any]] = []
     budget = _UNLIMITED
     while True:
@@ -46,9 +46,10 @@ def plans(step: dict[str, Any]) -> dict[str, Any]:
 
 def run(step: dict[str, Any]) -> dict[str, Any]:
     """Load under a budget, write the prompts, then fill the context as far as asked."""
-    held = _held_bytes(step)
-    budget = Budget(budget_bytes=step["needed_bytes"] + held - step["held_bytes"], held_bytes=held)
-    # This process holds a little more or less than the one that planned.
+    # This process may hold a little more or less than the one that planned, and keeps a share in reserve for that.
+    held = held_bytes(step["load"])
+    more = held - step["held_bytes"]
+    budget = Budget(budget_bytes=step["needed_bytes"] + more + abs(more) // 50 + 1, held_bytes=held)
     setattr(loading, "budget_of", lambda memory: budget)  # noqa: B010
     forget_peak()
     with loading.load(memory=budget.budget_bytes, **step["load"]) as model:
@@ -66,7 +67,8 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
             tokens = [300 + place % 7000 for place in range(n_prompt)]
             model.generate(tokens=tokens, max_tokens=15, temperature=0, ignore_eos=True).read()
         model.ledger.check_integrity()
-        found = {"peak_bytes": peak_resident_bytes(), "mode": model.mode, "notes": list(model.notes)}
+        found: dict[str, Any] = {"peak_bytes": peak_resident_bytes(), "more_bytes": more}
+        found |= {"mode": model.mode, "notes": list(model.notes)}
     if step["prompts"]:
         found |= {"tokens_per_s": n_tokens / seconds, "tokens_per_round": n_tokens / rounds}
     return found
@@ -95,13 +97,6 @@ def naive(step: dict[str, Any]) -> dict[str, Any]:
     if done:
         found["tokens_per_s"] = sum(len(text) for text, _ in done) / sum(seconds for _, seconds in done)
     return found
-
-
-def _held_bytes(step: dict[str, Any]) -> int:
-    library()
-    if step["load"]["engine"] == "onnx":
-        import onnxruntime  # noqa: F401
-    return usage().resident_bytes
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ class Sweep:
             if "memory_bytes" not in point:
                 done = self._run(engine, point, prompts=self._prompts[:1], fill=self._fill)
                 point["memory_bytes"] = done["peak_bytes"] - point["weight_bytes"]
+                point["predicted_bytes"] += done["more_bytes"]
                 point["mode"], point["notes"] = done["mode"], done["notes"]
                 self._save()
                 print(shown(engine, point), flush=True)

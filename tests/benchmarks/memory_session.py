@@ -12,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edge_spec.memory import usage
+import edge_spec.loading as loading
+from edge_spec.budget import Budget
+from edge_spec.memory import probe, usage
+from edge_spec.request import request_of
 
-__all__ = ["LIMITS", "forget_peak", "peak_resident_bytes"]
+__all__ = ["LIMITS", "forget_peak", "held_bytes", "peak_resident_bytes"]
 
 MIB = 1 << 20
 LIMITS = ("memory.limit_in_bytes", "memory.max")
@@ -26,13 +29,6 @@ _NOT_FOR_LOAD = ("fill", "new", "limited")
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
     """Returns what was planned and what it took, by phase."""
-    import edge_spec.loading as loading
-    from edge_spec.backends.llama.library import library
-    from edge_spec.budget import Budget
-
-    library()
-    if asked["engine"] == "onnx":
-        import onnxruntime  # noqa: F401
     phases: dict[str, dict[str, int]] = {}
 
     def phase(name: str) -> None:
@@ -42,9 +38,9 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
         phases[name] = {**vars(now), "peak_resident_bytes": peak, "peak_unique_bytes": peak - shared}
         forget_peak()
 
-    phase("import")
-    first_held = usage().resident_bytes
     arguments = {name: value for name, value in asked.items() if name not in _NOT_FOR_LOAD}
+    first_held = held_bytes(arguments)
+    phase("import")
     plan = loading.plan(memory=1 << 40, held_bytes=first_held, **arguments)
     phase("plan")
     limit = plan.chosen.needed_bytes
@@ -63,6 +59,13 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
         "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
         "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "highest_in_group": _highest_in_group(group),
     }  # fmt: skip
+
+
+def held_bytes(arguments: dict[str, Any]) -> int:
+    """What this process holds when ``load`` asks: libraries are there and headers are read."""
+    request_of(**{name: value for name, value in arguments.items() if name != "cache_dir"}).load_libraries()
+    probe()
+    return usage().resident_bytes
 
 
 def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
