@@ -36,7 +36,7 @@ def plans(step: dict[str, Any]) -> dict[str, Any]:
             return {"held_bytes": held, "plans": found}
         found.append({
             "what": chosen.described,
-            "stage": chosen.stage,
+            "kind": f"{chosen.stage} {chosen.choices.get('kv', '')}",
             "needed_bytes": chosen.needed_bytes,
             "predicted_bytes": chosen.peak_bytes - chosen.parts["target"].weight_bytes,
             "weight_bytes": chosen.parts["target"].weight_bytes,
@@ -65,9 +65,12 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
         if step["fill"]:
             n_prompt = min(step["fill"], model.n_ctx) - 16
             tokens = [300 + place % 7000 for place in range(n_prompt)]
-            model.generate(tokens=tokens, max_tokens=15, temperature=0, ignore_eos=True).read()
+            reply = model.generate(tokens=tokens, max_tokens=15, temperature=0, ignore_eos=True)
+            reply.read()
+            read_s = reply.statistics.prefill_s
         model.ledger.check_integrity()
-        found: dict[str, Any] = {"peak_bytes": peak_resident_bytes(), "more_bytes": more}
+        found: dict[str, Any] = {"read_tokens_per_s": n_prompt / read_s} if step["fill"] else {}
+        found |= {"peak_bytes": peak_resident_bytes(), "more_bytes": more}
         found |= {"mode": model.mode, "notes": list(model.notes)}
     if step["prompts"]:
         found |= {"tokens_per_s": n_tokens / seconds, "tokens_per_round": n_tokens / rounds}

@@ -4,10 +4,10 @@
 
 The target is the demo target in the shape of a billion parameters, which computes the same function; a smaller model
 of the family drafts for it. For each engine the planner is asked what it would do under every budget, from more than
-enough down to the least. Some of these plans, the largest and the least among them, are run in processes of their own:
-tokens per second in interleaved rounds, of which the median counts, and generation memory, that is the highest
-resident size without the target's weights. The reference is llama.cpp with its defaults: full context for the
-drafter, 16-bit caches, room for the logits of a whole batch (``naive_speculation.py``).
+enough down to the least. Of these plans the largest is run, and of everything that drafts, with every type of cache,
+the least, in processes of their own: tokens per second in interleaved rounds, of which the median counts, and
+generation memory, that is the highest resident size without the target's weights. The reference is llama.cpp with its
+defaults: full context for the drafter, 16-bit caches, room for the logits of a whole batch (``naive_speculation.py``).
 
 The question after SpecMemo (arXiv 2506.01986): with how much less generation memory are 96 % of the speed left?
 
@@ -53,12 +53,10 @@ def ask(step: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def chosen_points(plans: Sequence[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """The largest plan, the least, and others at even distances in memory; the faster kinds where two are close."""
-    first, last = plans[0]["predicted_bytes"], plans[-1]["predicted_bytes"]
-    wanted = [last + (first - last) * place / (n - 1) for place in range(n)]
-    near = {min(range(len(plans)), key=lambda i: abs(plans[i]["predicted_bytes"] - size)) for size in wanted}
-    return [plans[place] for place in sorted(near | {0, len(plans) - 1})]
+def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The largest plan, and of everything that drafts, with every type of cache, the least."""
+    least = {plan["kind"]: plan for plan in plans}
+    return [plans[0], *(plan for plan in least.values() if plan is not plans[0])]
 
 
 def keeps(points: Sequence[Mapping[str, Any]], naive: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -88,7 +86,7 @@ class Sweep:
         self._fill: int = values.fill
         self._tokens: int = values.tokens
         self._prompts = list(_PROMPTS[: values.prompts])
-        self._n_points: int = values.points
+        self._all: bool = values.all
         folder: Path = values.models
         folder.mkdir(parents=True, exist_ok=True)
         self._cache = folder / "cache"
@@ -119,7 +117,7 @@ class Sweep:
             for path in (self._target, self._draft):
                 transcribe(inspect(path), self._cache / "onnx")
         answer = ask({"step": "plans", "load": {**self._common, "engine": engine}})
-        points = chosen_points(answer["plans"], self._n_points)
+        points = answer["plans"] if self._all else chosen_points(answer["plans"])
         self.found["engines"][engine] = [{**point, "held_bytes": answer["held_bytes"]} for point in points]
         self._save()
 
@@ -130,7 +128,8 @@ class Sweep:
                 done = self._run(engine, point, prompts=self._prompts[:1], fill=self._fill)
                 point["memory_bytes"] = done["peak_bytes"] - point["weight_bytes"]
                 point["predicted_bytes"] += done["more_bytes"]
-                point["mode"], point["notes"] = done["mode"], done["notes"]
+                for name in ("mode", "notes", "read_tokens_per_s"):
+                    point[name] = done[name]
                 self._save()
                 print(shown(engine, point), flush=True)
         naive = self.found["naive"]
@@ -192,10 +191,10 @@ class Sweep:
 
 def shown(engine: str, point: Mapping[str, Any]) -> str:
     """One line of the table."""
-    memory, rates = point.get("memory_bytes"), point.get("rates", [])
+    memory, rates, read = point.get("memory_bytes"), point.get("rates", []), point.get("read_tokens_per_s", 0)
     return (
         f"{engine:<6} {point['what']:<90} predicted {point['predicted_bytes'] / MIB:6.1f} measured"
-        f" {'-' if memory is None else format(memory / MIB, '6.1f')} MiB"
+        f" {'-' if memory is None else format(memory / MIB, '6.1f')} MiB, reads {read:.0f} tokens/s, writes"
         f" {' '.join(format(rate, '.1f') for rate in rates)}"
     )
 
@@ -207,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", choices=sorted(_DRAFTS), default="intermediate")
     parser.add_argument("--ctx", type=int, default=4096, help="context, the same under every budget")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--points", type=int, default=6, help="plans that are run, of each engine")
+    parser.add_argument("--all", action="store_true", help="run every plan, not the largest and the least of a kind")
     parser.add_argument("--rounds", type=int, default=3, help="of speed; 0 for memory alone")
     parser.add_argument("--prompts", type=int, default=len(_PROMPTS), help="prompts of a round")
     parser.add_argument("--tokens", type=int, default=64, help="tokens written after each prompt")
