@@ -14,6 +14,9 @@ __all__ = ["llama_settings", "onnx_settings"]
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
 
+_SMALL_CHUNK = 128
+"""Tokens per decode while a smaller model reads a prompt: its weights lie in caches anyway, and its buffers count."""
+
 
 def llama_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: bool) -> LlamaSettings:
     """Settings of a role's model on llama.cpp; the smaller models get the target's context and their own threads."""
@@ -22,7 +25,8 @@ def llama_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: b
         n, n_batch = asked.n_threads, asked.n_threads_batch
         if file.n_params < _SMALL_PARAMS:
             n = n_batch = 1
-        settings = replace(settings, exact=False, n_threads=n, n_threads_batch=n_batch)
+        chunk = max(asked.max_rows, min(asked.prefill_chunk, _SMALL_CHUNK))
+        settings = replace(settings, exact=False, n_threads=n, n_threads_batch=n_batch, prefill_chunk=chunk)
     return settings.for_heads(file.head_dim_k)
 
 

@@ -297,6 +297,16 @@ def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
         plan(memory=least - 1, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed)
 
 
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine: str) -> None:
+    parts = [
+        plan(memory=1 << 40, held_bytes=HELD, engine=engine, speculation="sequence", prefill_chunk=chunk).chosen.parts
+        for chunk in (128, 512, 2048)
+    ]
+    assert len({part["draft"] for part in parts}) == 1
+    assert len({part["target"] for part in parts}) == 3
+
+
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
         plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")

@@ -12,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edge_spec.memory import usage
+import edge_spec.loading as loading
+from edge_spec.budget import Budget
+from edge_spec.memory import probe, usage
+from edge_spec.request import request_of
 
-__all__ = ["LIMITS"]
+__all__ = ["LIMITS", "forget_peak", "held_bytes", "peak_resident_bytes"]
 
 MIB = 1 << 20
 LIMITS = ("memory.limit_in_bytes", "memory.max")
@@ -26,25 +29,18 @@ _NOT_FOR_LOAD = ("fill", "new", "limited")
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
     """Returns what was planned and what it took, by phase."""
-    import edge_spec.loading as loading
-    from edge_spec.backends.llama.library import library
-    from edge_spec.budget import Budget
-
-    library()
-    if asked["engine"] == "onnx":
-        import onnxruntime  # noqa: F401
     phases: dict[str, dict[str, int]] = {}
 
     def phase(name: str) -> None:
         now = usage()
-        peak = _peak_resident_bytes() or now.resident_bytes
+        peak = peak_resident_bytes() or now.resident_bytes
         shared = now.resident_bytes - now.unique_bytes
         phases[name] = {**vars(now), "peak_resident_bytes": peak, "peak_unique_bytes": peak - shared}
-        _forget_peak()
+        forget_peak()
 
-    phase("import")
-    first_held = usage().resident_bytes
     arguments = {name: value for name, value in asked.items() if name not in _NOT_FOR_LOAD}
+    first_held = held_bytes(arguments)
+    phase("import")
     plan = loading.plan(memory=1 << 40, held_bytes=first_held, **arguments)
     phase("plan")
     limit = plan.chosen.needed_bytes
@@ -63,6 +59,13 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
         "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
         "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "highest_in_group": _highest_in_group(group),
     }  # fmt: skip
+
+
+def held_bytes(arguments: dict[str, Any]) -> int:
+    """What this process holds when ``load`` asks: libraries are there and headers are read."""
+    request_of(**{name: value for name, value in arguments.items() if name != "cache_dir"}).load_libraries()
+    probe()
+    return usage().resident_bytes
 
 
 def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
@@ -87,7 +90,8 @@ def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
     return asked["new"] - n_left, n_read
 
 
-def _peak_resident_bytes() -> int | None:
+def peak_resident_bytes() -> int | None:
+    """The most since ``forget_peak``, where the system tells."""
     try:
         status = Path("/proc/self/status").read_text("ascii")
     except OSError:
@@ -95,7 +99,8 @@ def _peak_resident_bytes() -> int | None:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
+    """Begin anew, where the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
 
