@@ -209,7 +209,7 @@ FORMS: dict[str, Form] = {form.name: form for form in (Rows(), NBits())}
 
 
 def best_form() -> Form:
-    """``rows`` where the kernels are there, else ``nbits``."""
-    from edge_spec.kernels import available
+    """``rows`` where fast kernels are there, else ``nbits``."""
+    from edge_spec.kernels import why_slow
 
-    return FORMS["rows" if available() is None else "nbits"]
+    return FORMS["rows" if why_slow() is None else "nbits"]
