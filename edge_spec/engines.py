@@ -87,9 +87,7 @@ def settle_engines(
     return engines, [*without, *notes]
 
 
-def _without_kernels(
-    wanted: Mapping[str, str], files: Mapping[str, ModelFile]
-) -> tuple[dict[str, str], list[str]]:
+def _without_kernels(wanted: Mapping[str, str], files: Mapping[str, ModelFile]) -> tuple[dict[str, str], list[str]]:
     """What becomes of models that were to run on ONNX Runtime where our kernels are missing or slow, and sentences.
 
     They run on its own operators, those that it has none for on llama.cpp.
@@ -121,7 +119,8 @@ def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Tran
     if slow is not None:
         return slow
     if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _LEAST_SHARE * file.weight_bytes:
-        return f"edge-spec has no kernels for weights of type {next(iter(file.tensor_types))}"
+        kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
+        return f"edge-spec has no kernels for weights of type {kind}"
     if best_form().attention(file.head_dim_k) != "rows":
         return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
     if not transcriptions.are_kept:

@@ -74,6 +74,8 @@ def test_every_role_is_chosen_for_itself(gguf: Path, tmp_path: Path) -> None:
 def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "BF16"))
     falls_back(path, tmp_path / "cache", "weights of type BF16")
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES[:-3], "BF16"))
+    falls_back(path, tmp_path / "cache", "weights of type BF16")
     path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "BF16"})
     falls_back(path, tmp_path / "cache", "BF16")
     assert not (tmp_path / "cache" / "onnx").exists()
@@ -95,17 +97,18 @@ def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
 def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, why: str
 ) -> None:
+    target = write_gguf(tmp_path / "target.gguf", kinds={"token_embd": "Q4_1", "ffn_down": "Q4_1", "attn_v": "Q8_0"})
     monkeypatch.setattr(f"edge_spec.kernels.library.{name}", lambda: found)
     texts = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            gguf, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), middle=gguf, speculation=mode,
+            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), middle=gguf, speculation=mode,
             engine="onnx", n_ctx=96, n_threads=1, cache_dir=tmp_path,
         ) as model:  # fmt: skip
             assert model.profile.engine == "onnx"
             assert ("weights", "nbits") in model.profile.facts
             assert model.identity == "bitwise"
-            assert "ONNX Runtime's own operators run model.gguf: edge-spec" in model.notes[0]
+            assert "ONNX Runtime's own operators run target.gguf: edge-spec" in model.notes[0]
             assert why in model.notes[0]
             reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=40, seed=3, temperature=0.9)
             reply.read()
