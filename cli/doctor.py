@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -63,7 +62,7 @@ def _of_memory(device: Device, bounds: list[tuple[str, Limit]], hardware: Hardwa
 def _libraries() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from edge_spec.kernels import available
+    from edge_spec.kernels import features, why_slow
 
     found: dict[str, str] = {}
     for package in ("edge-spec", "llama-cpp-python", "onnxruntime"):
@@ -71,6 +70,5 @@ def _libraries() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
-    missing: Any = available()
-    found["own kernels"] = "built" if missing is None else f"missing: {missing}"
+    found["own kernels"] = why_slow() or f"built, {features()[0]}"
     return found

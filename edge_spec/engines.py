@@ -8,7 +8,7 @@ from typing import Any
 from edge_spec.backends.onnx.settings import KV_KINDS
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.models import ModelFile
-from edge_spec.models.transcribe import best_form
+from edge_spec.models.transcribe import FORMS, best_form, refusal
 from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["AUTO", "ENGINES", "engines_of", "onnx_kv", "refuse_idle_settings", "settle_engines"]
@@ -66,8 +66,10 @@ def settle_engines(
         n_ctx_on: tokens of context that the memory has room for with the models on these engines; 0 for none.
 
     Returns:
-        Engines by role, and a sentence for every model that is left to llama.cpp, which says why.
+        Engines by role, and a sentence for every model that is left to llama.cpp, or to ONNX Runtime's own operators,
+        which says why.
     """
+    wanted, without = _without_kernels(wanted, files)
     free = [role for role in files if wanted[role] == AUTO]
     obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
     engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
@@ -82,23 +84,43 @@ def settle_engines(
                 obstacles[role] = error.message.removesuffix(": llama.cpp only")
     engines |= {role: "onnx" if why is None else "llama" for role, why in obstacles.items()}
     notes = {f"llama.cpp runs {files[role].path.name}: {why}": None for role, why in obstacles.items() if why}
+    return engines, [*without, *notes]
+
+
+def _without_kernels(wanted: Mapping[str, str], files: Mapping[str, ModelFile]) -> tuple[dict[str, str], list[str]]:
+    """What becomes of models that were to run on ONNX Runtime where our kernels are missing or slow, and sentences.
+
+    They run on its own operators, those that it has none for on llama.cpp.
+    """
+    from edge_spec.kernels import why_slow
+
+    engines, slow = dict(wanted), why_slow()
+    notes: dict[str, None] = {}
+    for role, file in files.items():
+        if slow is None or wanted[role] != "onnx" or file.graph is not None:
+            continue
+        name = file.path.name
+        if refusal(file, best_form()) is None:
+            notes[f"ONNX Runtime's own operators run {name}: {slow}"] = None
+        elif refusal(file, FORMS["rows"]) is None:
+            engines[role] = "llama"
+            notes[f"llama.cpp runs {name}: {slow}, and ONNX Runtime has no operators for all of it"] = None
     return engines, list(notes)
 
 
 def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Transcriptions) -> str | None:
     """Why it is not even tried to transcribe a model, as a clause; None if it is tried."""
-    from edge_spec.kernels import KINDS, available, features
+    from edge_spec.kernels import KINDS, why_slow
 
     idle = _idle(settings)
     if idle:
         return f"{', '.join(idle)} only has a meaning there"
-    lacking = available()
-    if lacking is not None:
-        return f"edge-spec's kernels are not available because {lacking}"
-    if features()[0] == "reference":
-        return "edge-spec has no fast kernels for this processor"
+    slow = why_slow()
+    if slow is not None:
+        return slow
     if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _LEAST_SHARE * file.weight_bytes:
-        return f"edge-spec has no kernels for weights of type {next(iter(file.tensor_types))}"
+        kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
+        return f"edge-spec has no kernels for weights of type {kind}"
     if best_form().attention(file.head_dim_k) != "rows":
         return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
     if not transcriptions.are_kept:

@@ -15,7 +15,7 @@ import edge_spec
 from edge_spec import kernels, loading, transcriptions
 from edge_spec.cli.progress import Bar
 from edge_spec.engines import engines_of
-from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 from edge_spec.models.transcribe import plan
 
 pytestmark = pytest.mark.skipif(
@@ -74,6 +74,8 @@ def test_every_role_is_chosen_for_itself(gguf: Path, tmp_path: Path) -> None:
 def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "BF16"))
     falls_back(path, tmp_path / "cache", "weights of type BF16")
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES[:-3], "BF16"))
+    falls_back(path, tmp_path / "cache", "weights of type BF16")
     path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "BF16"})
     falls_back(path, tmp_path / "cache", "BF16")
     assert not (tmp_path / "cache" / "onnx").exists()
@@ -82,10 +84,40 @@ def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Pa
 def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "features", lambda: ("reference",))
+    monkeypatch.setattr("edge_spec.kernels.library.features", lambda: ("reference",))
     falls_back(gguf, tmp_path, "processor")
-    monkeypatch.setattr(kernels, "available", lambda: "they were not built")
+    monkeypatch.setattr("edge_spec.kernels.library.available", lambda: "they were not built")
     falls_back(gguf, tmp_path, "they were not built")
+
+
+@pytest.mark.parametrize(("name", "found", "why"), [
+    ("available", "they were not built", "not available because they were not built"),
+    ("features", ("reference",), "no fast kernels for this processor"),
+])  # fmt: skip
+def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, why: str
+) -> None:
+    target = write_gguf(tmp_path / "target.gguf", kinds={"token_embd": "Q4_1", "ffn_down": "Q4_1", "attn_v": "Q8_0"})
+    monkeypatch.setattr(f"edge_spec.kernels.library.{name}", lambda: found)
+    texts = {}
+    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
+        with edge_spec.load(
+            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), middle=gguf, speculation=mode,
+            engine="onnx", n_ctx=96, n_threads=1, cache_dir=tmp_path,
+        ) as model:  # fmt: skip
+            assert model.profile.engine == "onnx"
+            assert ("weights", "nbits") in model.profile.facts
+            assert model.identity == "bitwise"
+            assert "ONNX Runtime's own operators run target.gguf: edge-spec" in model.notes[0]
+            assert why in model.notes[0]
+            reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=40, seed=3, temperature=0.9)
+            reply.read()
+            texts[mode] = reply.token_ids
+    assert all(text == texts["off"] for text in texts.values()), texts
+    uncarried = write_gguf(tmp_path / "uncarried.gguf", kinds=dict.fromkeys(MATRICES, "Q5_1"))
+    falls_back(uncarried, tmp_path, why, engine="onnx")
+    with pytest.raises(UnsupportedModel, match="gemma2"):
+        edge_spec.load(write_gguf(tmp_path / "other.gguf", architecture="gemma2"), engine="onnx", cache_dir=tmp_path)
 
 
 def test_a_setting_of_llama_cpp_is_heeded(gguf: Path, tmp_path: Path) -> None:

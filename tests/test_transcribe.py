@@ -186,15 +186,19 @@ def test_halves_need_the_kernels(tmp_path: Path) -> None:
         open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1, kv="f16"), file="x", cache_dir=None)
 
 
-@pytest.mark.parametrize("made", [
-    {"architecture": "phi3", "fused": True}, {"architecture": "qwen2", "biases": True, "extra": YARN},
-], ids=["phi3", "yarn"])  # fmt: skip
-def test_the_runtime_s_own_operators_compute_alike(tmp_path: Path, made: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("made", "allowed"), [
+    pytest.param({"architecture": "phi3", "fused": True}, 1.3, id="phi3"),
+    pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
+    pytest.param({"kinds": dict.fromkeys(MATRICES, "Q8_0")}, 1.3, id="Q8_0"),
+    # llama.cpp multiplies minima with sums of rounded activations, this with sums of the activations themselves.
+    pytest.param({"kinds": dict.fromkeys(MATRICES, "Q4_1")}, 1.6, id="Q4_1"),
+])  # fmt: skip
+def test_the_runtime_s_own_operators_compute_alike(tmp_path: Path, made: dict[str, Any], allowed: float) -> None:
     path = write_gguf(tmp_path / "model.gguf", **made)
     tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
     flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
     ours = on_onnx(transcribe(inspect(path), tmp_path / "cache", form=FORMS["nbits"]), tokens)
-    assert apart(ours, flash) <= 1.3 * apart(flash, plain)
+    assert apart(ours, flash) <= allowed * apart(flash, plain)
 
 
 def test_types_without_an_operator_need_the_kernels(tmp_path: Path) -> None:

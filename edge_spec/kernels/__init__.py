@@ -23,7 +23,7 @@ are untouched. NaN or infinite scales in the weights give what IEEE arithmetic g
 0x7fc00000.
 """
 
-from edge_spec.kernels.library import available, features, library_path, matmul_rows, weights
+from edge_spec.kernels.library import available, features, library_path, matmul_rows, weights, why_slow
 from edge_spec.kernels.packing import BITS, KINDS, Header, pack, packed_bytes, read_header
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "packed_bytes",
     "read_header",
     "weights",
+    "why_slow",
 ]
 
 DOMAIN = "edge_spec"

@@ -27,6 +27,14 @@ def available() -> str | None:
     return loaded if isinstance(loaded, str) else None
 
 
+def why_slow() -> str | None:
+    """None if there are kernels that are fast here; else the reason why not, as a clause."""
+    lacking = available()
+    if lacking is not None:
+        return f"edge-spec's kernels are not available because {lacking}"
+    return "edge-spec has no fast kernels for this processor" if features()[0] == "reference" else None
+
+
 def features() -> tuple[str, ...]:
     """The variants that this CPU runs, the fastest first; the last is always "reference".
 

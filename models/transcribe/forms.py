@@ -121,11 +121,16 @@ class Rows:
 
 
 class NBits:
-    """ONNX Runtime's own operators, with activations rounded to 8 bits as llama.cpp does (accuracy level 4)."""
+    """ONNX Runtime's own operators, with activations rounded to 8 bits as llama.cpp does (accuracy level 4).
+
+    They know blocks of a scale. Where a block has a minimum as well (Q4_1), what it adds to all its weights is a matrix
+    of its own, multiplied with the sums over blocks of the input: ``scale * (code - 8) + (minimum + 8 * scale)``.
+    """
 
     name = layout = "nbits"
 
-    _BITS: ClassVar = {"Q4_0": 4, "Q8_0": 8}
+    _BITS: ClassVar = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+    _MINIMA = ("Q4_1",)
 
     def attention(self, head_dim: int) -> str:
         return "gqa"
@@ -133,7 +138,7 @@ class NBits:
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         if kind in _FLOATS:
             return 4 * n_out * n_in
-        return n_out * n_in // _BLOCK * (4 * self._bits(kind) + 4)
+        return n_out * n_in // _BLOCK * (4 * self._bits(kind) + (8 if kind in self._MINIMA else 4))
 
     def multiply(self, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
         if matrix.kind in _FLOATS:
@@ -142,20 +147,35 @@ class NBits:
         bits, name = self._put(store, matrix), matrix.name
         shape = (matrix.n_out, matrix.n_in // _BLOCK, 4 * bits)
         codes = store.use(graph, name, shape=shape, alias=name + ".blocks")
+        product = y + ".scaled" if matrix.kind in self._MINIMA else y
         graph.node(
-            "MatMulNBits", [x, codes, store.use(graph, name + ".scales")], [y], "com.microsoft",
+            "MatMulNBits", [x, codes, store.use(graph, name + ".scales")], [product], "com.microsoft",
             K=matrix.n_in, N=matrix.n_out, bits=bits, block_size=_BLOCK, accuracy_level=4,
         )  # fmt: skip
+        if matrix.kind in self._MINIMA:
+            graph.node("Reshape", [x, _in_blocks(graph, matrix)], [y + ".x"])
+            graph.node("ReduceSum", [y + ".x", _last_axis(graph)], [y + ".sums"], keepdims=0)
+            graph.node("MatMul", [y + ".sums", store.use(graph, name + ".added")], [y + ".added"])
+            graph.node("Add", [product, y + ".added"], [y])
 
     def gather(self, graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
         if matrix.kind in _FLOATS:
             _gather_floats(graph, store, matrix, ids, y)
             return
         bits, name = self._put(store, matrix), matrix.name
+        scaled = y + ".scaled" if matrix.kind in self._MINIMA else y
         graph.node(
-            "GatherBlockQuantized", [store.use(graph, name), ids, store.use(graph, name + ".scales")], [y],
+            "GatherBlockQuantized", [store.use(graph, name), ids, store.use(graph, name + ".scales")], [scaled],
             "com.microsoft", bits=bits, block_size=_BLOCK, gather_axis=0, quantize_axis=1,
         )  # fmt: skip
+        if matrix.kind in self._MINIMA:
+            flat = graph.constant(f"flat_{matrix.n_in}", np.array([1, -1, matrix.n_in], np.int64))
+            graph.node("Gather", [store.use(graph, name + ".added"), ids], [y + ".columns"], axis=1)
+            graph.node("Transpose", [y + ".columns"], [y + ".rows"], perm=[1, 2, 0])
+            graph.node("Unsqueeze", [y + ".rows", _last_axis(graph)], [y + ".added"])
+            graph.node("Reshape", [scaled, _in_blocks(graph, matrix)], [y + ".blocks"])
+            graph.node("Add", [y + ".blocks", y + ".added"], [y + ".sum"])
+            graph.node("Reshape", [y + ".sum", flat], [y])
 
     def _bits(self, kind: str) -> int:
         if kind not in self._BITS:
@@ -163,14 +183,18 @@ class NBits:
         return self._BITS[kind]
 
     def _put(self, store: Store, matrix: Matrix) -> int:
-        """Store codes, ``[n_out, bytes]``, and scales, ``[n_out, n_blocks]``, which both operators can read."""
-        bits = self._bits(matrix.kind)
+        """Store codes, ``[n_out, bytes]``, and scales, ``[n_out, n_blocks]``, which both operators can read.
+
+        Where there are minima, also what blocks add, ``[n_blocks, n_out]``.
+        """
+        bits, n_halves = self._bits(matrix.kind), 2 if matrix.kind in self._MINIMA else 1
 
         def parts() -> npt.NDArray[np.uint8]:
-            return np.asarray(matrix.blocks()).reshape(matrix.n_out, matrix.n_in // _BLOCK, 2 + 4 * bits)
+            n_bytes = 2 * n_halves + 4 * bits
+            return np.asarray(matrix.blocks()).reshape(matrix.n_out, matrix.n_in // _BLOCK, n_bytes)
 
         def codes() -> Array:
-            stored = parts()[..., 2:]
+            stored = parts()[..., 2 * n_halves :]
             if bits == 8:
                 return (stored ^ 128).reshape(matrix.n_out, -1)  # the same number above a zero point of 128
             # GGUF: byte i holds weights i and i + 16. Here: weights 2i and 2i + 1.
@@ -178,13 +202,23 @@ class NBits:
             packed: Array = (unpacked[..., 0::2] | unpacked[..., 1::2] << 4).reshape(matrix.n_out, -1)
             return packed
 
-        def scales() -> Array:
-            halves: npt.NDArray[np.float16] = np.ascontiguousarray(parts()[..., :2]).view(np.float16)
-            return halves[..., 0].astype(np.float32)
+        def halves() -> npt.NDArray[np.float32]:
+            found: npt.NDArray[np.float16] = np.ascontiguousarray(parts()[..., : 2 * n_halves]).view(np.float16)
+            return found.astype(np.float32)
 
         store.put(matrix.name, codes)
-        store.put(matrix.name + ".scales", scales)
+        store.put(matrix.name + ".scales", lambda: np.ascontiguousarray(halves()[..., 0]))
+        if n_halves == 2:
+            store.put(matrix.name + ".added", lambda: (halves() @ np.array([8, 1], np.float32)).T)
         return bits
+
+
+def _in_blocks(graph: Graph, matrix: Matrix) -> str:
+    return graph.constant(f"blocks_{matrix.n_in}", np.array([1, -1, matrix.n_in // _BLOCK, _BLOCK], np.int64))
+
+
+def _last_axis(graph: Graph) -> str:
+    return graph.constant("last_axis", np.array([-1], np.int64))
 
 
 def _multiply_floats(graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
@@ -209,7 +243,7 @@ FORMS: dict[str, Form] = {form.name: form for form in (Rows(), NBits())}
 
 
 def best_form() -> Form:
-    """``rows`` where the kernels are there, else ``nbits``."""
-    from edge_spec.kernels import available
+    """``rows`` where fast kernels are there, else ``nbits``."""
+    from edge_spec.kernels import why_slow
 
-    return FORMS["rows" if available() is None else "nbits"]
+    return FORMS["rows" if why_slow() is None else "nbits"]

@@ -6,12 +6,13 @@ import shutil
 from pathlib import Path
 
 from edge_spec.errors import DiskFull, UnsupportedModel
+from edge_spec.models.gguf_header import read_header
 from edge_spec.models.model_file import ModelFile
-from edge_spec.models.transcribe.architecture import Network
+from edge_spec.models.transcribe.architecture import Network, read_network
 from edge_spec.models.transcribe.forms import Form
 from edge_spec.models.transcribe.graph import matrices_of
 
-__all__ = ["check_space", "disk_full", "stored_bytes"]
+__all__ = ["check_space", "disk_full", "refusal", "stored_bytes"]
 
 
 def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
@@ -34,6 +35,15 @@ def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
                 f"{file.path.name} cannot be transcribed, {error.message}: llama.cpp only", hint="use --engine llama"
             ) from error
     return total
+
+
+def refusal(file: ModelFile, form: Form) -> UnsupportedModel | None:
+    """Why a model cannot be transcribed in a form; None if it can."""
+    try:
+        stored_bytes(file, read_network(file, read_header(file.path)), form)
+    except UnsupportedModel as error:
+        return error
+    return None
 
 
 def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:

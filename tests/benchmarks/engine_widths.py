@@ -1,97 +1,242 @@
-"""Milliseconds of one decode by number of rows, on every engine, taken by turns.
+"""Milliseconds of one decode by number of rows, contestants taking turns, each in a process of its own.
 
-    python tests/benchmarks/engine_widths.py [model.gguf] [--threads 1] [--cells 100] [--rounds 40] [--kv f32,f16]
+    python tests/benchmarks/engine_widths.py [model.gguf] [--threads 2] [--cells 100] [--rounds 20] [CONTESTANT ...]
 
-Prints for llama.cpp, for ONNX Runtime with our kernels and for ONNX Runtime alone the median and the best over
-rounds, all rows output. Engines and widths take turns within a round, so that noise meets all of them alike.
+A contestant is ``llama``, ``rows`` (ONNX Runtime with our kernels) or ``nbits`` (ONNX Runtime alone). What follows
+chooses one more closely:
+
+    llama@FOLDER            the libllama.so in FOLDER instead of the installed one, as compiled for other instructions
+    rows@avx2               a variant of our kernels and attention; a processor that has it must be there
+    rows:kv=f16             settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
+
+All processes stay loaded and one computes at a time. Rounds alternate over them and over widths, so that noise meets
+all alike. Printed are medians and bests in milliseconds, all rows output, and what they are relative to one row of
+the first contestant of llama.cpp. ONNX Runtime's own operators, some hundredth of the time, always take the best
+instructions.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any, Self
 
 import numpy as np
 
 from edge_spec.backends.base import LanguageModel
 from edge_spec.backends.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.backends.onnx import OnnxSettings, open_onnx
-from edge_spec.errors import UnsupportedModel
-from edge_spec.models import inspect, resolve
-from edge_spec.models.transcribe import FORMS, transcribe
+from edge_spec.models import ModelFile, inspect, resolve
+from edge_spec.models.transcribe import FORMS, Transcription, transcribe
 from edge_spec.tree import Tree
+
+PAUSE_S = 0.02
+"""Between two processes: threads that spin after their work shall not spin in the other's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """What is measured: an engine, which build or variant of it, and settings."""
+
+    text: str
+    engine: str
+    build: str
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """As written on the command line."""
+        head, _, tail = text.partition(":")
+        engine, _, build = head.partition("@")
+        if engine not in ("llama", *FORMS):
+            raise SystemExit(f"there is no contestant {engine!r}: choose llama, {' or '.join(FORMS)}")
+        pairs = (pair.partition("=") for pair in tail.split(",") if pair)
+        return cls(text=text, engine=engine, build=build, settings={key: _value(value) for key, _, value in pairs})
+
+    def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[LanguageModel, str]:
+        """The model, and what it is."""
+        if self.engine == "llama":
+            from edge_spec.backends.llama.library import library
+
+            settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
+            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)
+            return model, library().features.partition("REPACK")[0].strip()
+        source = transcribe(file, cache, form=FORMS[self.engine])
+        if self.build:
+            source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
+        onnx = OnnxSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], source.attention
+
+    def environment(self) -> dict[str, str]:
+        """That its process needs."""
+        if self.engine != "llama" or not self.build:
+            return dict(os.environ)
+        return os.environ | {"LLAMA_CPP_LIB_PATH": str(Path(self.build).resolve())}
+
+
+def _value(text: str) -> str | int | bool:
+    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
+
+
+def with_variant(source: Transcription, variant: str, folder: Path) -> Transcription:
+    """The transcription with every one of our operators told which variant to be; weights are those of the source."""
+    import onnx
+
+    # Attention knows instruction sets only, and no two kinds of 512 bits.
+    chosen = {"MatMulRows": variant, "AttendRows": "avx512" if variant == "avx512-vnni" else variant}
+    if variant in ("avx512-vnni-256", "avx-vnni"):
+        chosen["AttendRows"] = "avx2"
+    folder.mkdir(exist_ok=True)
+    for path in source.folder.iterdir():
+        if path.suffix != ".onnx":
+            with contextlib.suppress(FileExistsError):
+                os.link(path, folder / path.name)
+            continue
+        graph = onnx.load(path, load_external_data=False)
+        for node in graph.graph.node:
+            if node.domain == "edge_spec" and node.op_type in chosen:
+                node.attribute.append(onnx.helper.make_attribute("variant", chosen[node.op_type]))
+        (folder / path.name).write_bytes(graph.SerializeToString())
+    return replace(source, folder=folder)
+
+
+class Process:
+    """A contestant that waits for orders: ``decode N`` and ``prefill N``, answered with seconds."""
+
+    def __init__(self, contestant: Contestant, options: argparse.Namespace, cache: Path) -> None:
+        command = [sys.executable, __file__, options.model, contestant.text, "--worker", "--cache", str(cache)]
+        command += [f"--{name}={getattr(options, name)}" for name in ("threads", "cells", "prefill")]
+        self.contestant = contestant
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=contestant.environment()
+        )
+        self.what = self._answer()
+
+    def order(self, what: str, n: int) -> float:
+        """Seconds of what was ordered."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {n}\n")
+        self._process.stdin.flush()
+        seconds = float(self._answer())
+        sleep(PAUSE_S)
+        return seconds
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.contestant.text} ended; what it said stands above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def work(contestant: Contestant, options: argparse.Namespace) -> None:
+    """Be a contestant."""
+    file = inspect(resolve(options.model))
+    n_ctx = max(options.cells, options.prefill) + 64
+    model, what = contestant.open(file, n_ctx, options.threads, options.cache)
+    print(json.dumps(f"{what}; {model.traits.identity}, widths from {min(model.traits.widths, default=0)}"), flush=True)
+    tokens = np.random.default_rng(0).integers(0, file.n_vocab, n_ctx).tolist()
+    for line in sys.stdin:
+        order, n = line.split()[0], int(line.split()[1])
+        if order == "prefill":
+            model.rollback(0)
+            start = perf_counter()
+            model.prefill(tokens[:n])
+            taken = perf_counter() - start
+        else:
+            if model.n_past != options.cells:
+                model.rollback(0)
+                model.prefill(tokens[: options.cells])
+            draft = Tree.sequence(tokens[options.cells : options.cells + n])
+            model.decode(draft)  # once more warm: another process had the caches
+            model.rollback(options.cells)
+            start = perf_counter()
+            model.decode(draft)
+            taken = perf_counter() - start
+            model.rollback(options.cells)
+        print(json.dumps(taken), flush=True)
+    model.close()
+
+
+def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple[str, str, int], list[float]]:
+    """Seconds by contestant, order and number of tokens."""
+    seconds: dict[tuple[str, str, int], list[float]] = {}
+    orders = [("decode", n) for n in options.widths] + [("prefill", options.prefill)]
+    for turn in range(options.rounds + 1):
+        for what, n in orders:
+            if what == "prefill" and turn > 5:
+                continue
+            for process in processes if turn % 2 else reversed(processes):
+                taken = process.order(what, n)
+                if turn:
+                    seconds.setdefault((process.contestant.text, what, n), []).append(taken)
+    return seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("contestants", nargs="*", default=["llama", "rows"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cells", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--cells", type=int, default=100, help="tokens in the cache")
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
-    parser.add_argument("--prefill", type=int, default=256)
-    parser.add_argument("--kv", default="f32", help="caches of ONNX Runtime with our kernels, such as f32,f16")
-    arguments = parser.parse_args()
-    widths = [int(text) for text in arguments.widths.split(",")]
-    file = inspect(resolve(arguments.model))
-    n_ctx = max(arguments.cells, arguments.prefill) + 64
-    models: dict[str, LanguageModel] = {}
-    weights = LlamaWeights(file.path)
-    settings = LlamaSettings(n_ctx=n_ctx, n_threads=arguments.threads)
-    models["llama.cpp"], _ = open_llama(weights, settings, file=file.fingerprint, cache_dir=None)
-    with tempfile.TemporaryDirectory() as folder:
-        for form in FORMS.values():
-            try:
-                source = transcribe(file, Path(folder), form=form)
-            except UnsupportedModel as error:
-                print(error)
-                continue
-            for kv in arguments.kv.split(",") if source.attention == "rows" else ["f32"]:
-                onnx = OnnxSettings(n_ctx=n_ctx, n_threads=arguments.threads, kv=kv)
-                model, _ = open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)
-                models[f"onnx {form.name} {kv}"] = model
-        tokens = np.random.default_rng(0).integers(0, file.n_vocab, n_ctx).tolist()
-        seconds = measure(models, widths, tokens, arguments.cells, arguments.rounds)
-        for name, model in models.items():
-            print(f"{name}, {model.traits.identity}, widths from {min(model.traits.widths, default=0)}")
-            for kind, pick in (("median", statistics.median), ("best", min)):
-                row = "  ".join(f"{n}: {pick(seconds[name, n]) * 1e3:.2f}" for n in widths)
-                print(f"  {kind:>6} ms  {row}")
-        for name, model in models.items():
-            found = []
-            for _ in range(5):
-                model.rollback(0)
-                start = perf_counter()
-                model.prefill(tokens[: arguments.prefill])
-                found.append(perf_counter() - start)
-            print(f"{name}: prefill of {arguments.prefill} in {statistics.median(found) * 1e3:.1f} ms")
-        for model in models.values():
-            model.close()
-    weights.close()
+    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--cache", type=Path, help="keep transcriptions in this folder")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_intermixed_args()
+    contestants = [Contestant.of(text) for text in options.contestants]
+    if options.worker:
+        work(contestants[0], options)
+        return
+    options.widths = [int(text) for text in options.widths.split(",")]
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = options.cache or Path(scratch)
+        processes = [Process(contestant, options, cache) for contestant in contestants]
+        try:
+            report(processes, measure(processes, options), options)
+        finally:
+            for process in processes:
+                process.close()
 
 
-def measure(
-    models: dict[str, LanguageModel], widths: list[int], tokens: list[int], n_cells: int, rounds: int
-) -> dict[tuple[str, int], list[float]]:
-    """Seconds of decodes after ``n_cells`` committed tokens, by engine and width."""
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for model in models.values():
-        model.prefill(tokens[:n_cells])
-    for turn in range(rounds + 2):
-        for name, model in models.items():
-            for n in widths:
-                draft = Tree.sequence(tokens[n_cells : n_cells + n])
-                model.decode(draft)  # once more warm: the other engine had the caches
-                model.rollback(n_cells)
-                start = perf_counter()
-                model.decode(draft)
-                if turn >= 2:
-                    seconds.setdefault((name, n), []).append(perf_counter() - start)
-                model.rollback(n_cells)
-    return seconds
+def report(
+    processes: list[Process], seconds: dict[tuple[str, str, int], list[float]], options: argparse.Namespace
+) -> None:
+    """Print the tables."""
+    print(f"{options.model}, {options.threads} threads, {options.cells} cells, {options.rounds} rounds")
+    medians = {key: statistics.median(taken) for key, taken in seconds.items()}
+    one = "decode", options.widths[0]
+    base = next((p.contestant.text for p in processes if p.contestant.engine == "llama"), processes[0].contestant.text)
+    for process in processes:
+        name = process.contestant.text
+        print(f"{name} ({process.what})")
+        for title, of, scale in (
+            ("median ms", medians, 1e3),
+            ("best ms", {key: min(taken) for key, taken in seconds.items()}, 1e3),
+            (f"of {base}'s first", medians, 1 / medians[base, *one]),
+        ):
+            row = "  ".join(f"{n}: {of[name, 'decode', n] * scale:.2f}" for n in options.widths)
+            print(f"  {title:>9}  {row}")
+        prefill = medians[name, "prefill", options.prefill]
+        print(
+            f"  prefill of {options.prefill} in {prefill * 1e3:.0f} ms, "
+            f"{medians[base, 'prefill', options.prefill] / prefill:.2f} times as fast as {base}"
+        )
 
 
 if __name__ == "__main__":

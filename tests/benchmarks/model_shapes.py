@@ -59,6 +59,9 @@ SHAPES = {
         architecture="gemma3", n_layers=26, n_embd=1152, n_ff=6912, n_head=4, n_head_kv=1, head_dim=256,
         n_vocab=65536, tied=True, window=512,
     ),
+    "llama-1.1b": Shape(
+        architecture="llama", n_layers=22, n_embd=2048, n_ff=5632, n_head=32, n_head_kv=4, head_dim=64, n_vocab=32000
+    ),
     "llama-1b": Shape(
         architecture="llama", n_layers=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
         n_vocab=128256, tied=True, merges=True,
@@ -75,8 +78,14 @@ _HALVES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q
 
 
 def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_ctx_train: int = 32768) -> Path:
-    """Write a model of a shape, its matrices of type ``kind``, its embeddings and head of ``embeddings``."""
-    s, embeddings = shape, embeddings or kind
+    """Write a model of a shape, its matrices of type ``kind``, its embeddings and head of ``embeddings``.
+
+    ``Q4_K_M`` is the mix that llama.cpp makes under this name: Q4_K, with Q6_K for the head and, where errors weigh
+    most, for values and what the feed-forward network adds (``llama_tensor_get_type`` in src/llama-quant.cpp).
+    """
+    s, mixed = shape, kind == "Q4_K_M"
+    kind = "Q4_K" if mixed else kind
+    embeddings = embeddings or kind
     writer = GGUFWriter(path, s.architecture)
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(s.n_embd)
@@ -100,20 +109,22 @@ def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_
     def vector(name: str, n: int) -> None:
         writer.add_tensor(name, np.ones(n, np.float32))
 
-    matrix("token_embd", s.n_embd, s.n_vocab, embeddings)
+    head = "Q6_K" if mixed else embeddings
+    matrix("token_embd", s.n_embd, s.n_vocab, head if s.tied else embeddings)
     vector("output_norm.weight", s.n_embd)
     if not s.tied:
-        matrix("output", s.n_embd, s.n_vocab, embeddings)
+        matrix("output", s.n_embd, s.n_vocab, head)
     n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
     norms = ["attn_norm", "ffn_norm"]
     if s.architecture == "gemma3":
         norms += ["post_attention_norm", "post_ffw_norm"]
     for layer in range(s.n_layers):
         blk = f"blk.{layer}."
+        finer = "Q6_K" if mixed and _weighs_more(layer, s.n_layers) else kind
         for name in norms:
             vector(f"{blk}{name}.weight", s.n_embd)
         for name, n_out in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
-            matrix(blk + name, s.n_embd, n_out)
+            matrix(blk + name, s.n_embd, n_out, finer if name == "attn_v" else kind)
             if s.architecture == "qwen2":
                 vector(f"{blk}{name}.bias", n_out)
         if s.architecture == "gemma3":
@@ -122,12 +133,18 @@ def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_
         matrix(blk + "attn_output", n_q, s.n_embd)
         for name in ("ffn_gate", "ffn_up"):
             matrix(blk + name, s.n_embd, s.n_ff)
-        matrix(blk + "ffn_down", s.n_ff, s.n_embd)
+        matrix(blk + "ffn_down", s.n_ff, s.n_embd, finer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _weighs_more(layer: int, n_layers: int) -> bool:
+    """Whether llama.cpp spends more bits on a layer: the first and the last eighth, and every third between."""
+    first, last = n_layers // 8, 7 * n_layers // 8
+    return layer < first or layer >= last or (layer - first) % 3 == 2
 
 
 def _blocks(kind: str, n_out: int, n_in: int) -> npt.NDArray[np.uint8]:

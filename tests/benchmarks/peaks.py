@@ -1,0 +1,65 @@
+"""What this computer can do at most, measured: bytes read from memory and bytes multiplied, per second."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+READ_BYTES = 128 << 20
+"""Per thread: more than caches hold."""
+
+STEPS, PER_STEP = 2_000_000, 12
+PRODUCTS = {"avx512-vnni": 64, "avx512-vnni-256": 32, "avx2": 32}
+"""Of one multiplication of bytes, by variant of our kernels."""
+
+
+class Peaks:
+    """Peaks of ``n_threads`` threads at once.
+
+    Args:
+        folder: for the compiled code of ``peaks.c``.
+    """
+
+    def __init__(self, n_threads: int, folder: Path) -> None:
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            raise SystemExit("peaks are measured by compiled code, and there is no C compiler")
+        source, built = Path(__file__).with_name("peaks.c"), folder / "peaks.so"
+        subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", "-o", built, source], check=True)
+        self._code = ctypes.CDLL(str(built))
+        self._n_threads = n_threads
+        self._arrays = [np.ones(READ_BYTES // 8, np.uint64) for _ in range(n_threads)]
+
+    def bytes_per_s(self) -> float:
+        """Bytes read from memory, one after the other."""
+        read = self._code.peak_read
+        read.argtypes, read.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
+        jobs = [lambda array=array: read(array.ctypes.data, array.nbytes) for array in self._arrays]
+        return self._n_threads * READ_BYTES / self._seconds(jobs)
+
+    def products_per_s(self, variant: str) -> float | None:
+        """Products of bytes that a variant's instructions could add up; None where that is not known."""
+        if variant not in PRODUCTS:
+            return None
+        multiply = getattr(self._code, "peak_" + variant.replace("-", "_"))
+        multiply.argtypes = [ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+        seconds = self._seconds([lambda: multiply(STEPS, 3, 5)] * self._n_threads)
+        return self._n_threads * STEPS * PER_STEP * PRODUCTS[variant] / seconds
+
+    def _seconds(self, jobs: list[Callable[[], Any]]) -> float:
+        """The best of several times of all jobs at once."""
+        taken = []
+        with ThreadPoolExecutor(self._n_threads) as pool:
+            for _ in range(5):
+                start = perf_counter()
+                list(pool.map(lambda job: job(), jobs))
+                taken.append(perf_counter() - start)
+        return min(taken)
