@@ -16,11 +16,12 @@ from edge_spec.backends.llama import (
     loads_mapped,
     open_llama,
 )
+from edge_spec.backends.llama.foreign import ForeignVocabulary
 from edge_spec.backends.onnx import onnx_footprint, open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.json_tokenizer import JsonTokenizer
-from edge_spec.memory import Footprint, Ledger, probe, require, usage
+from edge_spec.memory import Footprint, Ledger, probe, require, usage, vocabulary_bytes
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER
 from edge_spec.role_settings import llama_settings, onnx_settings
@@ -121,6 +122,24 @@ class OpenFamily:
         if graph is not None:
             return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
         return self._load("target", vocab_only=self._engines["target"] != "llama")
+
+    def vocabulary(self) -> LlamaWeights:
+        """The target's tokens as llama.cpp's grammars know them.
+
+        Raises:
+            BudgetExceeded: there is no memory for a second vocabulary, which a published model needs.
+        """
+        file = self._files["target"]
+        if file.graph is None:
+            return self._load("target", vocab_only=self._engines["target"] != "llama")
+        key = (file.path, True)
+        if key not in self._weights:
+            tokenizer = self.tokenizer()
+            assert isinstance(tokenizer, JsonTokenizer)
+            n_bytes = vocabulary_bytes(tokenizer.n_vocab, 0)
+            self.ledger.enter("process", "vocabulary of grammars", n_bytes)
+            self._weights[key] = ForeignVocabulary(tokenizer)
+        return self._weights[key]
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""
