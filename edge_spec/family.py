@@ -14,6 +14,7 @@ from edge_spec.backends.llama import (
     loads_mapped,
     open_llama,
 )
+from edge_spec.backends.llama.foreign import ForeignVocabulary
 from edge_spec.backends.onnx import open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.drafters.ngram import NgramDrafter, table_bytes
@@ -21,9 +22,9 @@ from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.estimates import Estimates
 from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.kv_types import smaller_kv
-from edge_spec.memory import Footprint, Ledger, probe, require, usage
+from edge_spec.memory import Footprint, Ledger, probe, require, usage, vocabulary_bytes
 from edge_spec.models import ModelFile
-from edge_spec.models.published import TOKENIZER
+from edge_spec.models.published import TOKENIZER, PublishedGraph
 from edge_spec.planning import NGRAMS, PIECES
 from edge_spec.role_settings import llama_settings, onnx_settings
 from edge_spec.text_model import Tokenizer
@@ -147,12 +148,29 @@ class OpenFamily:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
         graph = self._files["target"].graph
         if graph is not None:
-            published = JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+            published = _tokenizer_of(graph)
             self.ledger.gauge("process", PIECES, lambda: published.pieces.held_bytes)
             return published
         weights = self._load("target", vocab_only=self._engines["target"] != "llama")
         self.ledger.gauge("process", PIECES, lambda: weights.pieces.held_bytes)
         return weights
+
+    def vocabulary(self) -> LlamaWeights:
+        """The target's tokens as llama.cpp's grammars know them.
+
+        Raises:
+            BudgetExceeded: there is no memory for a second vocabulary, which a published model needs.
+        """
+        file = self._files["target"]
+        if file.graph is None:
+            return self._load("target", vocab_only=self._engines["target"] != "llama")
+        key = (file.path, True)
+        if key not in self._weights:
+            tokenizer = _tokenizer_of(file.graph)
+            n_bytes = vocabulary_bytes(tokenizer.n_vocab, 0)
+            self.ledger.enter("process", "vocabulary of grammars", n_bytes)
+            self._weights[key] = ForeignVocabulary(tokenizer)
+        return self._weights[key]
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""
@@ -222,3 +240,7 @@ class OpenFamily:
         file = self._files[role]
         if role == "target" or file.n_params > _SMALL_PARAMS:
             self._on_wait(f"trying out {file.path.name} on this device, once")
+
+
+def _tokenizer_of(graph: PublishedGraph) -> JsonTokenizer:
+    return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)

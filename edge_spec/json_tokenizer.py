@@ -59,6 +59,11 @@ class JsonTokenizer:
         self.adds_bos = bos >= 0 and first == [bos]
         self.pieces = Pieces(self._piece)
 
+    @property
+    def n_vocab(self) -> int:
+        """One more than the highest token id."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
         """Token ids of a text; names of special tokens in it become these tokens.
 

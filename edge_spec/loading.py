@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_spec.backends.llama import LlamaWeights
 from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.budget import Budget, budget_of, ledger_of
@@ -210,7 +209,7 @@ def _assemble(
         lossless=mode.lossless,
         chat_template=template,
         notes=notes,
-        grammars=(lambda text: LlamaGrammar(tokenizer, text)) if isinstance(tokenizer, LlamaWeights) else None,
+        grammars=lambda text: LlamaGrammar(opened.vocabulary(), text),
         ledger=opened.ledger,
         shelf=shelf,
         relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), fixed=fixed, folder=folder),

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf_files import write_gguf
 from published_models import Weights, publish, read_weights
 
 from edge_spec.backends.llama import LlamaWeights
+from edge_spec.backends.llama.foreign import ForeignVocabulary
+from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.errors import (
     EdgeSpecError,
     ModelNotFound,
@@ -347,6 +350,29 @@ SENTENCE_PIECE: list[dict[str, Any]] = [
     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
     {"type": "Strip", "content": " ", "start": 1, "stop": 0},
 ]  # fmt: skip
+
+
+def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, Path]) -> None:
+    theirs, ours = LlamaWeights(DRAFT, vocab_only=True), ForeignVocabulary(open_tokenizer(made["plain"]))
+    everything = range(theirs.n_vocab)
+    grammar = 'root ::= ("yes" | "no, " [a-zäß ]+ "\\n")? [^x]{2}'
+    states = [LlamaGrammar(vocabulary, grammar).start() for vocabulary in (theirs, ours)]
+    seen = 0
+    for token in theirs.tokenize("no, straße und\nok", add_special=False):
+        expected, found = (np.array(state.allowed(everything)) for state in states)
+        # Of two tokens with one text the last one counts.
+        alone = np.array([theirs.piece(token) == ours.piece(token) for token in everything])
+        assert alone.mean() > 0.99
+        assert np.array_equal(expected[alone], found[alone])
+        assert not found[~alone].any()
+        seen += expected.sum()
+        if not expected[token]:
+            continue
+        states = [state.after(token) for state in states]
+        assert all(state is not None for state in states)
+    assert seen > 10
+    for vocabulary in (theirs, ours):
+        vocabulary.close()
 
 
 def test_a_tokenizer_with_bytes_to_fall_back_on_streams_every_text(tmp_path: Path) -> None:

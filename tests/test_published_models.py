@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -395,6 +396,23 @@ def test_text_is_identical_with_every_drafter(
     for mode, found in texts.items():
         assert found == texts["off"], mode
     assert accepted > 0
+
+
+def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str, Path], probe_cache: Path) -> None:
+    properties = {"name": {"type": "string", "maxLength": 12}, "old": {"type": "boolean"}}
+    schema = {"properties": properties, "required": list(properties)}
+    texts = {}
+    for mode in ("off", "ngram", "sequence"):
+        with edge_spec.load(
+            family["target-genai"], draft=family["draft-genai"], speculation=mode, n_ctx=128, n_threads=1,
+            cache_dir=probe_cache,
+        ) as model:  # fmt: skip
+            texts[mode] = model.generate("A dog:", json_schema=schema, seed=3, max_tokens=60).read()
+            assert any(line.name == "vocabulary of grammars" for line in model.ledger)
+            with pytest.raises(SettingsError):
+                model.generate("A dog:", grammar='root ::= "a').read()
+    assert set(json.loads(texts["off"])) == {"name", "old"}
+    assert len(set(texts.values())) == 1
 
 
 def test_a_published_model_writes_what_its_network_would(

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from memory_accuracy import MIB, _forget_peak, _peak_resident_bytes
+from memory_session import MIB, forget_peak, peak_resident_bytes
 
 PAGE_OUT = 21
 """``MADV_PAGEOUT``: write back and drop these pages now."""
@@ -64,10 +64,10 @@ def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
     steps: dict[str, int] = {}
 
     def step(name: str) -> None:
-        steps[name] = _peak_resident_bytes() or usage().resident_bytes
-        _forget_peak()
+        steps[name] = peak_resident_bytes() or usage().resident_bytes
+        forget_peak()
 
-    _forget_peak()
+    forget_peak()
     with edge_spec.load(model, n_ctx=n_ctx, **asked) as loaded:
         step("load")
         planned = {(line.owner, line.name): line.predicted_bytes for line in loaded.ledger}
