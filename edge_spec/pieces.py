@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["PIECES_BYTES", "Pieces"]
 
 PIECES_BYTES = 1 << 19
-"""The most that the pieces of one tokeniser take: of some three thousand tokens."""
+"""The most that the pieces of one tokeniser take: of more than a thousand tokens."""
 
 _KEY_BYTES = 32
 

@@ -12,9 +12,11 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from chat_world import chat_model, chat_table
 
 import edge_spec
 from edge_spec import TextModel
+from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import Closed
 from edge_spec.idle import IdleWatch
 from edge_spec.memory.pressure import PressureWatch, Squeeze
@@ -131,6 +133,12 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
             model_of.append(model)
             assert talk(model, lambda: sleep(0.02)) == calm, run
             model.ledger.check_integrity()
+
+
+def test_without_a_watch_nobody_looks() -> None:
+    with chat_model(chat_table(1), NoDrafter()) as model:
+        assert model._idle is None
+        assert not model.look_at_memory()
 
 
 class Owner:

@@ -158,11 +158,11 @@ class LlamaWeights:
 
     @cached_property
     def _first_two(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        """Of every token, whether it has text, its first byte, and whether that is all; no piece is remembered."""
+        """Of every token, whether it has text, its first byte, and whether that is all."""
         speaks, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
         first = np.zeros(self.n_vocab, dtype=np.uint8)
         for token in range(self.n_vocab):
-            piece = self._piece(token, special=False)
+            piece = self.piece(token)
             if piece:
                 speaks[token], first[token], single[token] = True, piece[0], len(piece) == 1
         return speaks, first, single
