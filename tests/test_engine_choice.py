@@ -200,7 +200,7 @@ def test_a_transcription_that_is_there_needs_no_room(
 def test_memory_that_only_llama_cpp_fits_into_decides(gguf: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"n_ctx": 60_000, "n_threads": 1, "speculation": "off"}
     llama, onnx = (
-        loading.plan(gguf, memory="20GiB", engine=engine, cache_dir=tmp_path, **asked).chosen.needed_bytes
+        loading.plan(gguf, memory="20GiB", engine=engine, cache_dir=tmp_path, **asked).thresholds["fits"]
         for engine in ("llama", "onnx")
     )
     assert llama < onnx

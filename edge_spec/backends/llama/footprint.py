@@ -28,7 +28,7 @@ _ROWS = {
     "DOTPROD": {"Q4_0": 4, "Q4_K": 8, "Q5_K": 8, "Q6_K": 8, "IQ4_NL": 4, "MXFP4": 4, "Q8_0": 4, "Q1_0": 4},
 }
 
-_CONTEXT_BYTES = 1 << 19
+_CONTEXT_BYTES = 1 << 20
 """Of a context, besides its buffers: the graph, the list of cells, the threads."""
 
 _BYTES_PER_NODE = 1 << 10
