@@ -30,7 +30,7 @@ from edge_spec.check import Comparison, check  # noqa: E402
 from edge_spec.models import inspect, resolve_family  # noqa: E402
 from edge_spec.models.recipe.checkpoint import load_model, read_weights  # noqa: E402
 from edge_spec.models.recipe.clock import Clock, TimeIsUp  # noqa: E402
-from edge_spec.models.recipe.distill import write  # noqa: E402
+from edge_spec.models.recipe.distill import inherit_embedding, write  # noqa: E402
 from edge_spec.models.recipe.head import summed_divergence, summed_entropy  # noqa: E402
 from edge_spec.models.recipe.model import Llama, named_weights  # noqa: E402
 from edge_spec.models.recipe.packing import ID  # noqa: E402
@@ -127,6 +127,17 @@ def test_a_cache_changes_nothing_but_rounding() -> None:
         cache = model.cache(3, 40, torch.float32)
         steps = [model(tokens[:, :17], cache), *(model(tokens[:, n : n + 1], cache) for n in range(17, 40))]
     assert torch.allclose(torch.cat(steps, dim=1), at_once, atol=1e-4)
+
+
+def test_smaller_models_begin_with_as_much_of_the_embedding_as_they_hold() -> None:
+    torch.manual_seed(0)
+    target = Llama(SHAPE)
+    # Of rank 32, so that half the width can hold all of it.
+    target.embedding.data = torch.randn(256, 32) @ torch.randn(32, 64)
+    model = Llama(Shape(n_layers=1, n_embd=32, n_head=1, n_head_kv=1, n_ff=96, n_vocab=256, n_ctx=64))
+    inherit_embedding(target, model)
+    alike = (target.embedding @ target.embedding.T).detach()
+    assert torch.allclose(model.embedding @ model.embedding.T, alike, atol=1e-4 * alike.abs().max().item())
 
 
 def test_greedy_writing_is_the_arg_max_of_every_row() -> None:

@@ -25,7 +25,7 @@ from edge_spec.models.recipe.precision import autocast, works_in_16_bits
 from edge_spec.models.recipe.settings import Sampling
 from edge_spec.models.recipe.train import Alternation, TextLoss, targets, to_device
 
-__all__ = ["TeacherLoss", "prompts", "read_samples", "write", "write_samples"]
+__all__ = ["TeacherLoss", "inherit_embedding", "prompts", "read_samples", "write", "write_samples"]
 
 _TEMPERATURES = (0.0, 0.8, 1.0)
 _GOLDEN = 0.6180339887498949
@@ -110,6 +110,19 @@ def write_samples(
 def read_samples(folder: Path) -> Rows:
     """All samples, ``[n, prompt + new]``."""
     return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
+
+
+@torch.no_grad()
+def inherit_embedding(target: Llama, model: Llama) -> None:
+    """Begin with what the target knows of tokens: its embedding, turned into the directions that hold most of it.
+
+    Input and output share the embedding, so a smaller model that has seen little text already knows which tokens are
+    alike, seldom ones included.
+    """
+    matrix = target.embedding.detach().float()
+    _, directions = torch.linalg.eigh(matrix.T @ matrix)  # by rising size
+    n = min(model.shape.n_embd, directions.shape[1])
+    model.embedding[:, :n] = (matrix @ directions[:, -n:]).to(model.embedding.dtype)
 
 
 @dataclass(frozen=True)

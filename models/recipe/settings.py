@@ -236,8 +236,8 @@ _CPU = Setting(
     },
     trainings={
         "target": Training(tokens=24 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=3e-3, budget_s=3700),
-        "middle": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=5e-3, budget_s=840),
-        "draft": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=7e-3, budget_s=480),
+        "middle": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=5e-3, budget_s=750),
+        "draft": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=7e-3, budget_s=400),
     },
     sampling=Sampling(rows=6144, batch=256, prompt=128, new=128),
     valid_rows=40,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,13 +246,14 @@ class Recipe:
 
     def _distilled(self, role: str) -> None:
         from edge_spec.models.recipe.checkpoint import load_model
-        from edge_spec.models.recipe.distill import TeacherLoss, read_samples
+        from edge_spec.models.recipe.distill import TeacherLoss, inherit_embedding, read_samples
         from edge_spec.models.recipe.train import fuse
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
         target.quantise(True)
         fuse(target, self.device)
         trainer = self._on_text(role, role)
+        trainer.start = partial(inherit_embedding, target)
         trainer.objective = TeacherLoss(
             target=target,
             text=self._text,

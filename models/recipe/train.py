@@ -149,6 +149,7 @@ class Trainer:
         folder: one per training.
         valid: held-out rows, for the log.
         clock: when it is over, the state is kept and ``TimeIsUp`` raised.
+        start: changes the weights that a new training begins with.
         steps: instead of what the training says: repeats a run whose budget has set them.
         save_every_s: how often the state is kept on the way.
         say: told a line of progress now and then.
@@ -163,6 +164,7 @@ class Trainer:
     device: str
     clock: Clock
     say: Callable[[str], None]
+    start: Callable[[Llama], None] = lambda model: None
     steps: int | None = None
     save_every_s: float = 240.0
     log_every: int = 20
@@ -174,6 +176,7 @@ class Trainer:
             return
         torch.manual_seed(self.seed)
         model = Llama(self.shape, dropout=self.training.dropout).to(self.device).train()
+        self.start(model)
         optimiser = Optimiser(model, self.training.weight_decay)
         step, steps, before_s = 0, self.steps or self.training.steps, 0.0
         kept = self.folder / "state.pt"
