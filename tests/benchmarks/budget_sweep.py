@@ -7,7 +7,7 @@ of the family drafts for it. For each engine the planner is asked what it would 
 enough down to the least. Of these plans the largest is run, and of everything that drafts, with every type of cache,
 the least, in processes of their own: tokens per second in interleaved rounds, of which the median counts, and
 generation memory, that is the highest resident size without the target's weights. The reference is llama.cpp with its
-defaults: full context for the drafter, 16-bit caches, room for the logits of a whole batch (``naive_speculation.py``).
+defaults: full context for the drafter, 16-bit caches, buffers for the logits of 512 rows (``naive_speculation.py``).
 
 The question after SpecMemo (arXiv 2506.01986): with how much less generation memory are 96 % of the speed left?
 

@@ -1,6 +1,7 @@
 """Speculation as one writes it first: llama.cpp's own defaults, and a drafter that is given what the target is given.
 
-Full context for the drafter, 16-bit caches, room for the logits of a whole batch. Greedy, three tokens drafted a round.
+Full context for the drafter, 16-bit caches, buffers for the logits of 512 rows; where these go on the host is reserved
+for as many rows only once a program asks for them, which this one does not. Greedy, three tokens drafted a round.
 Reference for ``budget_sweep.py``.
 """
 
