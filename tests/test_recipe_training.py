@@ -74,6 +74,19 @@ def test_rounding_in_training_is_rounding_in_the_file(fake: Any, kind: str) -> N
     assert np.array_equal(fake(weight).numpy(), expected)
 
 
+def test_settled_weights_compute_what_rounded_ones_do() -> None:
+    torch.manual_seed(0)
+    model = Llama(SHAPE).eval()
+    tokens = torch.randint(0, 256, (2, 20))
+    with torch.no_grad():
+        plain = model(tokens)
+        model.quantise(True)
+        rounded = model(tokens)
+        model.settle()
+        assert torch.equal(model(tokens), rounded)
+    assert not torch.equal(plain, rounded)
+
+
 def test_gradients_pass_through_rounding() -> None:
     weight = weights_of_every_kind(8).requires_grad_()
     push = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))

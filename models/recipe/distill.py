@@ -85,7 +85,7 @@ def write_samples(
     Raises:
         TimeIsUp: the clock is over.
     """
-    target.quantise(True)
+    target.settle()
     temperatures = torch.tensor([_TEMPERATURES[number % 3] for number in range(sampling.batch)])
     n_batches = -(-sampling.rows // sampling.batch)
     for batch in range(n_batches):

@@ -126,6 +126,15 @@ class Llama(nn.Module):
             if isinstance(module, Matrix):
                 module.quantised = on
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Replace the weights by those of the Q4_0 file, for good: what is not trained any more is rounded once."""
+        self.quantise(False)
+        self.embedding.copy_(fake_q8_0(self.embedding))
+        for module in self.modules():
+            if isinstance(module, Matrix):
+                module.weight.copy_(fake_q4_0(module.weight))
+
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
         """What the output matrix is multiplied with, ``[rows, n, width]``, and that matrix, ``[vocabulary, width]``.
 

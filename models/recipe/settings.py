@@ -239,7 +239,7 @@ _CPU = Setting(
         "middle": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=5e-3, budget_s=750),
         "draft": Training(tokens=12 << 20, step_tokens=8192, micro_tokens=8192, learning_rate=7e-3, budget_s=400),
     },
-    sampling=Sampling(rows=6144, batch=256, prompt=128, new=128),
+    sampling=Sampling(rows=4096, batch=256, prompt=128, new=128),
     valid_rows=40,
     # Too few tokens are read to spend them on what is plenty and seldom asked for.
     weights=MappingProxyType({

@@ -250,7 +250,7 @@ class Recipe:
         from edge_spec.models.recipe.train import fuse
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
-        target.quantise(True)
+        target.settle()
         fuse(target, self.device)
         trainer = self._on_text(role, role)
         trainer.start = partial(inherit_embedding, target)
