@@ -26,6 +26,7 @@ from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.display import THOUGHTS, Display
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.plain_display import PlainDisplay
+from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.terminal.talk import Reader, Talk
 from edge_spec.loading import load
 from edge_spec.models import inspect, resolve_family
@@ -71,6 +72,8 @@ def command(**values: Any) -> None:
     """
     if values["session"] is not None and values["resume"]:
         raise click.UsageError("give --session or --resume, not both")
+    if values["session"] is not None and values["no_history"]:
+        raise click.UsageError("--no-history keeps nothing, --session keeps the conversation: give one of them")
     if values["session"] is not None and not Path(values["session"]).absolute().parent.is_dir():
         raise click.UsageError(f"there is no folder for {values['session']}; make it first, or choose another file")
     if sys.stdin is None:
@@ -160,7 +163,7 @@ def _session(model: TextModel, values: dict[str, Any], autosave: Autosave, displ
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)
-    display.notice(f"{session.n_turns} questions from {autosave.path}")
+    display.notice(f"{counted(session.n_turns, 'question')} from {autosave.path}")
     return session
 
 

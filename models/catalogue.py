@@ -61,11 +61,13 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     path = Path(name_or_path)
+    is_folder = False
     try:
         if (path / _MANIFEST).is_file():
             return _read_family(path, path.resolve().name)
         found = path.is_file()
-        if path.is_dir():
+        is_folder = path.is_dir()
+        if is_folder:
             from edge_spec.models.published import find_graph
 
             graph = find_graph(path)
@@ -75,8 +77,9 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     if found:
         return Family(target=path)
     known = ", ".join(_names(package)) or "none"
+    name = os.fspath(name_or_path)
     raise ModelNotFound(
-        f"there is no model {os.fspath(name_or_path)!r}",
+        f"the folder {name!r} holds no model" if is_folder else f"there is no model {name!r}",
         hint=f"known names: {known}; a path to a .gguf or .onnx file, or a folder with one, works too",
     )
 

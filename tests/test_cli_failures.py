@@ -60,6 +60,7 @@ def drafter_of_another_vocabulary() -> bytes:
     [
         (["run", "no-such.gguf", *LATER], None, b"", 1),
         (["run", ".", *LATER], None, b"", 1),
+        (["chat", "--no-history", "--session", "talk.chat"], None, b"", 2),
         (["run", "FILE", *LATER], lambda: b"", b"", 1),
         (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, b"", 1),
         (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),

@@ -15,7 +15,7 @@ from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.files import path_of, save_as
 from edge_spec.cli.terminal.memory import memory_lines
-from edge_spec.cli.terminal.status import statistics_lines
+from edge_spec.cli.terminal.status import counted, statistics_lines
 from edge_spec.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _load(talk: Talk, argument: str) -> None:
     if talk.autosave.is_own:
         talk.autosave.go_on_in(path, session)
     where = "; it is saved there from now on" if talk.autosave.is_own else ""
-    talk.display.notice(f"{session.n_turns} questions from {path}{where}")
+    talk.display.notice(f"{counted(session.n_turns, 'question')} from {path}{where}")
 
 
 def _system(talk: Talk, argument: str) -> None:

@@ -6,9 +6,14 @@ from edge_spec.chat import ChatReply, ChatSession
 from edge_spec.cli.terminal.memory import held_bytes
 from edge_spec.text_model import TextModel
 
-__all__ = ["statistics_lines", "status_line"]
+__all__ = ["counted", "statistics_lines", "status_line"]
 
 _WIDEST_BAR = 30
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things; the plural ends in s."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
@@ -24,7 +29,8 @@ def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]
     model = session.model
     lines = _of_reply(reply) if reply is not None else ["no answer yet"]
     rows = {
-        "conversation": f"{session.n_turns} questions, {session.n_tokens} tokens; the model sees {session.n_seen}",
+        "conversation": f"{counted(session.n_turns, 'question')}, {counted(session.n_tokens, 'token')}; "
+        f"the model sees {session.n_seen}",
         "context": f"{model.n_ctx} tokens",
         "speculation": f"{model.mode}, {'lossless' if model.lossless else 'not lossless'}",
         "profile": f"{model.profile.name}, identity {model.identity}",

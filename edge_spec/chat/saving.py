@@ -79,7 +79,12 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        # Nobody has heard of the file beside.
+        error.filename = os.fspath(path)
+        raise
     os.close(handle)
     try:
         write(name)

@@ -117,7 +117,7 @@ def _another_kind(wire: WireFile) -> NotAModel:
         return NotAModel(f"{wire.path} is empty", hint="download it again")
     if start.startswith(b"version https://git-lfs"):
         return NotAModel(f"{wire.path} only says where Git LFS keeps the model", hint="run 'git lfs pull' beside it")
-    return NotAModel(f"{wire.path} is not an ONNX file", hint="models for ONNX Runtime are files that end in .onnx")
+    return NotAModel(f"{wire.path} is not an ONNX file", hint="it may be damaged: download it again")
 
 
 def _read_graph(wire: WireFile, graph: Span) -> GraphFile:
