@@ -246,6 +246,7 @@ _CPU = Setting(
         **SOURCE_WEIGHTS, "gutenberg": 0.15, "MedQuAD": 0.25, "OpenTriviaQA": 0.5, "tldr": 0.3,
         "dstc8-schema-guided-dialogue": 0.5,
     }),
+    compare=False,
 )  # fmt: skip
 
 _GPU = Setting(
