@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edge_spec
-from edge_spec.cli.main import main
+from edge_spec.cli import main
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.loading import plan
 
