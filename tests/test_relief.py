@@ -515,3 +515,31 @@ def test_copies_of_a_cache_are_lent_or_the_text_is_read_again(
         assert len(lent) == (2 if room else 1)
         assert all(lent)
         model.ledger.check_integrity()
+
+
+def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their_return(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeezed = True
+
+    def decide() -> int:
+        return PLENTY if not squeezed else SCARCE if len(model.given_up) < 4 else 150
+
+    with load(decide, engine="llama") as model:
+
+        def rounds(target: Any) -> None:
+            target.traits = replace(target.traits, widths=())
+
+        renewed(model, monkeypatch, rounds)
+        reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
+        reply.read()
+        (notice,) = reply.notices
+        assert "identity rounding" in notice
+        squeezed, given_up = False, model.given_up
+        for _ in range(6):
+            model.look_at_memory()
+        assert model.given_up == given_up
+        reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
+        reply.read()
+        assert model.given_up == given_up[3:]
+        assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 3
