@@ -6,10 +6,11 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
 
-from edge_spec.errors import Cancelled, PromptError, PromptTooLong, SettingsError
+from edge_spec.errors import Cancelled, Closed, PromptError, PromptTooLong, SettingsError
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_whole
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -41,8 +42,8 @@ class Context(Protocol):
     def make_room(self, speculator: Speculator) -> bool:
         """The context is full; take something out of it. False if nothing can go: the reply then ends."""
 
-    def shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        """Leave at most what a context of ``n_ctx`` tokens can hold and go on with; False if that cannot be."""
+    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        """Whether it could go on in a context of ``n_ctx`` tokens, where need be after ``make_room``."""
 
 
 class Alone:
@@ -58,7 +59,7 @@ class Alone:
         """The prompt stays whole."""
         return False
 
-    def shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
         """It fits or it does not."""
         return len(speculator.text) < n_ctx
 
@@ -70,6 +71,7 @@ class Generation(Iterator[str]):
         written: tokens of the reply that have been written before; it goes on after them.
         drawn: what ``drawn`` said after them.
         context: how the text gets into the models' context and what happens when that is full.
+        before_reply: asked before the prompt is read whether there is a model to read it.
         before_round: asked before every round whether the memory allows to go on.
 
     Attributes:
@@ -98,6 +100,7 @@ class Generation(Iterator[str]):
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
+        before_reply: Callable[[Generation], bool] = lambda reply: True,
         before_round: Callable[[Generation], bool] = lambda reply: True,
         grammar: Grammar | None = None,
         breakers: Breakers | None = None,
@@ -124,6 +127,7 @@ class Generation(Iterator[str]):
         self._vocabulary = vocabulary
         self.context = context or Alone()
         self.notices: list[str] = []
+        self._before_reply = before_reply
         self._before_round = before_round
         # Even where the context makes room, a reply that forgets its question does not go on for ever.
         self._most = len(written) + (max_tokens or n_ctx)
@@ -227,6 +231,9 @@ class Generation(Iterator[str]):
         start = perf_counter()
         self._speculator.resume()
         self._started = True
+        if not self._before_reply(self):
+            self._end("memory")
+            return
         if self._cancelled.is_set():
             raise Cancelled
         text = (*self.prompt, *self.token_ids)
@@ -240,6 +247,9 @@ class Generation(Iterator[str]):
         if not self._before_round(self):
             self._end("memory")
             return
+        if self._cancelled.is_set():
+            # It may have been said to a model that has made way for another.
+            raise Cancelled
         if len(speculator.text) >= speculator.model.n_ctx and not self.context.make_room(speculator):
             self._end("context")
             return
@@ -271,7 +281,9 @@ class Generation(Iterator[str]):
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
         if self._started and not self._ended and reason != "error":
-            self._speculator.rest()
+            # A model that could not be opened again has nothing to forget.
+            with suppress(Closed):
+                self._speculator.rest()
         with self._ending:
             if self._started and not self._ended:
                 # A cancel that came between two decodes is answered with this.

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import tempfile
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from edge_spec.backends.base import LanguageModel
-from edge_spec.backends.llama import LlamaSettings
-from edge_spec.backends.state import restated
 from edge_spec.drafters.base import Drafter
 from edge_spec.drafters.plain import NoDrafter
-from edge_spec.errors import EdgeSpecError, StateError
 from edge_spec.family import OpenFamily
 from edge_spec.generation import Generation
 from edge_spec.kv_types import ROUNDS_VISIBLY
 from edge_spec.ladder import Ladder, Rung
 from edge_spec.memory.pressure import PressureWatch
 from edge_spec.policy import Policy
+from edge_spec.renewal import FAILURES, Renewal
 from edge_spec.shelf import Shelf
 from edge_spec.speculation import MODES, Mode
 from edge_spec.speculator import Speculator
+from edge_spec.turns import TurnTaking
 
 __all__ = ["Relief"]
 
@@ -39,14 +38,15 @@ class Relief:
     a notice, what makes a difference to the text, the most memory for the least harm first, as plans do: a cache of
     fewer bits, which forgets nothing and hardly rounds (8 bits, or halves on ONNX Runtime, free a third to a half of
     it); half of the context, and half again, which forgets the oldest turns of a long talk; a cache of 4 bits, which
-    rounds visibly. In the end the reply stops where it is.
+    rounds visibly. In the end the reply stops where it is. With plenty of memory speed comes back, what has changed the
+    text does not, and whoever did not see the change is told when it writes again.
 
     Args:
         family: opens and frees the models.
         mode: how drafts are made when there is memory.
         shelf: conversations that wait, which can wait on the disk.
         watch: looks at the system.
-        fixed: names of settings that the user gave: the types of keys and values among them stay.
+        fixed: names of settings that the user gave: the context and the types of keys and values among them stay.
         folder: where a cache lies while its context is made anew; the system's own by default.
     """
 
@@ -62,17 +62,34 @@ class Relief:
         folder: Path | None = None,
     ) -> None:
         self._fixed = fixed
-        self._folder = folder
         self._speculator = speculator
         self._family = family
         self._mode = mode
         self._shelf = shelf
         self._reply: Generation | None = None
         self._exhausted = False
-        self._profile = speculator.model.profile.name
+        self._renewal = Renewal(speculator, family, trees=mode.target_trees, folder=folder)
+        self._profile = self._first_profile = speculator.model.profile.name
+        self._identity = speculator.model.traits.identity
+        # With which profile they wrote last, conversations and lone replies.
+        self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self.most_drafted: int | None = None
         self.steps: list[str] = []
         self.ladder = Ladder(self._rungs(), watch, on_step=self._note, clock=lambda: monotonic())
+
+    def before_reply(self, reply: Generation) -> bool:
+        """Called before a reply reads its prompt: whether there is a target. It is told what it missed."""
+        if self._renewal.is_lost:
+            if not self._renewal.recover():
+                reply.notice("memory is scarce: the model could not be opened again")
+                return False
+            if isinstance(reply, TurnTaking):
+                reply.owns_caches = False
+        name, known = self._speculator.model.profile.name, self._known.get(_writer(reply), self._first_profile)
+        if name != known:
+            reply.notice(f"memory was scarce: the numerics profile is {name} now, no longer {known}; words may differ")
+        self._known[_writer(reply)] = name
+        return True
 
     def before_round(self, reply: Generation) -> bool:
         """Called before every round of a reply: whether it can go on."""
@@ -82,7 +99,7 @@ class Relief:
         finally:
             self._reply = None
         stopped, self._exhausted = self._exhausted, False
-        return not stopped
+        return not stopped and not self._renewal.is_lost
 
     def between_replies(self) -> None:
         """Called now and then while no reply is written: what costs no word is given up, or taken again."""
@@ -94,37 +111,40 @@ class Relief:
 
     def _rungs(self) -> list[Rung]:
         mode, family = self._mode, self._family
+        below = MODES["sequence"] if "draft" in mode.needs else MODES["ngram"]
         rungs = []
         if mode.limit:
             name = "drafts are kept short, and waiting conversations lie on the disk"
-            rungs.append(Rung(name=name, down=self._keep_short, up=self._draft_on))
+            rungs.append(
+                Rung(name=name, down=self._keep_short, up=self._draft_on, lossless=self._drafts_change_nothing)
+            )
         if "middle" in mode.needs:
             rungs.append(
                 self._changing_drafters(
                     "the intermediate model is dropped", "middle",
-                    without=lambda: MODES["sequence"].build(family), again=lambda: mode.build(family),
+                    without=lambda: below.build(family), again=lambda: mode.build(family),
                 )
             )  # fmt: skip
         if "draft" in mode.needs:
-            above = MODES["sequence"] if "middle" in mode.needs else mode
+            above = below if "middle" in mode.needs else mode
             rungs.append(
                 self._changing_drafters(
                     "the drafter is dropped", "draft", without=family.table, again=lambda: above.build(family)
                 )
             )
-        name = f"half of the context is dropped, {_CHANGES}"
-        halve = Rung(name=name, down=self._halve, up=None, lossless=False)
+        halve = Rung(name="half of the context is dropped", down=self._halve, up=None, lossless=lambda: False)
         smaller = family.smaller_kv(self._fixed)
         rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] != ROUNDS_VISIBLY]
-        rungs += [halve, halve]
+        rungs += [halve, halve] if "n_ctx" not in self._fixed else []
         rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] == ROUNDS_VISIBLY]
-        rungs.append(Rung(name="the reply stops here", down=self._stop, up=None, lossless=False, repeats=True))
+        stop = Rung(name="the reply stops here", down=self._stop, up=None, lossless=lambda: False, repeats=True)
+        rungs.append(stop)
         return rungs
 
     def _caching(self, keys: str, values: str) -> Rung:
         """A rung that makes the cache anew with smaller types; what it holds is read again."""
-        name = f"keys and values are cached as {keys}, {_CHANGES}"
-        return Rung(name=name, down=lambda: self._cache_as(keys, values), up=None, lossless=False)
+        name = f"keys and values are cached as {keys}"
+        return Rung(name=name, down=lambda: self._cache_as(keys, values), up=None, lossless=lambda: False)
 
     def _changing_drafters(
         self, name: str, role: str, *, without: Callable[[], Drafter], again: Callable[[], Drafter]
@@ -134,18 +154,29 @@ class Relief:
         return Rung(
             name=name,
             down=lambda: self._draft_with(without) or True,
-            up=lambda: self._draft_with(again),
+            up=lambda: self._draft_with(again, without),
             n_bytes=lambda: n_bytes,
+            lossless=self._drafts_change_nothing,
         )
 
+    def _drafts_change_nothing(self) -> bool:
+        return self._mode.lossless and self._speculator.model.traits.identity == "bitwise"
+
     def _note(self, sentence: str, lossless: bool) -> None:
-        profile = self._speculator.model.profile.name
-        if profile != self._profile:
-            self._profile = profile
-            sentence += f"; the numerics profile is {profile} now"
+        model, reply = self._speculator.model, self._reply
+        if not lossless and not self._exhausted:
+            sentence += f", {_CHANGES}"
+        if model.profile.name != self._profile:
+            self._profile = model.profile.name
+            sentence += f"; the numerics profile is {self._profile} now"
+        if model.traits.identity != self._identity:
+            self._identity = model.traits.identity
+            sentence += f", its identity {self._identity}"
         self.steps.append(sentence)
-        if not lossless and self._reply is not None:
-            self._reply.notice(sentence)
+        if reply is not None:
+            self._known[_writer(reply)] = model.profile.name
+            if not lossless:
+                reply.notice(sentence)
 
     def _keep_short(self) -> bool:
         self.most_drafted = _SHORT
@@ -156,69 +187,51 @@ class Relief:
         self.most_drafted = None
         self._shelf.to_disk(False)
 
-    def _draft_with(self, build: Callable[[], Drafter]) -> bool:
-        """Free all models but the target, then go on with another drafter; whether it is the one that was meant."""
-        self._speculator.change_drafter(None)
-        for role in ("middle", "draft"):
-            self._family.release(role)
-        self._family.drop_table()
-        # Where there is no room for it after all, tables do, and without room for them nothing drafts.
-        for attempt in (build, self._family.table):
-            with suppress(EdgeSpecError, MemoryError):
-                self._speculator.change_drafter(attempt())
-                return attempt is build
-        self._speculator.change_drafter(NoDrafter())
+    def _draft_with(self, *ways: Callable[[], Drafter]) -> bool:
+        """Free all models but the target, then draft in the first of some ways that works; whether it is the first.
+
+        Where there is no room for any of them, tables do, and without room for them nothing drafts.
+        """
+        for place, way in enumerate((*ways, self._family.table, NoDrafter)):
+            # What an attempt before this one has opened goes as well.
+            self._speculator.change_drafter(None)
+            for role in ("middle", "draft"):
+                self._family.release(role)
+            self._family.drop_table()
+            with suppress(*FAILURES):
+                self._speculator.change_drafter(way())
+                return place == 0
         return False
 
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply
         n_ctx = speculator.model.n_ctx // 2
-        if reply is None or n_ctx < _LEAST_N_CTX or not reply.context.shrink(speculator, n_ctx):
+        if reply is None or n_ctx < _LEAST_N_CTX or not reply.context.can_shrink(speculator, n_ctx):
             return False
-        return self._make_anew(replace(self._family.target_settings, n_ctx=n_ctx), same_cells=True)
+        # What is too long for it is cut before the next round, and read again.
+        same_cells = len(speculator.text) < n_ctx
+        return self._renew(same_cells, n_ctx=n_ctx)
 
     def _cache_as(self, keys: str, values: str) -> bool:
-        return self._make_anew(replace(self._family.target_settings, kv_k=keys, kv_v=values), same_cells=False)
+        return self._renew(False, kv_k=keys, kv_v=values)
 
-    def _make_anew(self, settings: LlamaSettings, *, same_cells: bool) -> bool:
-        """Go over to a context with other settings; False if that could not be, and nothing has changed.
-
-        Args:
-            same_cells: what is in the cache means the same there; else the text is read again.
-        """
-        speculator, family, trees = self._speculator, self._family, self._mode.target_trees
-        before = family.target_settings
-        speculator.settle()
-        old = speculator.model
-        text = speculator.text[: old.n_past]
-        with suppress(OSError), tempfile.TemporaryFile(dir=self._folder) as file:
-            # Old and new cache together would be more than there was.
-            file.write(old.save())
-            try:
-                speculator.model = family.target_again(settings, trees=trees)
-                done = True
-            except (EdgeSpecError, MemoryError):
-                speculator.model = family.target_again(before, trees=trees)
-                done = False
-            if done and not same_cells:
-                speculator.model.prefill(text)
-            else:
-                file.seek(0)
-                self._refill(speculator.model, file.read(), text)
-            return done
+    def _renew(self, same_cells: bool, **changes: Any) -> bool:
+        speculator, reply, renewal = self._speculator, self._reply, self._renewal
+        n_past = speculator.model.n_past
+        if renewal.renew(replace(self._family.target_settings, **changes), same_cells=same_cells):
+            return True
+        if not renewal.is_lost and speculator.model.n_past < n_past and reply is not None:
+            reply.notice("memory is scarce: the text is read again; words may differ near ties")
         return False
-
-    @staticmethod
-    def _refill(model: LanguageModel, state: bytes, text: list[int]) -> None:
-        try:
-            model.restore(restated(state, profile=model.profile.name))
-        except StateError:
-            model.rollback(0)
-            model.prefill(text)
 
     def _stop(self) -> bool:
         self._exhausted = True
         return True
+
+
+def _writer(reply: Generation) -> object:
+    """The conversation that a reply belongs to, or itself."""
+    return reply.holder if isinstance(reply, TurnTaking) and reply.holder is not None else reply
 
 
 class _Bounded:

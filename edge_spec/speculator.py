@@ -205,16 +205,12 @@ class Speculator:
         """Let the model commit all of the text but its last token, in the class of widths of its replies.
 
         After a side branch it may lie further behind. Whoever goes on from here finds the very cache that plain
-        decoding would have left.
+        decoding would have left. What lies behind further than that has yet to be read, and is left to a prefill.
         """
-        if len(self.text) > self.model.n_ctx:
-            return
         behind = self.text[self.model.n_past : -1]
-        step = self.model.traits.max_rows
-        for start in range(0, len(behind), step):
-            chunk = behind[start : start + step]
-            self.model.decode(Tree.sequence(chunk))
-            self.model.keep(range(len(chunk)))
+        if behind and len(behind) <= self.model.traits.max_rows and len(self.text) <= self.model.n_ctx:
+            self.model.decode(Tree.sequence(behind))
+            self.model.keep(range(len(behind)))
 
     def cut(self, first: int, last: int) -> None:
         """Take the tokens from ``first`` up to ``last`` out of the text, for want of room in the context.

@@ -18,7 +18,13 @@ class World:
     """A clock, a memory, and rungs that give some of it back."""
 
     def __init__(
-        self, n_rungs: int, *, empty: frozenset[int] = frozenset(), for_good: int = 99, lossy: int = 99
+        self,
+        n_rungs: int,
+        *,
+        empty: frozenset[int] = frozenset(),
+        broken: frozenset[int] = frozenset(),
+        for_good: int = 99,
+        lossy: int = 99,
     ) -> None:
         self.now = 0.0
         self.available = 1000
@@ -31,12 +37,16 @@ class World:
                 self.log.append(f"down {place}")
                 return place not in empty
 
+            def up() -> bool:
+                self.log.append(f"up {place}")
+                return place not in broken
+
             return Rung(
                 name=f"rung {place}",
                 down=down,
-                up=(lambda: self.log.append(f"up {place}")) if place < for_good else None,
+                up=up if place < for_good else None,
                 n_bytes=lambda: 50,
-                lossless=place < lossy,
+                lossless=lambda: place < lossy,
             )
 
         self.ladder = Ladder(
@@ -128,7 +138,41 @@ def test_rungs_with_nothing_to_give_are_passed_and_those_for_good_are_not_climbe
     world.wait(5, available=LOW - 1)
     assert world.ladder.given_up == ("rung 1", "rung 3")
     world.wait(1000, available=1 << 30)
-    assert world.ladder.given_up == ("rung 1", "rung 3")
+    assert world.ladder.given_up == ("rung 3",)
+
+
+def test_what_comes_back_goes_first_when_memory_is_scarce_again() -> None:
+    world = World(5, for_good=2)
+    world.wait(3, available=LOW - 1)
+    assert world.ladder.given_up == ("rung 0", "rung 1", "rung 2")
+    world.wait(200, available=1 << 30)
+    assert world.ladder.given_up == ("rung 2",)
+    world.log.clear()
+    world.wait(3, available=LOW - 1)
+    assert world.log == ["down 0", "down 1", "down 3"]
+    assert world.ladder.given_up == ("rung 0", "rung 1", "rung 2", "rung 3")
+
+
+def test_nothing_that_changes_the_text_comes_back_with_nobody_to_tell() -> None:
+    world = World(1, lossy=0)
+    world.wait(1, available=LOW - 1)
+    world.wait(1000, available=1 << 30, lossless_only=True)
+    assert world.ladder.given_up == ("rung 0",)
+    world.wait(1000, available=1 << 30)
+    assert world.ladder.given_up == ()
+
+
+def test_a_climb_that_fails_is_tried_again_after_twice_as_long() -> None:
+    world = World(1, broken=frozenset({0}))
+    world.wait(1, available=LOW - 1)
+    tries = []
+    for _ in range(3):
+        start, n = world.now, len(world.log)
+        while len(world.log) == n:
+            world.wait(0.5, available=1 << 30)
+        tries.append(world.now - start)
+    assert world.ladder.given_up == ("rung 0",)
+    assert [round(time / tries[0]) for time in tries] == [1, 2, 4]
 
 
 @given(

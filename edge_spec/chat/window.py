@@ -98,13 +98,8 @@ class WindowContext:
         self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx))
         return True
 
-    def shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        window, n_tokens = self._window, len(speculator.text) + self._window.n_forgotten
-        if window.head + n_ctx // 8 >= n_ctx:
-            return False
-        if len(speculator.text) + n_ctx // 8 > n_ctx:
-            self._move(speculator, window.next_start(n_tokens, n_ctx))
-        return True
+    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        return self._window.head + n_ctx // 8 < n_ctx
 
     def _move(self, speculator: Speculator, start: int) -> None:
         head, forgotten = self._window.head, start - self._window.start
