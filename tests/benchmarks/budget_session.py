@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_session import Reader, another_plan, forget_peak, held_bytes, peak_resident_bytes
-from naive_speculation import open_naive, write
+from naive_speculation import open_naive, write, write_plainly
 
 import edge_spec.loading as loading
 from edge_spec.backends.llama.library import library
@@ -93,8 +93,14 @@ def naive(step: dict[str, Any]) -> dict[str, Any]:
         if step["fill"]:
             tokens = [300 + place % 7000 for place in range(min(step["fill"], asked["n_ctx"]) - 16)]
             write(target, draft, tokens, 8)
-        found = {
-            "peak_bytes": peak_resident_bytes(),
+        peak = peak_resident_bytes()
+        plain = [write_plainly(target, target.tokenize(prompt), step["tokens"]) for prompt in step["prompts"]]
+        # What is written last may go on beyond the number of tokens asked for.
+        same = [text[: step["tokens"]] == other for (text, _), other in zip(done, plain, strict=True)]
+        found: dict[str, Any] = {
+            "peak_bytes": peak,
+            "same_texts": sum(same),
+            "texts": len(same),
             "reserved_bytes": loaded + target.reserved_bytes + draft.reserved_bytes,
         }  # fmt: skip
     if done:

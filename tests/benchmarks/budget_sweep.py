@@ -144,6 +144,7 @@ class Sweep:
             weights = next(iter(self.found["engines"].values()))[0]["weight_bytes"]
             naive["memory_bytes"] = done["peak_bytes"] - weights
             naive["reserved_bytes"] = done["reserved_bytes"] - weights
+            self._note_same(done)
             self._save()
             print(
                 f"naive: {naive['memory_bytes'] / MIB:.1f} MiB touched, {naive['reserved_bytes'] / MIB:.1f} reserved",
@@ -159,8 +160,14 @@ class Sweep:
             point["tokens_per_round"] = done["tokens_per_round"]
             print(shown(engine, point), flush=True)
         naive = self.found["naive"]
-        self._note_speed(naive, self._run_naive(prompts=self._prompts, fill=0)["tokens_per_s"])
-        print(f"naive: {naive['rates'][-1]:.1f} tokens/s", flush=True)
+        done = self._run_naive(prompts=self._prompts, fill=0)
+        self._note_same(done)
+        self._note_speed(naive, done["tokens_per_s"])
+        print(
+            f"naive: {naive['rates'][-1]:.1f} tokens/s, {done['same_texts']} of {done['texts']} texts are those of"
+            " its plain decoding",
+            flush=True,
+        )
 
     def conclude(self) -> None:
         """Write down what is to be said about each engine."""
@@ -181,6 +188,9 @@ class Sweep:
         broken = [(engine, point) for engine, point in self._points() if not whole(point)]
         for engine, point in broken:
             print(f"{engine} {point['what']}: {'; '.join(point['given_up'])}")
+        other = self.found["naive"].get("other_texts", 0)
+        if other:
+            print(f"naive: {other} texts are not those of its own plain decoding: no reference for what is lossless")
         print(f"{len(broken)} of {len(self._points())} plans gave something up for want of memory, and do not count")
         return 1 if broken else 0
 
@@ -197,6 +207,11 @@ class Sweep:
     @staticmethod
     def _note_given_up(point: dict[str, Any], done: Mapping[str, Any]) -> None:
         point["given_up"] = list(dict.fromkeys([*point.get("given_up", ()), *done["given_up"]]))
+
+    def _note_same(self, done: Mapping[str, Any]) -> None:
+        """A reference that writes another text than it would without drafts is to be known as such."""
+        naive = self.found["naive"]
+        naive["other_texts"] = max(naive.get("other_texts", 0), done["texts"] - done["same_texts"])
 
     def _note_speed(self, point: dict[str, Any], rate: float) -> None:
         point.setdefault("rates", []).append(rate)

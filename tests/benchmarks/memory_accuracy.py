@@ -79,6 +79,9 @@ def _run(asked: dict[str, Any], group: str) -> dict[str, Any]:
 
     command = [sys.executable, str(_SESSION), json.dumps(asked), group]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    if not group:
+        # By chance glibc maps 64 MiB for a thread or does not: no allowance could be exact.
+        environment["MALLOC_ARENA_MAX"] = "1"
     done = subprocess.run(command, capture_output=True, preexec_fn=enter, env=environment, check=False)
     if done.returncode != 0:
         return {"failed": done.returncode, "said": done.stderr.decode("utf-8", "replace")[-2000:]}
