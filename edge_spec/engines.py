@@ -69,7 +69,7 @@ def settle_engines(
         Engines by role, and a sentence for every model that is left to llama.cpp, or to ONNX Runtime's own operators,
         which says why.
     """
-    wanted, without = _without_kernels(wanted, files)
+    wanted, without = _without_kernels(wanted, files, settings)
     free = [role for role in files if wanted[role] == AUTO]
     obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
     engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
@@ -87,24 +87,27 @@ def settle_engines(
     return engines, [*without, *notes]
 
 
-def _without_kernels(wanted: Mapping[str, str], files: Mapping[str, ModelFile]) -> tuple[dict[str, str], list[str]]:
+def _without_kernels(
+    wanted: Mapping[str, str], files: Mapping[str, ModelFile], settings: Mapping[str, Any]
+) -> tuple[dict[str, str], list[str]]:
     """What becomes of models that were to run on ONNX Runtime where our kernels are missing or slow, and sentences.
 
-    They run on its own operators, those that it has none for on llama.cpp.
+    They run on its own operators, those that it has none for on llama.cpp, whatever the cache is to hold, too.
     """
     from edge_spec.kernels import why_slow
 
-    engines, slow = dict(wanted), why_slow()
+    engines, slow, kv = dict(wanted), why_slow(), onnx_kv(settings)
     notes: dict[str, None] = {}
     for role, file in files.items():
         if slow is None or wanted[role] != "onnx" or file.graph is not None:
             continue
         name = file.path.name
-        if refusal(file, best_form()) is None:
+        if refusal(file, best_form(), kv=kv) is None:
             notes[f"ONNX Runtime's own operators run {name}: {slow}"] = None
-        elif refusal(file, FORMS["rows"]) is None:
+        elif refusal(file, FORMS["rows"], kv=kv) is None:
             engines[role] = "llama"
-            notes[f"llama.cpp runs {name}: {slow}, and ONNX Runtime has no operators for all of it"] = None
+            lacks = "no operators for all of it" if refusal(file, best_form()) is not None else f"no cache of {kv}"
+            notes[f"llama.cpp runs {name}: {slow}, and ONNX Runtime has {lacks}"] = None
     return engines, list(notes)
 
 

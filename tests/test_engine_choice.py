@@ -116,6 +116,7 @@ def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
     assert all(text == texts["off"] for text in texts.values()), texts
     uncarried = write_gguf(tmp_path / "uncarried.gguf", kinds=dict.fromkeys(MATRICES, "Q5_1"))
     falls_back(uncarried, tmp_path, why, engine="onnx")
+    falls_back(gguf, tmp_path, "ONNX Runtime has no cache of f16", engine="onnx", kv_k="f16", kv_v="f16")
     with pytest.raises(UnsupportedModel, match="gemma2"):
         edge_spec.load(write_gguf(tmp_path / "other.gguf", architecture="gemma2"), engine="onnx", cache_dir=tmp_path)
 

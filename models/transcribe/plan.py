@@ -37,12 +37,16 @@ def stored_bytes(file: ModelFile, network: Network, form: Form) -> int:
     return total
 
 
-def refusal(file: ModelFile, form: Form) -> UnsupportedModel | None:
-    """Why a model cannot be transcribed in a form; None if it can."""
+def refusal(file: ModelFile, form: Form, *, kv: str | None = None) -> UnsupportedModel | None:
+    """Why a model cannot be transcribed in a form, and run with such a KV cache; None if it can."""
     try:
         stored_bytes(file, read_network(file, read_header(file.path)), form)
     except UnsupportedModel as error:
         return error
+    if kv == "f16" and form.attention(file.head_dim_k) != "rows":
+        return UnsupportedModel(
+            f"{file.path.name} with a KV cache in f16 needs edge-spec's own kernels", hint="use f32, or --engine llama"
+        )
     return None
 
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from memory_session import forget_peak, held_bytes, peak_resident_bytes
-from naive_speculation import open_naive, write
+from memory_session import Reader, another_plan, forget_peak, held_bytes, peak_resident_bytes
+from naive_speculation import open_naive, write, write_plainly
 
 import edge_spec.loading as loading
 from edge_spec.backends.llama.library import library
@@ -53,25 +53,25 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
     setattr(loading, "budget_of", lambda memory: budget)  # noqa: B010
     forget_peak()
     with loading.load(memory=budget.budget_bytes, **step["load"]) as model:
+        reader = Reader(model)
         if step["prompts"]:
-            model.generate(step["prompts"][0], max_tokens=16, temperature=0, ignore_eos=True).read()
+            reader.read(model.generate(step["prompts"][0], max_tokens=16, temperature=0, ignore_eos=True))
         n_tokens, seconds, rounds = 0, 0.0, 0
         for prompt in step["prompts"]:
-            reply = model.generate(prompt, max_tokens=step["tokens"], temperature=0, ignore_eos=True)
-            reply.read()
+            reply = reader.read(model.generate(prompt, max_tokens=step["tokens"], temperature=0, ignore_eos=True))
             n_tokens += reply.statistics.tokens
             seconds += reply.statistics.decode_s
             rounds += reply.statistics.rounds
         if step["fill"]:
             n_prompt = min(step["fill"], model.n_ctx) - 16
             tokens = [300 + place % 7000 for place in range(n_prompt)]
-            reply = model.generate(tokens=tokens, max_tokens=15, temperature=0, ignore_eos=True)
-            reply.read()
+            reply = reader.read(model.generate(tokens=tokens, max_tokens=15, temperature=0, ignore_eos=True))
             read_s = reply.statistics.prefill_s
         model.ledger.check_integrity()
         found: dict[str, Any] = {"read_tokens_per_s": n_prompt / read_s} if step["fill"] else {}
         found |= {"peak_bytes": peak_resident_bytes(), "more_bytes": more}
         found |= {"mode": model.mode, "notes": list(model.notes)}
+    found["given_up"] = reader.given_up + another_plan(step["what"], budget.budget_bytes, held, step["load"])
     if step["prompts"]:
         found |= {"tokens_per_s": n_tokens / seconds, "tokens_per_round": n_tokens / rounds}
     return found
@@ -93,8 +93,14 @@ def naive(step: dict[str, Any]) -> dict[str, Any]:
         if step["fill"]:
             tokens = [300 + place % 7000 for place in range(min(step["fill"], asked["n_ctx"]) - 16)]
             write(target, draft, tokens, 8)
-        found = {
-            "peak_bytes": peak_resident_bytes(),
+        peak = peak_resident_bytes()
+        plain = [write_plainly(target, target.tokenize(prompt), step["tokens"]) for prompt in step["prompts"]]
+        # What is written last may go on beyond the number of tokens asked for.
+        same = [text[: step["tokens"]] == other for (text, _), other in zip(done, plain, strict=True)]
+        found: dict[str, Any] = {
+            "peak_bytes": peak,
+            "same_texts": sum(same),
+            "texts": len(same),
             "reserved_bytes": loaded + target.reserved_bytes + draft.reserved_bytes,
         }  # fmt: skip
     if done:

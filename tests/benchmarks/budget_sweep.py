@@ -59,9 +59,14 @@ def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [plans[0], *(plan for plan in least.values() if plan is not plans[0])]
 
 
+def whole(point: Mapping[str, Any]) -> bool:
+    """Whether what was run is what was planned: nothing was given up for want of memory meanwhile."""
+    return not point.get("given_up")
+
+
 def keeps(points: Sequence[Mapping[str, Any]], naive: Mapping[str, Any]) -> dict[str, Any] | None:
     """The point of least memory that is fast enough, and how much less than naive it takes."""
-    measured = [point for point in points if "tokens_per_s" in point and "memory_bytes" in point]
+    measured = [point for point in points if "tokens_per_s" in point and "memory_bytes" in point and whole(point)]
     if not measured or "memory_bytes" not in naive:
         return None
     unlimited = measured[0]["tokens_per_s"]
@@ -130,6 +135,7 @@ class Sweep:
                 point["predicted_bytes"] += done["more_bytes"]
                 for name in ("mode", "notes", "read_tokens_per_s"):
                     point[name] = done[name]
+                self._note_given_up(point, done)
                 self._save()
                 print(shown(engine, point), flush=True)
         naive = self.found["naive"]
@@ -138,6 +144,7 @@ class Sweep:
             weights = next(iter(self.found["engines"].values()))[0]["weight_bytes"]
             naive["memory_bytes"] = done["peak_bytes"] - weights
             naive["reserved_bytes"] = done["reserved_bytes"] - weights
+            self._note_same(done)
             self._save()
             print(
                 f"naive: {naive['memory_bytes'] / MIB:.1f} MiB touched, {naive['reserved_bytes'] / MIB:.1f} reserved",
@@ -148,12 +155,19 @@ class Sweep:
         """One round: everything once."""
         for engine, point in self._points():
             done = self._run(engine, point, prompts=self._prompts, fill=0)
+            self._note_given_up(point, done)
             self._note_speed(point, done["tokens_per_s"])
             point["tokens_per_round"] = done["tokens_per_round"]
             print(shown(engine, point), flush=True)
         naive = self.found["naive"]
-        self._note_speed(naive, self._run_naive(prompts=self._prompts, fill=0)["tokens_per_s"])
-        print(f"naive: {naive['rates'][-1]:.1f} tokens/s", flush=True)
+        done = self._run_naive(prompts=self._prompts, fill=0)
+        self._note_same(done)
+        self._note_speed(naive, done["tokens_per_s"])
+        print(
+            f"naive: {naive['rates'][-1]:.1f} tokens/s, {done['same_texts']} of {done['texts']} texts are those of"
+            " its plain decoding",
+            flush=True,
+        )
 
     def conclude(self) -> None:
         """Write down what is to be said about each engine."""
@@ -169,15 +183,35 @@ class Sweep:
                 )
         self._save()
 
+    def report(self) -> int:
+        """Say what was not run as planned; the exit status."""
+        broken = [(engine, point) for engine, point in self._points() if not whole(point)]
+        for engine, point in broken:
+            print(f"{engine} {point['what']}: {'; '.join(point['given_up'])}")
+        other = self.found["naive"].get("other_texts", 0)
+        if other:
+            print(f"naive: {other} texts are not those of its own plain decoding: no reference for what is lossless")
+        print(f"{len(broken)} of {len(self._points())} plans gave something up for want of memory, and do not count")
+        return 1 if broken else 0
+
     def _points(self) -> list[tuple[str, dict[str, Any]]]:
         return [(engine, point) for engine, points in self.found["engines"].items() for point in points]
 
     def _run(self, engine: str, point: dict[str, Any], **work: Any) -> dict[str, Any]:
-        sizes = {name: point[name] for name in ("needed_bytes", "held_bytes")}
+        sizes = {name: point[name] for name in ("what", "needed_bytes", "held_bytes")}
         return ask({"step": "run", "load": {**self._common, "engine": engine}, "tokens": self._tokens, **sizes, **work})
 
     def _run_naive(self, **work: Any) -> dict[str, Any]:
         return ask({"step": "naive", "load": self._common, "tokens": self._tokens, **work})
+
+    @staticmethod
+    def _note_given_up(point: dict[str, Any], done: Mapping[str, Any]) -> None:
+        point["given_up"] = list(dict.fromkeys([*point.get("given_up", ()), *done["given_up"]]))
+
+    def _note_same(self, done: Mapping[str, Any]) -> None:
+        """A reference that writes another text than it would without drafts is to be known as such."""
+        naive = self.found["naive"]
+        naive["other_texts"] = max(naive.get("other_texts", 0), done["texts"] - done["same_texts"])
 
     def _note_speed(self, point: dict[str, Any], rate: float) -> None:
         point.setdefault("rates", []).append(rate)
@@ -225,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from plots import plot_sweep
 
         plot_sweep(values.plot, sweep.found)
-    return 0
+    return sweep.report()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ All processes stay loaded and one computes at a time. Rounds alternate over them
 all alike. Printed are medians and bests in milliseconds, all rows output, and what they are relative to one row of
 the first contestant of llama.cpp. ONNX Runtime's own operators, some hundredth of the time, always take the best
 instructions.
+
+``--aim 1=0.75,4=0.85`` says for every contestant whether a decode of 1 row takes at most 0.75 of what one row of that
+first contestant takes, and so on, by medians; with ``--strict`` the exit status is 1 if the last contestant misses one.
 """
 
 from __future__ import annotations
@@ -187,7 +190,13 @@ def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple
     return seconds
 
 
-def main() -> None:
+def aims_of(text: str) -> dict[int, float]:
+    """Most that a decode may take, relative to one row of the base, by number of rows."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {int(width): float(most) for width, _, most in pairs}
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("contestants", nargs="*", default=["llama", "rows"])
@@ -197,27 +206,33 @@ def main() -> None:
     parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--cache", type=Path, help="keep transcriptions in this folder")
+    parser.add_argument("--aim", type=aims_of, default={}, metavar="N=SHARE,...", help="say whether these are met")
+    parser.add_argument("--strict", action="store_true", help="fail if the last contestant misses an aim")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args()
     contestants = [Contestant.of(text) for text in options.contestants]
     if options.worker:
         work(contestants[0], options)
-        return
+        return 0
     options.widths = [int(text) for text in options.widths.split(",")]
+    if not options.aim.keys() <= set(options.widths):
+        parser.error("--aim is about widths that are not measured")
     with tempfile.TemporaryDirectory() as scratch:
         cache = options.cache or Path(scratch)
         processes = [Process(contestant, options, cache) for contestant in contestants]
         try:
-            report(processes, measure(processes, options), options)
+            n_missed = report(processes, measure(processes, options), options)
         finally:
             for process in processes:
                 process.close()
+    return 1 if options.strict and n_missed else 0
 
 
 def report(
     processes: list[Process], seconds: dict[tuple[str, str, int], list[float]], options: argparse.Namespace
-) -> None:
-    """Print the tables."""
+) -> int:
+    """Print the tables and whether aims are met; returns how many the last contestant misses."""
+    n_missed = 0
     print(f"{options.model}, {options.threads} threads, {options.cells} cells, {options.rounds} rounds")
     medians = {key: statistics.median(taken) for key, taken in seconds.items()}
     one = "decode", options.widths[0]
@@ -237,7 +252,14 @@ def report(
             f"  prefill of {options.prefill} in {prefill * 1e3:.0f} ms, "
             f"{medians[base, 'prefill', options.prefill] / prefill:.2f} times as fast as {base}"
         )
+        shares = {n: medians[name, "decode", n] / medians[base, *one] for n in options.aim}
+        n_missed = sum(shares[n] > most for n, most in options.aim.items())
+        for n, most in options.aim.items():
+            print(
+                f"  aim at {n}: {shares[n]:.2f}, at most {most:.2f} wanted: {'met' if shares[n] <= most else 'MISSED'}"
+            )
+    return n_missed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """One plan in a process of its own: plan, take the limit, load, fill the context, write.
 
-Started by ``memory_accuracy.py``: ``python memory_session.py ARGUMENTS GROUP``, prints what it found as JSON.
+Started by ``memory_accuracy.py``: ``python memory_session.py ARGUMENTS GROUP``, prints what it found as JSON. The watch
+on memory is the one that users have, so what it made the program give up is part of that.
 """
 
 from __future__ import annotations
@@ -8,23 +9,52 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hard_limit import impose, mappings_bytes
+
 import edge_spec.loading as loading
 from edge_spec.budget import Budget
+from edge_spec.generation import Generation
 from edge_spec.memory import probe, usage
 from edge_spec.request import request_of
+from edge_spec.text_model import TextModel
 
-__all__ = ["LIMITS", "forget_peak", "held_bytes", "peak_resident_bytes"]
+__all__ = ["MIB", "Reader", "another_plan", "forget_peak", "held_bytes", "peak_resident_bytes"]
 
 MIB = 1 << 20
-LIMITS = ("memory.limit_in_bytes", "memory.max")
-"""Files of a control group, version 1 and 2; one of them is there."""
+_NOT_FOR_LOAD = ("fill", "new", "limited", "mappings_bytes")
 
-_HIGHEST = ("memory.max_usage_in_bytes", "memory.peak")
-_NOT_FOR_LOAD = ("fill", "new", "limited")
+
+class Reader:
+    """Reads replies of a model.
+
+    Attributes:
+        given_up: what the model gave up for want of memory meanwhile, if only for a while, and what it told the
+            reader, such as that words may differ now.
+    """
+
+    def __init__(self, model: TextModel) -> None:
+        self._model = model
+        self.given_up: list[str] = []
+
+    def read(self, reply: Generation) -> Generation:
+        """Read a reply to its end."""
+        self._look()
+        for _ in reply:
+            self._look()
+        self._look()
+        self._add(reply.notices)
+        return reply
+
+    def _look(self) -> None:
+        self._add(self._model.given_up)
+
+    def _add(self, sentences: Iterable[str]) -> None:
+        self.given_up += [sentence for sentence in sentences if sentence not in self.given_up]
 
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
@@ -45,19 +75,23 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
     phase("plan")
     limit = plan.chosen.needed_bytes
     if asked["limited"]:
-        _limit(group, limit, usage().resident_bytes)
+        impose(group, limit, asked.get("mappings_bytes", 0))
     # A second look at the process would find it grown by the first.
     setattr(loading, "budget_of", lambda memory: Budget(budget_bytes=limit, held_bytes=first_held))  # noqa: B010
     with loading.load(memory=limit, **arguments) as model:
         phase("load")
-        n_written, n_read = _write(model, asked)
+        reader = Reader(model)
+        n_written, n_read = _write(model, reader, asked)
         phase("write")
+        mapped = mappings_bytes()
         model.ledger.check_integrity()
         lines = model.ledger.report()["lines"]
         notes = list(model.notes)
+    given_up = [*reader.given_up, *another_plan(plan.chosen.described, limit, first_held, arguments)]
     return {
         "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
-        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "highest_in_group": _highest_in_group(group),
+        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "given_up": given_up,
+        "limited": asked["limited"], "mappings_bytes": mapped,
     }  # fmt: skip
 
 
@@ -68,7 +102,13 @@ def held_bytes(arguments: dict[str, Any]) -> int:
     return usage().resident_bytes
 
 
-def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
+def another_plan(wanted: str, limit: int, held: int, arguments: dict[str, Any]) -> list[str]:
+    """What ``load`` must have planned instead under this budget, as a sentence; empty if it planned what was meant."""
+    found = loading.plan(memory=limit, held_bytes=held, **arguments).chosen.described
+    return [] if found == wanted else [f"loaded with {found} instead of {wanted}"]
+
+
+def _write(model: TextModel, reader: Reader, asked: dict[str, Any]) -> tuple[int, int]:
     """Write so many tokens in as many replies as the context asks for; the first one begins where it ends full.
 
     Returns the numbers of tokens written and read.
@@ -80,10 +120,11 @@ def _write(model: Any, asked: dict[str, Any]) -> tuple[int, int]:
     n_read, n_left = 0, asked["new"]
     while n_left > 0:
         n_read += len(text)
-        done = model.generate(
-            tokens=text, max_tokens=min(n_left, model.n_ctx - len(text) - 1), seed=1, ignore_eos=True
+        done = reader.read(
+            model.generate(tokens=text, max_tokens=min(n_left, model.n_ctx - len(text) - 1), seed=1, ignore_eos=True)
         )
-        done.read()
+        if not done.token_ids:
+            break
         n_left -= len(done.token_ids)
         # The text goes on with its younger half, as a chat does that has outgrown its context.
         text = [*text, *done.token_ids][-(model.n_ctx // 2) :]
@@ -103,24 +144,6 @@ def forget_peak() -> None:
     """Begin anew, where the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
-
-
-def _limit(group: str, limit: int, held: int) -> None:
-    if group:
-        next(Path(group) / name for name in LIMITS if (Path(group) / name).exists()).write_text(str(limit), "ascii")
-        return
-    import resource
-
-    import psutil
-
-    # Address space is not memory: libraries and stacks are mapped and never touched.
-    room = psutil.Process().memory_info().vms + limit - held + 512 * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (room, room))
-
-
-def _highest_in_group(group: str) -> int | None:
-    found = [Path(group) / name for name in _HIGHEST if group and (Path(group) / name).exists()]
-    return int(found[0].read_text("ascii")) if found else None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Full context for the drafter, 16-bit caches, buffers for the logits of 512 rows; where these go on the host is reserved
 for as many rows only once a program asks for them, which this one does not. Greedy, three tokens drafted a round.
-Reference for ``budget_sweep.py``.
+Reference for ``budget_sweep.py``, which is told where its text is not its own plain greedy text: llama.cpp's defaults
+round rows of different widths differently.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from edge_spec.backends.llama.library import library
 
-__all__ = ["NaiveModel", "open_naive", "write"]
+__all__ = ["NaiveModel", "open_naive", "write", "write_plainly"]
 
 _BUFFERS = re.compile(r"(KV|compute|output) buffer size = +([0-9.]+) MiB")
 
@@ -120,3 +121,12 @@ def write(
         for model in (target, draft):
             model.rollback(min(model.n_past, len(text) - 1))
     return text[len(prompt) :], perf_counter() - start
+
+
+def write_plainly(target: NaiveModel, prompt: Sequence[int], n_new: int) -> list[int]:
+    """The same tokens one by one, without a draft: what ``write`` should have written."""
+    target.rollback(0)
+    text = target.decode(prompt)
+    while len(text) < n_new:
+        text += target.decode(text[-1:])
+    return text

@@ -9,7 +9,8 @@ the tokeniser's tables and the buffers (and, while a prompt is read, what that t
 
 Of the mapping of the weights it prints how much is resident, how much of it nobody has written to (which the system
 may drop whenever it likes), and what remains after the system was asked to drop it; then the same text is written once
-more. Linux only. Nothing is timed.
+more. Linux only. Nothing is timed. The exit status is 1 if the size is more than 5 % from what it should be with the
+context full, or above that before, or the text is another one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from memory_session import MIB, forget_peak, peak_resident_bytes
 
+MOST_ERROR = 0.05
 PAGE_OUT = 21
 """``MADV_PAGEOUT``: write back and drop these pages now."""
 
@@ -96,7 +98,7 @@ def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["demo"])
     parser.add_argument("--ctx", type=int, default=600)
@@ -105,7 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.session:
         print(json.dumps(session(options.models[0], options.ctx, options.cache)))
-        return
+        return 0
+    n_wrong = 0
     with tempfile.TemporaryDirectory() as scratch:
         cache = options.cache or Path(scratch)
         for model in options.models:
@@ -114,25 +117,36 @@ def main() -> None:
                 done = subprocess.run(
                     command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_WAIT_POLICY": "passive"}
                 )
-            report(model, json.loads(done.stdout.splitlines()[-1]))
+            n_wrong += report(model, json.loads(done.stdout.splitlines()[-1]))
+    print(f"{n_wrong} of {3 * len(options.models)} checks failed")
+    return 1 if n_wrong else 0
 
 
-def report(model: str, found: dict[str, Any]) -> None:
-    """Print what one process found."""
+def report(model: str, found: dict[str, Any]) -> int:
+    """Print what one process found; returns how much of it is wrong."""
+    n_wrong = 0
     m = {name: value / MIB for name, value in found.items() if isinstance(value, int) and name != "same"}
     print(f"{model}: process {m['process']:.1f} MiB, file {m['file']:.1f}, vocabulary {m['vocabulary']:.1f}, ", end="")
     print(f"KV {m['kv']:.1f}, buffers {m['buffers']:.1f}, while reading {m['reading']:.1f}")
     held = sum(m[name] for name in ("process", "file", "vocabulary", "kv", "buffers"))
     for name, expected in (("load", held), ("prompt", held + m["reading"])):
         highest = found["steps"][name] / MIB
-        print(f"  highest by {name}: {highest:.1f} MiB, {expected:.1f} expected ({highest / expected - 1:+.1%})")
+        # Before anything is written nobody has touched the cache and the buffers.
+        least = 1 - MOST_ERROR if name == "prompt" else 0.0
+        wrong = not least <= highest / expected <= 1 + MOST_ERROR
+        n_wrong += wrong
+        print(
+            f"  highest by {name}: {highest:.1f} MiB, {expected:.1f} expected ({highest / expected - 1:+.1%})"
+            f"{' TOO FAR' * wrong}"
+        )
     print(f"  unique {m['unique']:.1f}, no file behind {m['own']:.1f}")
     print(
         f"  weights: {m['mapped']:.1f} mapped, {m['rss']:.1f} resident (PSS {m['pss']:.1f}), "
         f"written to {m['dirty']:.1f}, no file behind {m['anonymous']:.1f}; after the system was asked to drop them "
         f"{m['dropped']:.1f} resident, and then {'the same text' if found['same'] else 'ANOTHER TEXT'}"
     )
+    return n_wrong + (not found["same"])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
