@@ -17,6 +17,7 @@ from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv
 from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
 from edge_spec.pieces import PIECES_BYTES
+from edge_spec.role_settings import kv_types, own_settings
 from edge_spec.speculation import MODES, Mode
 
 __all__ = ["NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
@@ -203,11 +204,11 @@ class Planner:
             parts[role] = part
         target = self._files["target"]
         engines = {self._engines[role] for role in roles} | {"llama"}
-        shown = settings.for_heads(target.head_dim_k)
         llama = self._engines["target"] == "llama"
+        kinds = kv_types(own_settings(self._engines["target"], "target", target, settings, trees=mode.target_trees))
         choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
-        if llama or (shown.kv_k, shown.kv_v) == ("f16", "f16"):
-            choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
+        if llama or kinds == ("f16", "f16"):
+            choices |= {"kv": "/".join(kinds)}
         choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
         if llama:
             choices |= {"weights": "repacked" if settings.repack and parts["target"].repacked_bytes else "mapped"}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
 from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
+from edge_spec.estimates import Estimates
 from edge_spec.loading import load, plan
 from edge_spec.memory import (
     STAGES,
@@ -27,6 +28,7 @@ from edge_spec.memory import (
     Usage,
     choose,
     format_size,
+    kv_cache_bytes,
     parse_size,
     reserve_bytes,
     usage,
@@ -329,6 +331,38 @@ def test_weights_and_caches_are_what_llama_cpp_allocates(
             line = measured[name]
             assert line.measured_bytes == pytest.approx(line.predicted_bytes, abs=20 << 10), name
     assert "KV cache" in measured
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+@pytest.mark.parametrize("head_dim", [48, 64])
+def test_every_type_of_cache_is_planned_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, head_dim: int
+) -> None:
+    monkeypatch.setattr("gguf_files.HEAD_DIM", head_dim)
+    file = inspect(write_gguf(tmp_path / "model.gguf"))
+    asked = LlamaSettings(n_ctx=4096, n_threads=1)
+    wished = (asked, replace(asked, kv_k="f16"), replace(asked, kv_k="f32", kv_v="f32"))
+    alone: list[Footprint] = []
+    for settings in wished:
+        with Estimates({"target": file}, {"target": engine}) as estimates:
+            alone.append(estimates.of("target", settings, trees=False))
+    for order in itertools.permutations(range(len(wished))):
+        with Estimates({"target": file}, {"target": engine}) as estimates:
+            assert all(estimates.of("target", wished[n], trees=False) == alone[n] for n in order)
+    for settings in wished:
+        kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
+        chosen = plan(
+            file.path, memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=4096, n_threads=1, speculation="off",
+            **kinds,
+        ).chosen  # fmt: skip
+        footprint = chosen.parts["target"]
+        shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
+        cells = kv_cache_bytes(
+            n_ctx=4096, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
+            head_dim_v=file.head_dim_v, type_k=shown[0], type_v=shown[1],
+        )  # fmt: skip
+        # The angles of positions come on top.
+        assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 
 
 def test_compute_buffers_are_what_llama_cpp_allocates() -> None:
