@@ -46,6 +46,15 @@ def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) ->
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
+@pytest.mark.parametrize("n_tokens", [256, 1000, 4096, 8192, 131_072])
+def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> None:
+    phrase = [7, 8, 9, 10, 11]
+    drafter = NgramDrafter(most_bytes=table_bytes(n_tokens))
+    drafter.accept([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
+    assert drafter.draft(1).tokens == (11,)
+    assert drafter.held_bytes <= table_bytes(n_tokens)
+
+
 def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
     most_bytes = table_bytes(1000)
     drafter, phrase = NgramDrafter(most_bytes=most_bytes), [7, 8, 9, 10, 11]
