@@ -88,12 +88,13 @@ class Planner:
             found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
             return self._with_more_context(replace(found, engine=self._engines["target"]), most_n_ctx)
         except BudgetExceeded as error:
-            nearest = self._nearest(budget_bytes)
+            nearest = self._nearest(modes, budget_bytes)
             if nearest is None:
                 raise
+            changes = ", ".join(self._changes(modes, nearest)) or nearest.described
             raise BudgetExceeded(
                 f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
-                hint=f"{nearest.described} would fit; {error.hint}",
+                hint=f"with {changes} it would fit; {error.hint}",
             ) from None  # fmt: skip
 
     def _with_more_context(self, found: Plan, most_n_ctx: int) -> Plan:
@@ -128,8 +129,8 @@ class Planner:
                 found[stage] = min(needed, found.get(stage, needed))
         return {name: found[name] for name in ("fits", "tables", "drafter", "hierarchy") if name in found}
 
-    def _nearest(self, budget_bytes: int) -> Candidate | None:
-        """What would fit if nothing but the files were fixed."""
+    def _nearest(self, wished: Sequence[Mode], budget_bytes: int) -> Candidate | None:
+        """What would fit if nothing but the files were fixed, speculating as wished if that does."""
         free = Planner(
             self._files, self._engines, LlamaSettings(n_ctx=max(_LEAST_N_CTX, min(4096, self._settings.n_ctx))),
             fixed=frozenset(), base_bytes=self._base_bytes,
@@ -139,8 +140,23 @@ class Planner:
             for settings in free._texts():
                 fitting = [c for c in free._level(modes, settings, budget_bytes) if c.needed_bytes <= budget_bytes]
                 if fitting:
-                    return max(fitting, key=lambda candidate: (candidate.speed, -candidate.needed_bytes))
+                    return max(fitting, key=lambda c: (c.configuration.mode in wished, c.speed, -c.needed_bytes))
         return None
+
+    def _changes(self, modes: Sequence[Mode], other: Candidate) -> Iterator[str]:
+        """What somebody would have to ask for instead to get another candidate, as options and arguments."""
+        found: Configuration = other.configuration
+        if found.mode not in modes:
+            yield f"--speculation {found.mode.name}"
+        changed = {name for name in self._fixed if getattr(found.settings, name) != getattr(self._settings, name)}
+        if "n_ctx" in changed:
+            yield f"--ctx {found.settings.n_ctx}"
+        if changed & {"kv_k", "kv_v"}:
+            yield f"--kv {other.choices.get('kv', 'f32')}"
+        if "repack" in changed and not found.settings.repack:
+            yield "--no-repack"
+        for name in sorted(changed & {"prefill_chunk", "max_rows"}):
+            yield f"{name}={getattr(found.settings, name)}"
 
     def _texts(self) -> Iterator[LlamaSettings]:
         """Settings that make a difference to the text: as asked for, then with less and less context and precision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_sizes_are_read_as_people_write_them(text: str | int, n_bytes: int) -> N
     ["0", "0GiB", "-1", "banana", "", "1e9", "GiB", "2 GiB 3", "1.2.3", "²", 0, -5, True, "9" * 30, "9999999tib"],
 )
 def test_what_is_no_size_is_refused(text: Any) -> None:
-    with pytest.raises(SettingsError, match="--memory"):
+    with pytest.raises(SettingsError, match=r"^memory is"):
         parse_size(text)
 
 
@@ -312,7 +313,28 @@ def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
         plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")
-    assert "speculation" in caught.value.hint
+    assert "--speculation" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"least_n_ctx": 100_000}, {"n_ctx": 100_000, "speculation": "off"}, {"speculation": "hierarchy", "n_ctx": 512},
+     {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
+    with pytest.raises(BudgetExceeded, match="it would fit") as caught:
+        plan(memory="100MiB", held_bytes=HELD, **asked)
+    said = re.findall(r"--(ctx|speculation|kv) ([^ ,]+)", caught.value.hint)
+    assert said
+    for name, value in said:
+        asked = {key: old for key, old in asked.items() if name != "ctx" or key != "least_n_ctx"}
+        keys, _, values = value.partition("/")
+        asked |= {"ctx": {"n_ctx": value}, "speculation": {"speculation": value}}.get(
+            name, {"kv_k": keys, "kv_v": values or keys}
+        )
+    asked |= {"n_ctx": int(asked["n_ctx"])} if "n_ctx" in asked else {}
+    assert plan(memory="100MiB", held_bytes=HELD, **asked).chosen.needed_bytes <= 100 * MIB
 
 
 # --- estimates
