@@ -323,8 +323,9 @@ def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     ids=str,
 )  # fmt: skip
 def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
+    budget = MIB + plan(memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="it would fit") as caught:
-        plan(memory="100MiB", held_bytes=HELD, **asked)
+        plan(memory=budget, held_bytes=HELD, **asked)
     said = re.findall(r"--(ctx|speculation|kv) ([^ ,]+)", caught.value.hint)
     assert said
     for name, value in said:
@@ -334,7 +335,7 @@ def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
             name, {"kv_k": keys, "kv_v": values or keys}
         )
     asked |= {"n_ctx": int(asked["n_ctx"])} if "n_ctx" in asked else {}
-    assert plan(memory="100MiB", held_bytes=HELD, **asked).chosen.needed_bytes <= 100 * MIB
+    assert plan(memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
 
 
 # --- estimates
