@@ -52,8 +52,8 @@ def budget_of(
         return Budget(budget_bytes=held + found.available_bytes * SHARE[0] // SHARE[1], held_bytes=held)
     if wanted > max(found.total_bytes, free):
         raise OutOfMemory(
-            f"a budget of {format_size(wanted)}", needed_bytes=wanted, available_bytes=free,
-            hint="choose less, or leave --memory out to use most of what is free",
+            "the memory budget asked for", needed_bytes=wanted, available_bytes=free,
+            hint="choose less, or none at all to use most of what is free",
         )  # fmt: skip
     if wanted > free:
         note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now, and no more will be used"

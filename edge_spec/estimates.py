@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
-from edge_spec.backends.onnx import onnx_footprint
+from edge_spec.backends.onnx import OnnxSettings, onnx_footprint
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.models import ModelFile
-from edge_spec.role_settings import llama_settings, onnx_settings
+from edge_spec.role_settings import own_settings
 
 __all__ = ["Estimates"]
 
@@ -31,7 +31,7 @@ class Estimates:
         self._files = files
         self._engines = engines
         self._dry: dict[str, DryModel] = {}
-        self._known: dict[tuple[str, LlamaSettings, bool], Footprint] = {}
+        self._known: dict[tuple[str, LlamaSettings | OnnxSettings, bool], Footprint] = {}
         self._open = ExitStack()
 
     def of(self, role: str, settings: LlamaSettings, *, trees: bool, dry: bool = True) -> Footprint:
@@ -42,11 +42,11 @@ class Estimates:
             dry: ask the library for what only it knows, instead of guessing.
         """
         file = self._files[role]
-        own = llama_settings(role, file, settings, trees=trees)
+        own = own_settings(self._engines[role], role, file, settings, trees=trees)
         key = (role, own, dry)
         if key not in self._known:
-            if self._engines[role] == "onnx":
-                found = onnx_footprint(file, onnx_settings(role, file, settings, trees=trees))
+            if isinstance(own, OnnxSettings):
+                found = onnx_footprint(file, own)
                 if role == "target":  # llama.cpp turns text into tokens
                     tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
                     found = replace(found, vocabulary_bytes=tables)

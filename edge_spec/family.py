@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from edge_spec.backends.llama import (
     loads_mapped,
     open_llama,
 )
-from edge_spec.backends.llama.foreign import ForeignVocabulary
+from edge_spec.backends.llama.foreign import ForeignVocabulary, foreign_bytes
 from edge_spec.backends.onnx import open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.drafters.ngram import NgramDrafter, table_bytes
@@ -22,7 +23,7 @@ from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.estimates import Estimates
 from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.kv_types import smaller_kv
-from edge_spec.memory import Footprint, Ledger, probe, require, usage, vocabulary_bytes
+from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.published import TOKENIZER, PublishedGraph
 from edge_spec.planning import NGRAMS, PIECES
@@ -34,6 +35,8 @@ __all__ = ["OpenFamily"]
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters trying out a model takes no time worth a word."""
+
+_GRAMMARS = "vocabulary of grammars"
 
 _LESS = "raise --memory, or use a smaller --ctx or another --speculation"
 
@@ -81,6 +84,9 @@ class OpenFamily:
         self._on_wait = on_wait
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: dict[str, LanguageModel] = {}
+        self._published: JsonTokenizer | None = None
+        # Grammars come from any thread.
+        self._lock = threading.RLock()
 
     def target(self, *, trees: bool) -> tuple[LanguageModel, ProbeResult]:
         """The target, exact, and what probing found."""
@@ -148,7 +154,7 @@ class OpenFamily:
         """The target's tokeniser: that of its weights where llama.cpp holds them, else loaded without them."""
         graph = self._files["target"].graph
         if graph is not None:
-            published = _tokenizer_of(graph)
+            published = self._published_tokenizer(graph)
             self.ledger.gauge("process", PIECES, lambda: published.pieces.held_bytes)
             return published
         weights = self._load("target", vocab_only=self._engines["target"] != "llama")
@@ -165,12 +171,26 @@ class OpenFamily:
         if file.graph is None:
             return self._load("target", vocab_only=self._engines["target"] != "llama")
         key = (file.path, True)
-        if key not in self._weights:
-            tokenizer = _tokenizer_of(file.graph)
-            n_bytes = vocabulary_bytes(tokenizer.n_vocab, 0)
-            self.ledger.enter("process", "vocabulary of grammars", n_bytes)
-            self._weights[key] = ForeignVocabulary(tokenizer)
-        return self._weights[key]
+        with self._lock:
+            if key not in self._weights:
+                tokenizer = self._published_tokenizer(file.graph)
+                self.ledger.enter("process", _GRAMMARS, foreign_bytes(tokenizer.n_vocab))
+                before = usage().resident_bytes
+                try:
+                    self._weights[key] = ForeignVocabulary(tokenizer)
+                except BaseException:
+                    self.ledger.release("process", _GRAMMARS)
+                    raise
+                self.ledger.measure("process", _GRAMMARS, max(0, usage().resident_bytes - before))
+            return self._weights[key]
+
+    def _published_tokenizer(self, graph: PublishedGraph) -> JsonTokenizer:
+        with self._lock:
+            if self._published is None:
+                self._published = JsonTokenizer(
+                    graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends
+                )
+            return self._published
 
     def close(self) -> None:
         """Free everything: models, closed already or not, and then the weights below them."""
@@ -240,7 +260,3 @@ class OpenFamily:
         file = self._files[role]
         if role == "target" or file.n_params > _SMALL_PARAMS:
             self._on_wait(f"trying out {file.path.name} on this device, once")
-
-
-def _tokenizer_of(graph: PublishedGraph) -> JsonTokenizer:
-    return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)

@@ -280,18 +280,20 @@ class Generation(Iterator[str]):
 
     def _end(self, reason: str) -> None:
         self.finish_reason = self.finish_reason or reason
-        if self._started and not self._ended and reason != "error":
-            # A model that could not be opened again has nothing to forget.
-            with suppress(Closed):
-                self._speculator.rest()
-        with self._ending:
-            if self._started and not self._ended:
-                # A cancel that came between two decodes is answered with this.
-                self._speculator.resume()
-            self._ended = True
-        held = self._stream.finish()
-        if held:
-            self._ready.append(held)
+        try:
+            if self._started and not self._ended and reason != "error":
+                # A model that could not be opened again has nothing to forget.
+                with suppress(Closed):
+                    self._speculator.rest()
+        finally:
+            with self._ending:
+                if self._started and not self._ended:
+                    # A cancel that came between two decodes is answered with this.
+                    self._speculator.resume()
+                self._ended = True
+            held = self._stream.finish()
+            if held:
+                self._ready.append(held)
 
 
 class _Awaited(AsyncIterator[str]):

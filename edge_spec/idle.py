@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 
 from edge_spec.errors import EdgeSpecError
 
@@ -17,6 +17,8 @@ EVERY_S = 1.0
 
 class IdleWatch:
     """Calls a method every now and then, from a thread of its own, until its owner is gone or it is closed.
+
+    A look that fails is not the last one: memory may be needed more then. What nobody foresaw is logged, once.
 
     Args:
         look: a method; whoever has it is not kept alive.
@@ -43,13 +45,21 @@ class IdleWatch:
 
 
 def _watch(look: weakref.WeakMethod[Callable[[], object]], over: threading.Event, every_s: float) -> None:
+    was_logged = False
     while not over.wait(every_s):
         method = look()
         if method is None:
             return
-        # What could not be given back or taken now is tried again.
-        with suppress(EdgeSpecError, MemoryError, OSError):
+        try:
             method()
+        except (EdgeSpecError, MemoryError, OSError):
+            # What could not be given back or taken now is tried again.
+            pass
+        except Exception as error:
+            if not was_logged:
+                was_logged = True
+                kind = type(error).__name__
+                logging.getLogger(__name__).warning("memory could not be looked after (%s: %s)", kind, error)
         del method
 
 

@@ -14,7 +14,7 @@ _KEY_BYTES = 32
 
 
 class Pieces:
-    """Remembers what tokens stand for, within a limit; full, it begins anew with those that are in use.
+    """Remembers what tokens stand for, within a limit; once it is full, it begins anew, empty.
 
     Args:
         read: asks the tokeniser.

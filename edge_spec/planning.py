@@ -17,6 +17,7 @@ from edge_spec.memory import Candidate, Footprint, Plan, choose, format_size, kv
 from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
 from edge_spec.pieces import PIECES_BYTES
+from edge_spec.role_settings import kv_types, own_settings
 from edge_spec.speculation import MODES, Mode
 
 __all__ = ["NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
@@ -87,12 +88,13 @@ class Planner:
             found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
             return self._with_more_context(replace(found, engine=self._engines["target"]), most_n_ctx)
         except BudgetExceeded as error:
-            nearest = self._nearest(budget_bytes)
+            nearest = self._nearest(modes, budget_bytes)
             if nearest is None:
                 raise
+            changes = ", ".join(self._changes(modes, nearest)) or nearest.described
             raise BudgetExceeded(
                 f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
-                hint=f"{nearest.described} would fit; {error.hint}",
+                hint=f"with {changes} it would fit; {error.hint}",
             ) from None  # fmt: skip
 
     def _with_more_context(self, found: Plan, most_n_ctx: int) -> Plan:
@@ -127,8 +129,8 @@ class Planner:
                 found[stage] = min(needed, found.get(stage, needed))
         return {name: found[name] for name in ("fits", "tables", "drafter", "hierarchy") if name in found}
 
-    def _nearest(self, budget_bytes: int) -> Candidate | None:
-        """What would fit if nothing but the files were fixed."""
+    def _nearest(self, wished: Sequence[Mode], budget_bytes: int) -> Candidate | None:
+        """What would fit if nothing but the files were fixed, speculating as wished if that does."""
         free = Planner(
             self._files, self._engines, LlamaSettings(n_ctx=max(_LEAST_N_CTX, min(4096, self._settings.n_ctx))),
             fixed=frozenset(), base_bytes=self._base_bytes,
@@ -138,8 +140,23 @@ class Planner:
             for settings in free._texts():
                 fitting = [c for c in free._level(modes, settings, budget_bytes) if c.needed_bytes <= budget_bytes]
                 if fitting:
-                    return max(fitting, key=lambda candidate: (candidate.speed, -candidate.needed_bytes))
+                    return max(fitting, key=lambda c: (c.configuration.mode in wished, c.speed, -c.needed_bytes))
         return None
+
+    def _changes(self, modes: Sequence[Mode], other: Candidate) -> Iterator[str]:
+        """What somebody would have to ask for instead to get another candidate, as options and arguments."""
+        found: Configuration = other.configuration
+        if found.mode not in modes:
+            yield f"--speculation {found.mode.name}"
+        changed = {name for name in self._fixed if getattr(found.settings, name) != getattr(self._settings, name)}
+        if "n_ctx" in changed:
+            yield f"--ctx {found.settings.n_ctx}"
+        if changed & {"kv_k", "kv_v"}:
+            yield f"--kv {other.choices.get('kv', 'f32')}"
+        if "repack" in changed and not found.settings.repack:
+            yield "--no-repack"
+        for name in sorted(changed & {"prefill_chunk", "max_rows"}):
+            yield f"{name}={getattr(found.settings, name)}"
 
     def _texts(self) -> Iterator[LlamaSettings]:
         """Settings that make a difference to the text: as asked for, then with less and less context and precision."""
@@ -203,11 +220,11 @@ class Planner:
             parts[role] = part
         target = self._files["target"]
         engines = {self._engines[role] for role in roles} | {"llama"}
-        shown = settings.for_heads(target.head_dim_k)
         llama = self._engines["target"] == "llama"
+        kinds = kv_types(own_settings(self._engines["target"], "target", target, settings, trees=mode.target_trees))
         choices: dict[str, str | int] = {"speculation": mode.name, "context": settings.n_ctx}
-        if llama or (shown.kv_k, shown.kv_v) == ("f16", "f16"):
-            choices |= {"kv": f"{shown.kv_k}/{shown.kv_v}"}
+        if llama or kinds == ("f16", "f16"):
+            choices |= {"kv": "/".join(kinds)}
         choices |= {"chunk": settings.prefill_chunk, "rows": settings.max_rows}
         if llama:
             choices |= {"weights": "repacked" if settings.repack and parts["target"].repacked_bytes else "mapped"}

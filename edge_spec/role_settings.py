@@ -9,7 +9,7 @@ from edge_spec.backends.onnx import OnnxSettings
 from edge_spec.backends.onnx.settings import KV_KINDS
 from edge_spec.models import ModelFile
 
-__all__ = ["llama_settings", "onnx_settings"]
+__all__ = ["kv_types", "llama_settings", "onnx_settings", "own_settings"]
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
@@ -44,3 +44,15 @@ def onnx_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: bo
         # Drafters take turns with the target on the same cores.
         spin=role == "target",
     )
+
+
+def own_settings(
+    engine: str, role: str, file: ModelFile, asked: LlamaSettings, *, trees: bool
+) -> LlamaSettings | OnnxSettings:
+    """What the engine of a role's model is opened with."""
+    return (onnx_settings if engine == "onnx" else llama_settings)(role, file, asked, trees=trees)
+
+
+def kv_types(own: LlamaSettings | OnnxSettings) -> tuple[str, str]:
+    """Types of the keys and values in a cache."""
+    return (own.kv, own.kv) if isinstance(own, OnnxSettings) else (own.kv_k, own.kv_v)

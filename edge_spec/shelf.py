@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -77,17 +77,23 @@ class Shelf:
                 other.caches = None
             self._entered()
 
-    def take(self, holder: Holder) -> Caches | None:
-        """What was kept of a conversation, which is no longer on the shelf."""
-        with self._lock:
-            caches, holder.caches = holder.caches, None
-            on_disk = self._spilled.pop(holder, None)
-            if caches is None and on_disk is not None:
-                # A disk that fails only makes us read a text again.
-                with suppress(OSError):
-                    caches = on_disk.read()
-            self._entered()
-            return caches
+    @contextmanager
+    def borrowed(self, holder: Holder) -> Iterator[Caches | None]:
+        """What is kept of a conversation; what lies on the disk is in memory for as long as the context lasts.
+
+        Raises:
+            BudgetExceeded: there is no memory for that.
+        """
+        with ExitStack() as claims:
+            with self._lock:
+                caches, on_disk = holder.caches, self._spilled.get(holder)
+                if caches is None and on_disk is not None:
+                    took = claims.enter_context(self.ledger.lend("sessions", "back from the disk", on_disk.n_bytes))
+                    # A disk that fails only makes us read a text again.
+                    with suppress(OSError):
+                        caches = on_disk.read()
+                        took(caches.n_bytes)
+            yield caches
 
     def drop(self, holder: Holder) -> None:
         """Nothing need be kept of a conversation any more."""
@@ -128,6 +134,7 @@ class _OnDisk:
     """Caches in files without a name, which go when this does, or the process."""
 
     def __init__(self, caches: Caches, folder: Path | None) -> None:
+        self.n_bytes = caches.n_bytes
         self._text = caches.text
         self._files = {}
         for name, state in caches.states.items():

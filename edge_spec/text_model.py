@@ -330,10 +330,13 @@ class TextModel:
         return True
 
     def close(self) -> None:
-        """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice."""
-        if self.turns.closed:
-            return
-        self.turns.close()
+        """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice.
+
+        Called from a notice of a reply, it leaves that to the end of the reply.
+        """
+        self.turns.close(self._free)
+
+    def _free(self) -> None:
         if self._idle is not None:
             self._idle.close()
         self._speculator.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from edge_spec.errors import Cancelled, Closed, EdgeSpecError, SettingsError, StateError
+from edge_spec.errors import BudgetExceeded, Cancelled, Closed, EdgeSpecError, SettingsError, StateError
 from edge_spec.generation import Generation
 from edge_spec.shelf import Caches, Holder, Shelf
 from edge_spec.speculator import Speculator
@@ -38,8 +38,9 @@ class Turns:
         # The conversation whose text the models have in their caches, if it is one.
         self._holder: Holder | None = None
         # Weak: a reply that nobody reads any more must go, and give its turn back.
-        self._writer: tuple[int, weakref.ref[Generation]] | None = None
-        self._closed = False
+        self._writer: tuple[int, weakref.ref[TurnTaking]] | None = None
+        self._closed = self._is_over = False
+        self._closing: Callable[[], object] | None = None
 
     @property
     def closed(self) -> bool:
@@ -51,25 +52,35 @@ class Turns:
         """The most that caches of conversations laid aside may take."""
         return self._shelf.limit_bytes
 
-    def close(self) -> None:
-        """Cancel the reply that is being written, wait for it to stop, and let none follow."""
+    def close(self, then: Callable[[], object] = lambda: None) -> None:
+        """Cancel the reply that is being written, wait for it to stop, let none follow, and call ``then``, once.
+
+        Called by something that the reply told of in the midst of a round, it returns at once, and the end of the
+        turn does the rest: the round would wait for itself.
+        """
         self._closed = True
         self.wake()
         writer = self._writer
         reply = writer[1]() if writer is not None else None
         if reply is not None:
             reply.close()
+            if reply.is_in_a_round_of_this_thread:
+                self._closing = then
+                return
         del reply
         with self._turn:
             self._turn.wait_for(lambda: not self._taken)
             self._holder = None
+            was_over, self._is_over = self._is_over, True
+        if not was_over:
+            then()
 
     def wake(self) -> None:
         """Let those that wait for a turn see whether they still have to."""
         with self._turn:
             self._turn.notify_all()
 
-    def enter(self, reply: Generation | None) -> None:
+    def enter(self, reply: TurnTaking | None) -> None:
         """Wait for a turn.
 
         Raises:
@@ -106,6 +117,9 @@ class Turns:
             self._writer = None
             self._taken = False
             self._turn.notify_all()
+            closing, self._closing = self._closing, None
+        if closing is not None:
+            self.close(closing)
 
     @contextmanager
     def between(self) -> Iterator[Speculator]:
@@ -142,9 +156,7 @@ class Turns:
                 if self._holder is holder:
                     caches: Caches | None = copies.enter_context(self._copied())
                 else:
-                    caches = self._shelf.take(holder)
-                    if caches is not None:
-                        self._shelf.lay(holder, caches)
+                    caches = copies.enter_context(self._shelf.borrowed(holder))
             yield caches
 
     def lay(self, holder: Holder, caches: Caches) -> None:
@@ -152,17 +164,20 @@ class Turns:
         with self.between():
             self._shelf.lay(holder, caches)
 
-    def take(self, holder: Holder) -> Caches | None:
-        """In one's turn: what the shelf has of a conversation, and has no longer then."""
-        return self._shelf.take(holder)
+    def bring_back(self, holder: Holder) -> bool:
+        """In one's turn: fill the caches with what the shelf has of a conversation, and has no longer then.
 
-    def bring_back(self, caches: Caches) -> bool:
-        """In one's turn: fill the caches again; False if the models do not take it, and are empty now."""
+        False if it has nothing, there is no memory for it, or the models do not take it, and are empty now.
+        """
         try:
-            self._speculator.restore(caches.states, caches.text)
-        except StateError:
+            with self._shelf.borrowed(holder) as caches:
+                if caches is not None:
+                    self._speculator.restore(caches.states, caches.text)
+                return caches is not None
+        except (BudgetExceeded, StateError):
             return False
-        return True
+        finally:
+            self._shelf.drop(holder)
 
     def release(self, holder: Holder) -> None:
         """A conversation has ended, or goes on with another text: nothing need be kept of it."""
@@ -202,6 +217,11 @@ class TurnTaking(Generation):
         self._holds_turn = False
         super().__init__(*args, **kwargs)
 
+    @property
+    def is_in_a_round_of_this_thread(self) -> bool:
+        """Whether it is this thread that writes a piece of it now."""
+        return self._advances_in == threading.get_ident()
+
     def _begin(self) -> None:
         self._turns.enter(self)
         self._holds_turn = True
@@ -217,9 +237,11 @@ class TurnTaking(Generation):
         self._turns.wake()
 
     def _end(self, reason: str) -> None:
-        super()._end(reason)
-        self._take_down()
-        self._leave()
+        with ExitStack() as always:
+            # Whatever fails at its end, the next reply gets its turn.
+            always.callback(self._leave)
+            always.callback(self._take_down)
+            super()._end(reason)
 
     def _take_down(self) -> None:
         """It has ended and has its turn still."""

@@ -18,7 +18,7 @@ _UNITS = {
 _MOST = 1 << 60
 
 
-def parse_size(text: str | int, *, name: str = "--memory") -> int:
+def parse_size(text: str | int) -> int:
     """Bytes from ``2GiB``, ``2GB``, ``512MiB``, ``1.5g`` or plain bytes; a lone letter counts in powers of 1,024.
 
     Raises:
@@ -29,12 +29,12 @@ def parse_size(text: str | int, *, name: str = "--memory") -> int:
     else:
         found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *([a-z]{0,3})", str(text).strip().lower(), re.ASCII)
         if found is None or found[2] not in _UNITS:
-            raise SettingsError(f"{name} is {str(text)[:32]!r} and no size", hint="write it like 2GiB, 512MiB or 1.5g")
+            raise SettingsError(f"memory is {str(text)[:32]!r} and no size", hint="write it like 2GiB, 512MiB or 1.5g")
         whole, _, part = found[1].partition(".")
         unit = _UNITS[found[2]]
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
     if not 0 < n_bytes <= _MOST:
-        raise SettingsError(f"{name} is {str(text)[:32]} and holds nothing", hint="write it like 2GiB, 512MiB or 1.5g")
+        raise SettingsError(f"memory is {str(text)[:32]} and holds nothing", hint="write it like 2GiB, 512MiB or 1.5g")
     return n_bytes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
 from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
+from edge_spec.estimates import Estimates
 from edge_spec.loading import load, plan
 from edge_spec.memory import (
     STAGES,
@@ -27,6 +29,7 @@ from edge_spec.memory import (
     Usage,
     choose,
     format_size,
+    kv_cache_bytes,
     parse_size,
     reserve_bytes,
     usage,
@@ -57,7 +60,7 @@ def test_sizes_are_read_as_people_write_them(text: str | int, n_bytes: int) -> N
     ["0", "0GiB", "-1", "banana", "", "1e9", "GiB", "2 GiB 3", "1.2.3", "²", 0, -5, True, "9" * 30, "9999999tib"],
 )
 def test_what_is_no_size_is_refused(text: Any) -> None:
-    with pytest.raises(SettingsError, match="--memory"):
+    with pytest.raises(SettingsError, match=r"^memory is"):
         parse_size(text)
 
 
@@ -310,7 +313,29 @@ def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
         plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")
-    assert "speculation" in caught.value.hint
+    assert "--speculation" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"least_n_ctx": 100_000}, {"n_ctx": 100_000, "speculation": "off"}, {"speculation": "hierarchy", "n_ctx": 512},
+     {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
+    budget = MIB + plan(memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
+    with pytest.raises(BudgetExceeded, match="it would fit") as caught:
+        plan(memory=budget, held_bytes=HELD, **asked)
+    said = re.findall(r"--(ctx|speculation|kv) ([^ ,]+)", caught.value.hint)
+    assert said
+    for name, value in said:
+        asked = {key: old for key, old in asked.items() if name != "ctx" or key != "least_n_ctx"}
+        keys, _, values = value.partition("/")
+        asked |= {"ctx": {"n_ctx": value}, "speculation": {"speculation": value}}.get(
+            name, {"kv_k": keys, "kv_v": values or keys}
+        )
+    asked |= {"n_ctx": int(asked["n_ctx"])} if "n_ctx" in asked else {}
+    assert plan(memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
 
 
 # --- estimates
@@ -329,6 +354,38 @@ def test_weights_and_caches_are_what_llama_cpp_allocates(
             line = measured[name]
             assert line.measured_bytes == pytest.approx(line.predicted_bytes, abs=20 << 10), name
     assert "KV cache" in measured
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+@pytest.mark.parametrize("head_dim", [48, 64])
+def test_every_type_of_cache_is_planned_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, head_dim: int
+) -> None:
+    monkeypatch.setattr("gguf_files.HEAD_DIM", head_dim)
+    file = inspect(write_gguf(tmp_path / "model.gguf"))
+    asked = LlamaSettings(n_ctx=4096, n_threads=1)
+    wished = (asked, replace(asked, kv_k="f16"), replace(asked, kv_k="f32", kv_v="f32"))
+    alone: list[Footprint] = []
+    for settings in wished:
+        with Estimates({"target": file}, {"target": engine}) as estimates:
+            alone.append(estimates.of("target", settings, trees=False))
+    for order in itertools.permutations(range(len(wished))):
+        with Estimates({"target": file}, {"target": engine}) as estimates:
+            assert all(estimates.of("target", wished[n], trees=False) == alone[n] for n in order)
+    for settings in wished:
+        kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
+        chosen = plan(
+            file.path, memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=4096, n_threads=1, speculation="off",
+            **kinds,
+        ).chosen  # fmt: skip
+        footprint = chosen.parts["target"]
+        shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
+        cells = kv_cache_bytes(
+            n_ctx=4096, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
+            head_dim_v=file.head_dim_v, type_k=shown[0], type_v=shown[1],
+        )  # fmt: skip
+        # The angles of positions come on top.
+        assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 
 
 def test_compute_buffers_are_what_llama_cpp_allocates() -> None:

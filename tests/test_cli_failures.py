@@ -86,7 +86,8 @@ def drafter_of_another_vocabulary() -> bytes:
         (["run", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
     ],
     ids=[
-        "missing model", "directory", "history and none", "empty file", "text file", "random bytes", "truncated copy", "other vocabulary",
+        "missing model", "directory", "history and none", "empty file", "text file", "random bytes", "truncated copy",
+        "other vocabulary",
         "ctx 0", "huge ctx", "top-p 3", "seed -1", "n 0", "unknown kv", "blank prompt", "empty stdin", "long prompt",
         "-p no UTF-8", "-f no UTF-8", "stdin no UTF-8", "--system no UTF-8", "--stop no UTF-8",
         "unknown speculation", "unknown option", "bad bias", "-p and -f",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,25 @@ def test_an_index_that_was_rolled_back_is_the_index_of_the_shorter_text(text: li
         used.accept([token])
         fresh.accept([token])
         assert used.draft(3).tokens == fresh.draft(3).tokens
+
+
+def test_a_text_whose_ngrams_share_a_bucket_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Watched(array):  # type: ignore[type-arg]
+        def __getitem__(self, place: Any) -> Any:
+            looks.append(1)
+            return super().__getitem__(place)
+
+    monkeypatch.setattr("edge_spec.drafters.ngram.array", Watched)
+    monkeypatch.setattr("edge_spec.drafters.ngram._Chains._bucket", lambda chains, end: 0)
+    drafter = NgramDrafter()
+    drafter.accept([*range(3000), 0, 1])
+    looks.clear()
+    assert drafter.draft(3).tokens == ()
+    assert len(looks) < 1000
+    drafter.accept([2999, 0, 1])
+    assert drafter.draft(1).tokens == (2999,)
 
 
 @pytest.mark.parametrize(("longest", "shortest"), [(1, 2), (2, 0), (0, 0)])

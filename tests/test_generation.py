@@ -152,7 +152,7 @@ def test_what_follows_the_end_in_a_draft_leaves_no_trace(
         assert drafter._length == len(text)
         assert drafter._inner.text[: len(text)] == text
     else:
-        assert drafter._text == text
+        assert list(drafter._text) == text
 
 
 @given(st.data())

@@ -165,16 +165,20 @@ def test_a_watch_ends_with_its_owner_or_when_it_is_closed(monkeypatch: pytest.Mo
         wait_until(lambda watch=watch: watch.is_over)  # type: ignore[misc]
 
 
-def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "n_logged"), [(MemoryError, 0), (OSError, 0), (RuntimeError, 1), (KeyError, 1)])
+def test_a_look_that_fails_is_not_the_last(
+    error: type[Exception], n_logged: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("edge_spec.idle.EVERY_S", 0.01)
     looks: list[int] = []
 
     class Failing:
         def look(self) -> None:
             looks.append(1)
-            raise MemoryError
+            raise error
 
     owner = Failing()
     watch = IdleWatch(owner.look)
     wait_until(lambda: len(looks) > 2)
     watch.close()
+    assert len(caplog.records) == n_logged

@@ -46,6 +46,15 @@ def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) ->
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
+@pytest.mark.parametrize("n_tokens", [256, 1000, 4096, 8192, 131_072])
+def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> None:
+    phrase = [7, 8, 9, 10, 11]
+    drafter = NgramDrafter(most_bytes=table_bytes(n_tokens))
+    drafter.accept([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
+    assert drafter.draft(1).tokens == (11,)
+    assert drafter.held_bytes <= table_bytes(n_tokens)
+
+
 def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
     most_bytes = table_bytes(1000)
     drafter, phrase = NgramDrafter(most_bytes=most_bytes), [7, 8, 9, 10, 11]
@@ -164,6 +173,67 @@ def test_where_there_is_no_room_for_copies_the_text_is_saved(load: Callable[...,
         assert model.ledger.lent == ()
         again = ChatSession.load(model, tmp_path / "talk.chat")
         assert again.messages == session.messages
+        model.ledger.check_integrity()
+
+
+def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
+    load: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = tmp_path / "talk.chat", list[str]()
+    with load(speculation="off") as model:
+        session = model.chat(seed=1, max_tokens=30)
+        session.send("Hello!").read()
+        session.save(path)
+        session.close()
+        ChatSession.load(model, path, on_notice=said.append)
+        assert not said
+        (line,) = (line for line in model.ledger.lent if line.name == "caches from a file")
+        left, n_bytes = model.ledger.left_bytes, line.predicted_bytes
+        assert left is not None
+        model.ledger.claim("test", "nearly all there is", left - n_bytes + 1)
+        monkeypatch.setattr("edge_spec.chat.saving._content", lambda archive, entry: pytest.fail("was read"))
+        again = ChatSession.load(model, path, on_notice=said.append)
+        assert again.messages == session.messages
+        assert again.caches is None
+        assert "read again" in said[-1]
+        model.ledger.check_integrity()
+
+
+def test_what_comes_back_from_the_disk_is_claimed_for_as_long(
+    load: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(speculation="off") as model:
+        session = model.chat(seed=1, max_tokens=20)
+        session.send("Hello!").read()
+        model.generate("Hello", seed=1, max_tokens=2).read()
+        laid = lines_of(model)["laid aside"].predicted_bytes
+        model._shelf.to_disk(True)
+        assert "laid aside" not in lines_of(model)
+        held: list[int] = []
+        restore = model._speculator.restore
+
+        def watched(states: Any, text: Any) -> None:
+            held.append(lines_of(model)["back from the disk"].predicted_bytes)
+            restore(states, text)
+
+        monkeypatch.setattr(model._speculator, "restore", watched)
+        session.save(tmp_path / "talk.chat")
+        assert "back from the disk" in {line.name for line in model.ledger.lent}
+        # It stayed where it was.
+        reply = session.send("And then?")
+        reply.read()
+        assert held == [laid]
+        assert not reply.notices
+        assert "back from the disk" not in lines_of(model)
+        # Where there is no room for it, the text is read again.
+        model.generate("Hello", seed=1, max_tokens=2).read()
+        left = model.ledger.left_bytes
+        assert left is not None
+        model.ledger.claim("test", "nearly all there is", left - laid + 1)
+        reply = session.send("And then?")
+        reply.read()
+        assert held == [laid]
+        assert "read again" in reply.notices[-1]
         model.ledger.check_integrity()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,6 +375,36 @@ def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, 
     assert seen > 10
     for vocabulary in (theirs, ours):
         vocabulary.close()
+
+
+HELD = """
+import gc, random
+from edge_spec.backends.llama.foreign import ForeignVocabulary, foreign_bytes
+from edge_spec.backends.llama.library import library
+from edge_spec.memory import usage
+
+rng = random.Random(1)
+pieces = [b"", *(bytes([n]) for n in range(256)), *(rng.randbytes(rng.randint(3, 9)) for _ in range(31_743))]
+
+class Speller:
+    eos, n_vocab = 0, 32_000
+    piece = pieces.__getitem__
+    def tokenize(self, text, *, add_special): return []
+    def ends(self, token): return token == 0
+
+library()
+gc.collect()
+before = usage().resident_bytes
+made = ForeignVocabulary(Speller())
+made.speaking, made.single_bytes, made.first_bytes
+print(usage().resident_bytes - before, foreign_bytes(32_000))
+"""
+
+
+def test_a_vocabulary_for_grammars_takes_what_is_planned_and_no_more() -> None:
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=True)
+    held, planned = map(int, done.stdout.split())
+    assert planned / 3 < held <= planned
 
 
 def test_a_tokenizer_with_bytes_to_fall_back_on_streams_every_text(tmp_path: Path) -> None:

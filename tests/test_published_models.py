@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import gguf
@@ -18,6 +20,7 @@ from published_models import Weights, publish, read_weights
 
 import edge_spec
 from edge_spec.backends.base import LanguageModel
+from edge_spec.backends.llama.foreign import ForeignVocabulary, foreign_bytes
 from edge_spec.backends.onnx import OnnxModel, OnnxSettings, open_published
 from edge_spec.errors import (
     BackendError,
@@ -29,6 +32,7 @@ from edge_spec.errors import (
     StateError,
     UnsupportedModel,
 )
+from edge_spec.json_tokenizer import JsonTokenizer
 from edge_spec.models import inspect, resolve_family
 from edge_spec.tree import Tree
 
@@ -413,6 +417,38 @@ def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str,
                 model.generate("A dog:", grammar='root ::= "a').read()
     assert set(json.loads(texts["off"])) == {"name", "old"}
     assert len(set(texts.values())) == 1
+
+
+def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
+    family: dict[str, Path], probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(name: str, kind: Any) -> Callable[..., Any]:
+        def make(*args: Any, **values: Any) -> Any:
+            made.append(name)
+            if made.count("vocabulary") == 1 and name == "vocabulary":
+                raise MemoryError
+            sleep(0.05)
+            return kind(*args, **values)
+
+        return make
+
+    monkeypatch.setattr("edge_spec.family.JsonTokenizer", counted("tokeniser", JsonTokenizer))
+    monkeypatch.setattr("edge_spec.family.ForeignVocabulary", counted("vocabulary", ForeignVocabulary))
+    with edge_spec.load(
+        family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
+    ) as model:
+        held = model.ledger.held_bytes
+        with pytest.raises(MemoryError):
+            model.grammar_of('root ::= "a"', None)
+        assert model.ledger.held_bytes == held
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(lambda n: model.grammar_of(f'root ::= "{n}"', None), range(4)))
+        assert made == ["tokeniser", "vocabulary", "vocabulary"]
+        (line,) = (line for line in model.ledger if line.name == "vocabulary of grammars")
+        assert line.predicted_bytes == foreign_bytes(model.n_vocab)
+        assert line.measured_bytes is not None
 
 
 def test_a_published_model_writes_what_its_network_would(

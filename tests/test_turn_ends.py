@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edge_spec
-from edge_spec import TextModel
+from edge_spec import Mode, TextModel, Tree
 from edge_spec.backends.llama import LlamaModel
 from edge_spec.backends.llama.library import library
 from edge_spec.drafters.hierarchy import HierarchyDrafter
 from edge_spec.drafters.model import ModelDrafter
+from edge_spec.errors import Closed
 
 
 @given(st.data())
@@ -104,3 +106,88 @@ def test_a_long_talk_stays_inside_what_was_planned(load: Callable[..., TextModel
         assert model._speculator.model.n_past <= 256
         assert model.ledger.held_bytes == held
     assert session.n_tokens > 256 >= session.n_seen
+
+
+@pytest.mark.parametrize("closes_again", [False, True])
+def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
+    load: Callable[..., TextModel], closes_again: bool
+) -> None:
+    model = load(n_ctx=256, speculation="sequence")
+    seen: list[str] = []
+
+    def told(sentence: str) -> None:
+        seen.append(sentence)
+        model.close()
+        # The round that told still has the models.
+        assert model.turns.closed
+        assert model._speculator.model.n_ctx == 256
+
+    session = model.chat("You are a friend.", seed=3, max_tokens=70, ignore_eos=True, on_notice=told)
+    reply = None
+    ended = threading.Event()
+
+    def talk() -> None:
+        nonlocal reply
+        while not seen:
+            reply = session.send("Tell me a story about a dog and a cat.")
+            reply.read()
+        ended.set()
+
+    threading.Thread(target=talk, daemon=True).start()
+    assert ended.wait(120)
+    assert reply is not None
+    assert reply.finish_reason == "cancelled"
+    if closes_again:
+        model.close()
+    with pytest.raises(Closed):
+        model.tokenize("Hello")
+    with pytest.raises(Closed):
+        model._speculator.model.rollback(0)
+
+
+class Stubborn:
+    """A drafter that cannot go back."""
+
+    name = "stubborn"
+
+    def __init__(self) -> None:
+        self._text: list[int] = []
+
+    def begin(self, prompt: Sequence[int], sampler: Any) -> None:
+        self._text = list(prompt)
+
+    def draft(self, limit: int) -> Tree:
+        return Tree.sequence([self._text[-1]] * limit)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._text.extend(tokens)
+
+    def rollback(self, length: int) -> None:
+        raise RuntimeError("no way back")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_reply_whose_end_fails_gives_its_turn_back(load: Callable[..., TextModel], closes: bool) -> None:
+    model = load(speculation=Mode(name="stubborn", build=lambda opened: Stubborn(), limit=2), n_ctx=256)
+    session = model.chat("You are a friend.", seed=1, max_tokens=8)
+    reply = session.send("Hi")
+    with pytest.raises(RuntimeError, match="no way back"):
+        if closes:
+            next(reply)
+            reply.close()
+        else:
+            reply.read()
+    assert reply.finish_reason in ("length", "eos", "cancelled")
+    assert session.messages[-1].content == reply.content != ""
+    assert "".join(reply) in reply.text
+    free = threading.Event()
+
+    def wait() -> None:
+        with model.turns.between():
+            free.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert free.wait(60)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat.messages import Message
-from edge_spec.errors import EdgeSpecError, StateError
+from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
 from edge_spec.shelf import Caches
 from edge_spec.text_model import TextModel
 
@@ -117,9 +117,9 @@ def restore(
         if saved["name"] != model.profile.name:
             on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
         elif record["cached"]:
-            states = _states(Path(path), model.turns.most_cached_bytes)
+            states = _states(Path(path), model)
             if states is None:
-                on_notice(f"the caches in {path} are damaged, or larger than may be kept; {_READ_AGAIN}")
+                on_notice(f"the caches in {path} are damaged, or larger than there is memory for; {_READ_AGAIN}")
             else:
                 caches = Caches(states=states, text=tuple(model.known_tokens(record["cached"])))
         session.resume_at(record, caches)
@@ -154,16 +154,27 @@ def _read(path: Path) -> dict[str, Any]:
         raise _damaged(path) from None
 
 
-def _states(path: Path, most_bytes: int) -> dict[str, bytes] | None:
-    """The caches; None if they are damaged, or too large."""
+def _states(path: Path, model: TextModel) -> dict[str, bytes] | None:
+    """The caches; None if they are damaged, or too large for the model's memory."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
-            if sum(entry.file_size for entry in entries) > most_bytes:
+            sizes = [entry.file_size for entry in entries]
+            if sum(sizes) > model.turns.most_cached_bytes:
                 return None
-            return {entry.filename[len(_CACHES) :]: archive.read(entry) for entry in entries}
-    except _BROKEN:
+            # All of them, and one twice while its pieces are put together.
+            wanted = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
+            with model.ledger.lend("sessions", "caches from a file", wanted) as took:
+                took(wanted)
+                return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
+    except (*_BROKEN, BudgetExceeded):
         return None
+
+
+def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """What an archive holds, read in pieces: whole, it would be there three times on its way."""
+    with archive.open(entry) as file:
+        return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 
 def _damaged(path: StrPath) -> StateError:

@@ -325,9 +325,7 @@ class ChatSession:
     def _take_models(self) -> bool:
         """Called by a reply that has its turn: whether the models have this conversation in their caches."""
         reply = self._writing() if self._writing is not None else None
-        caches = self._model.turns.take(self)
-        owned = reply is not None and reply.owns_caches
-        owned = owned or (caches is not None and self._model.turns.bring_back(caches))
+        owned = (reply is not None and reply.owns_caches) or self._model.turns.bring_back(self)
         if self._was_read and not owned:
             self._notice("the conversation is read again; what follows may differ where two tokens are equally likely")
         self._was_read = True

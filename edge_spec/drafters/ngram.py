@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from edge_spec.errors import SettingsError
@@ -16,6 +17,9 @@ _LONGEST, _SHORTEST = 4, 2
 _MOST_BYTES = 16 << 20
 _LEAST_BUCKETS = 256
 _BYTES = array("i").itemsize
+
+_MOST_PASSED = 64
+"""Places of a chain that are looked at. With twice as many buckets as places there is hardly ever a second one."""
 
 
 class NgramDrafter:
@@ -149,15 +153,20 @@ class _Chains:
             self._latest[self._bucket(len(self._text))] = self._before.pop()
 
     def before_last(self) -> int:
-        """Where the n-gram that ends the text ended the last time before; 0 if it never did."""
+        """Where the n-gram that ends the text ended the last time before; 0 if it never did.
+
+        Others in its chain are passed by, but not more than a few: a text can be such that there are thousands.
+        """
         text, n = self._text, self._n
         if len(text) < n:
             return 0
         wanted = text[-n:]
         end = self._before[-1]
-        while end and text[end - n : end] != wanted:
+        for _ in range(_MOST_PASSED):
+            if not end or text[end - n : end] == wanted:
+                return end
             end = self._before[end - n]
-        return end
+        return 0
 
     def _add(self, end: int) -> None:
         bucket = self._bucket(end)
@@ -180,11 +189,8 @@ def _needed_bytes(n_tokens: int, n_lengths: int) -> int:
 
 
 def _tokens_in(n_bytes: int, n_lengths: int) -> int:
-    """The most tokens, up to a factor of two, whose table takes no more than that."""
-    n_tokens = 1 << 30
-    while n_tokens and _needed_bytes(n_tokens, n_lengths) > n_bytes:
-        n_tokens -= -(-n_tokens // 16)
-    return n_tokens
+    """The most tokens whose table takes no more than that."""
+    return max(0, bisect_right(range(1 << 30), n_bytes, key=lambda n: _needed_bytes(n, n_lengths)) - 1)
 
 
 def _buckets(n_tokens: int) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edge_spec.backends.llama.weights import LlamaWeights
 
-__all__ = ["ForeignVocabulary", "Speller"]
+__all__ = ["ForeignVocabulary", "Speller", "foreign_bytes"]
 
 _NORMAL, _CONTROL = 1, 3
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
@@ -72,6 +72,14 @@ class ForeignVocabulary(LlamaWeights):
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
         return self._speller.tokenize(text, add_special=add_special)
+
+
+def foreign_bytes(n_tokens: int) -> int:
+    """The most that such a vocabulary takes, which it does while it is made: with the library that writes it.
+
+    Measured with 4,000, 32,000 and 151,000 tokens of 3 to 9 bytes: at most 4, 13 and 34 MiB.
+    """
+    return (7 << 20) + 224 * n_tokens
 
 
 def _unique(pieces: Sequence[bytes]) -> list[bytes]:
