@@ -79,7 +79,7 @@ def test_sessions_take_turns_without_changing_each_other(load: Callable[..., Tex
 def test_a_loaded_session_goes_on_as_if_it_had_never_been_away(
     load: Callable[..., TextModel], engine: str, tmp_path: Path
 ) -> None:
-    model = load(speculation="sequence", engine=engine)
+    model = load(speculation="sequence", engine=engine, n_ctx=1024)
     whole = talk(model, 6)
     for cut in (1, 3, 5):
         notices: list[str] = []

@@ -238,7 +238,6 @@ def test_states_of_a_grammar_do_not_disturb_each_other(weights: Callable[[str], 
     beginnings = [token for token in everything if before[token]]
     assert beginnings
     assert all(b'{"name": "'.startswith(vocabulary.piece(token)[:10]) for token in beginnings)
-    assert {vocabulary.piece(token) for token in start.forced(40)} <= {b"{", b'"', b"name", b'":', b" ", b' "', b": "}
     assert b"".join(map(vocabulary.piece, start.forced(40))) == b'{"name": "'
     for token in beginnings:
         state = start.after(token)

@@ -231,7 +231,7 @@ def test_graphs_of_another_kind_are_refused_by_what_does_not_fit(weights_of_draf
         (lambda graph: rename(graph.input, "input_ids", "image"), "takes 'image'.* and no input_ids"),
         (lambda graph: rename(graph.input, "past_key_values", "state"), "no keys and values of earlier tokens"),
         (lambda graph: rename(graph.output, "logits", "hidden"), "gives no logits"),
-        (lambda graph: rename(graph.output, "present.1", "gone.1"), "has no present.1.key"),
+        (lambda graph: rename(graph.output, "present.0", "gone.0"), "has no present.0.key"),
         (lambda graph: setattr(graph.input[-1].type.tensor_type, "elem_type", 16), "as bfloat16 and float32"),
     ):
         with pytest.raises(UnsupportedModel, match=says):

@@ -89,7 +89,7 @@ def test_a_talk_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     assert said.count("> Tell me a story about a dog.") == said.count("> /stats") == 1
 
     again = open_chat("--session", "talk.chat", "-n", "24")
-    assert "1 questions from talk.chat" in again.prompt()
+    assert "1 question from talk.chat" in again.prompt()
     more = again.say("And then?")
     assert "read again" not in more
     again.type("\x04")
@@ -128,7 +128,7 @@ def test_a_killed_talk_loses_the_turn_in_flight_and_no_more(open_chat: Open, end
     chat.type("\x04")
     assert chat.end() == 0
     chat = open_chat("--resume", *endless)
-    assert "1 questions from" in chat.prompt()
+    assert "1 question from" in chat.prompt()
     chat.type("/set max_tokens default\r")
     chat.wait("default again")
     chat.prompt()
@@ -262,7 +262,7 @@ def test_a_pipe_gets_answers_and_nothing_else(pipe: Pipe, tmp_path: Path, probe_
         (["--session", "."], b"Hello\n", b"irectory"),
         (["--session", "junk"], b"Hello\n", b"no conversation"),
         (["--temperature", "-3"], b"Hello\n", b"0 or more"),
-        (["--system", "long " * 2000], b"Hello\n", b"2017 tokens"),
+        (["--system", "long " * 2000], b"Hello\n", b"tokens and the context holds 512"),
     ],
     ids=["binary", "unknown command", "open quotes", "directory", "junk", "temperature", "long system"],
 )
