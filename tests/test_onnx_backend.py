@@ -351,7 +351,8 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
                 target.keep([])
                 margins.append(abs(float(row[both[0][n]] - row[both[1][n]])))
     assert len(margins) < len(prompts) / 2
-    assert all(margin < 0.05 for margin in margins), margins
+    # llama.cpp keeps keys in 8 bits, which moves logits by some hundredths.
+    assert all(margin < 0.1 for margin in margins), margins
 
 
 def test_a_setting_that_would_change_nothing_is_refused() -> None:

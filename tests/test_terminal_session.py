@@ -138,7 +138,7 @@ def test_a_killed_talk_loses_the_turn_in_flight_and_no_more(open_chat: Open, end
     assert chat.end() == -signal.SIGKILL
     chat = open_chat()
     assert "--resume goes on" in chat.prompt()
-    assert "1 questions" in chat.say(f"/load {home}/data/edge-spec/last.chat")
+    assert "1 question" in chat.say(f"/load {home}/data/edge-spec/last.chat")
     chat.type("\x04")
     assert chat.end() == 0
 
