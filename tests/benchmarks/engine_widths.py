@@ -9,6 +9,7 @@ chooses one more closely:
     rows@avx2               a variant of our kernels and attention; a processor that has it must be there
     rows:kv=f16             settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
 
+Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed with one row, and ours nothing.
 All processes stay loaded and one computes at a time. Rounds alternate over them and over widths, so that noise meets
 all alike. Printed are medians and bests in milliseconds, all rows output, and what they are relative to one row of
 the first contestant of llama.cpp. ONNX Runtime's own operators, some hundredth of the time, always take the best
