@@ -98,11 +98,13 @@ def conversations(family: Path, questions: Iterable[Sequence[str]] = QUESTIONS) 
 
     talks = []
     with load(family, cache_dir=None) as model:
+        # So that a talk of three questions fits into a short context as well.
+        most = min(250, model.n_ctx * 250 // 1024)
         for question in questions:
             messages: list[dict[str, str]] = []
             for words in question:
                 messages.append({"role": "user", "content": words})
-                reply = model.generate(messages, seed=1, max_tokens=250)
+                reply = model.generate(messages, seed=1, max_tokens=most)
                 messages.append({"role": "assistant", "content": reply.read().strip()})
             talks.append(messages)
     return talks
