@@ -281,8 +281,9 @@ def test_distillation_raises_acceptance(made: SimpleNamespace) -> None:
 
 def test_the_family_keeps_the_promise(made: SimpleNamespace) -> None:
     modes = ["sequence", "tree", "hierarchy", "ngram"]
+    family = made.out / "family"
     compared = 0
-    for found in check(lambda mode: edge_spec.load(made.out / "family", speculation=mode, cache_dir=None),
+    for found in check(lambda mode: edge_spec.load(family, speculation=mode, engine="llama", cache_dir=None),
                        ["What is Tree?", "What is a draft?"], modes=modes, max_tokens=40):  # fmt: skip
         assert isinstance(found, Comparison) and found.first_difference is None, found
         compared += 1
