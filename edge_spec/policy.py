@@ -82,6 +82,8 @@ class AdaptivePolicy:
         self._trial_left = 0
         self._trial_s = 0.0
         self._rested = False
+        # How far drafting is best, and tokens per second then; asked far more often than it changes.
+        self._drafting: tuple[int, float] | None = None
 
     def limit(self) -> int:
         if 1 not in self._seconds:
@@ -105,16 +107,21 @@ class AdaptivePolicy:
     def _best(self) -> int:
         if self._draft_s is None:
             return min(2, self._most)
-        plain = 1 / self._verify_s(1)
-        best, best_rate = 0, plain * (1 + self._margin)
+        if self._drafting is None:
+            self._drafting = self._best_drafting(self._draft_s)
+        limit, rate = self._drafting
+        return limit if rate * self._seconds[1] > 1 + self._margin else 0
+
+    def _best_drafting(self, draft_s: float) -> tuple[int, float]:
+        best, best_rate = 0, 0.0
         expected, reach = 1.0, 1.0
         for k in range(1, self._most + 1):
             reach *= self._accepts[k - 1]
             expected += reach
-            rate = expected / (k * self._draft_s + self._verify_s(k + 1))
+            rate = expected / (k * draft_s + self._verify_s(k + 1))
             if rate > best_rate:
                 best, best_rate = k, rate
-        return best
+        return best, best_rate
 
     def _verify_s(self, n_rows: int) -> float:
         """Seconds of a decode; between measured widths those of the next wider one, beyond them in proportion."""
@@ -132,6 +139,8 @@ class AdaptivePolicy:
         # The first decodes of a width pay for page faults and warm-up: believe faster times sooner.
         weight = 0.5 if old is None or done.verify_s < old else 0.1
         self._seconds[done.n_rows] = done.verify_s if old is None else old + weight * (done.verify_s - old)
+        if n_drafted or done.n_rows > 1:
+            self._drafting = None
         if self._trial_left:
             self._count_trial(done)
         rested, self._rested = self._rested, not n_drafted
