@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 import click
@@ -41,6 +42,8 @@ def command(**values: Any) -> int:
       edge-spec plan --memory 100MiB
       edge-spec plan llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB --ctx 8192
     """
+    # A budget holds the program, too: the plan is that of a chat, which is the largest.
+    import_module("edge_spec.cli.chat")
     arguments = load_arguments(values)
     found = plan(arguments.pop("model"), **arguments, speculation=values["speculation"])
     if values["as_json"]:

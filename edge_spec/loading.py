@@ -14,7 +14,7 @@ from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.family import OpenFamily
-from edge_spec.memory import Plan, parse_size, said_of, usage
+from edge_spec.memory import Plan, parse_size, probe, said_of, usage
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.models import resolve_family
 from edge_spec.planning import Configuration, note_of
@@ -137,6 +137,8 @@ def plan(
     if memory is None:
         budget = budget_of(None)
     else:
+        # Looked at as a load would, after what looking itself takes.
+        probe()
         held = usage().resident_bytes if held_bytes is None else held_bytes
         with _saying_what_would_do(request, folder):
             budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)

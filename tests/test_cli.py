@@ -207,3 +207,15 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert caught.value.code in (0, None)
     assert capsys.readouterr().out == f"edge-spec {version('edge-spec')}\n"
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_what_plan_says_is_the_least_is_enough(run: Run, engine: str) -> None:
+    planned = run("plan", "--json", "--threads", "1", "--engine", engine, "--memory", "1GiB")
+    for stage, mode in (("fits", "off"), ("drafter", "sequence")):
+        least = json.loads(planned.stdout)["thresholds"][stage]
+        done = run(
+            "run", "--json", *SAME, "--engine", engine, "--memory", str(least), "--speculation", mode, "-p", PROMPT
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["speculation"]["mode"] == mode
