@@ -36,7 +36,7 @@ from edge_spec.models.recipe.model import Llama, named_weights  # noqa: E402
 from edge_spec.models.recipe.packing import ID  # noqa: E402
 from edge_spec.models.recipe.quantise import fake_q4_0, fake_q8_0  # noqa: E402
 from edge_spec.models.recipe.settings import SETTINGS, Shape, Training  # noqa: E402
-from edge_spec.models.recipe.stages import STAGES, Recipe  # noqa: E402
+from edge_spec.models.recipe.stages import STAGES, TRAININGS, Recipe  # noqa: E402
 from edge_spec.models.recipe.train import Alternation, TextLoss, Trainer  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -244,7 +244,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def test_losses_fall(made: SimpleNamespace) -> None:
-    for name in made.recipe.trained:
+    for name in TRAININGS:
         losses = [json.loads(line)["loss"] for line in (made.out / name / "log.jsonl").read_text("utf-8").splitlines()]
         assert losses[-1] < 0.8 * losses[0]
         assert sum(after < before for before, after in pairwise(losses)) > 0.7 * (len(losses) - 1)
@@ -315,4 +315,4 @@ def test_the_card_names_sources_sizes_and_losses(made: SimpleNamespace) -> None:
         assert f"{model['Q4_0']['loss']:.3f}" in card
     assert "not stated" in card  # these texts have no licence that the recipe knows
     record = json.loads((made.out / "family" / "training_log.json").read_text("utf-8"))
-    assert set(record["trainings"]) == set(made.recipe.trained)
+    assert set(record["trainings"]) == set(TRAININGS)

@@ -18,7 +18,10 @@ from edge_spec.models.recipe.settings import Setting
 if TYPE_CHECKING:
     from edge_spec.models.recipe.train import TextLoss, Trainer
 
-__all__ = ["STAGES", "Recipe"]
+__all__ = ["STAGES", "TRAININGS", "Recipe"]
+
+TRAININGS = ("target", "middle", "draft", "middle-plain", "draft-plain")
+"""Names of all trainings; the last two are those that the card compares with."""
 
 _NAMES = {"target": "target", "middle": "intermediate", "draft": "drafter"}
 _LOGITS_ROWS = 3
@@ -78,11 +81,6 @@ class Recipe:
             raise SettingsError("acceptance needs held-out prompts", hint="give --evaluation a folder of JSONL files")
         return next((path for path in found if path.stem.startswith("in_domain")), found[0])
 
-    @property
-    def trained(self) -> list[str]:
-        """Names of all trainings of this setting."""
-        return ["target", "middle", "draft", *(("middle-plain", "draft-plain") if self.setting.compare else ())]
-
     def prepare(self) -> None:
         """Read the texts, make the vocabulary, write token ids."""
         from edge_spec.models.recipe.corpus import Document, read_documents
@@ -135,7 +133,7 @@ class Recipe:
 
     def plain(self) -> None:
         """Train both smaller models on the texts alone, to see what distillation brings."""
-        for name in self.trained[3:]:
+        for name in TRAININGS[3:]:
             role = name.removesuffix("-plain")
             trainer = self._on_text(name, role)
             # As many steps as the model that it is compared with, wherever a budget has cut those.
@@ -149,7 +147,7 @@ class Recipe:
         from edge_spec.models.recipe.sources import sources_of
 
         sources = sources_of(self.corpus.sources)
-        for name in self.trained:
+        for name in TRAININGS:
             role = name.removesuffix("-plain")
             size = self.setting.shapes[role].n_params
             for kind in ("Q4_0", "F16", "F32"):
@@ -199,7 +197,7 @@ class Recipe:
                 f"{found['logits_differ']['F16']:.1g} in F16"
             )
         files = {name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
-                 for name in self.trained[1:]}  # fmt: skip
+                 for name in TRAININGS[1:]}  # fmt: skip
         prompts = 40 if self.setting.name == "small" else 180
         results["acceptance_prompts"] = prompts
         results["acceptance"] = evaluate.acceptance_of(
@@ -215,7 +213,7 @@ class Recipe:
         results = json.loads((self.out / "results.json").read_text("utf-8"))
         text = card_of(results, self.setting.as_json(), self.corpus.sources)
         (self.out / "family" / "README.md").write_text(text, encoding="utf-8")
-        logs = {name: self._log(name) for name in self.trained}
+        logs = {name: self._log(name) for name in TRAININGS}
         record = {"setting": self.setting.as_json(), "seed": self.seed, "trainings": logs}
         _write_json(self.out / "family" / "training_log.json", record)
         self.say(f"card: {self.out / 'family' / 'README.md'}")
