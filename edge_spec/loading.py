@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.backends.llama.library import library
 from edge_spec.budget import Budget, budget_of, ledger_of
 from edge_spec.drafters.plain import NoDrafter
-from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
+from edge_spec.errors import BudgetExceeded, ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
 from edge_spec.family import OpenFamily
-from edge_spec.memory import Plan, parse_size, probe, said_of, usage
+from edge_spec.memory import STAGES, Plan, parse_size, probe, said_of, usage
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.models import resolve_family
 from edge_spec.planning import Configuration, note_of
@@ -30,6 +30,8 @@ from edge_spec.transcriptions import Transcriptions
 
 __all__ = ["load", "plan", "possible_modes"]
 
+_ONE_OF_EACH_STAGE = ("ngram", "sequence", "hierarchy")
+"""Modes whose needs stand for those of all that cost memory in the same way, see ``STAGES``."""
 
 def load(
     model: StrPath = "demo",
@@ -101,13 +103,13 @@ def load(
     planned = request.plan(budget)
     chosen = planned.chosen.configuration
     opened = OpenFamily(
-        request.files, chosen.settings, engines=request.engines, ledger=ledger_of(planned),
+        request.files, chosen.settings, engines=chosen.engines, ledger=ledger_of(planned),
         footprints=planned.chosen.parts, transcriptions=transcriptions, cache_dir=folder, on_wait=on_wait,
     )  # fmt: skip
-    notes = [*request.notes, *budget.notes, *note_of(planned, request.settings, request.modes)]
+    notes = [*request.notes, *budget.notes, *note_of(planned, request.files["target"], request.settings, request.modes)]
     template = request.files["target"].chat_template
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, request.fixed, folder)
+        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, request, folder)
     except BaseException:
         opened.close()
         raise
@@ -131,7 +133,8 @@ def plan(
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    request = request_of(model, **{name: value for name, value in arguments.items() if name not in _NOT_PLANNED})
+    wished = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
+    request = request_of(model, **wished)
     request.load_libraries()
     folder = _cache_dir(cache_dir)
     if memory is None:
@@ -144,11 +147,20 @@ def plan(
             budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
     request = request.settled(Transcriptions(folder, only_look=True), budget)
     found = request.plan(budget)
+    least = dict(found.thresholds)
+    for name in _ONE_OF_EACH_STAGE:
+        # What other speculation would need is worth knowing as well, where the models for it are there.
+        with suppress(SettingsError, ModelFileError, VocabularyMismatch):
+            other = request_of(model, **{**wished, "speculation": name, "draft_limit": None})
+            needs = other.settled(Transcriptions(folder, only_look=True), budget).thresholds(budget)
+            least |= {stage: min(n_bytes, least.get(stage, n_bytes)) for stage, n_bytes in needs.items()}
     chosen: Configuration = found.chosen.configuration
     profile = planned_profile(
         request.files["target"], found.engine, chosen.settings, trees=chosen.mode.target_trees, cache_dir=folder
     )
-    return replace(found, profile={"name": profile.name, **dict(profile.facts)} if profile is not None else None)
+    named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
+    thresholds = {name: least[name] for name in ("fits", *STAGES[1:]) if name in least}
+    return replace(found, thresholds=thresholds, profile=named)
 
 
 @contextmanager
@@ -179,7 +191,7 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle
 
 def _assemble(
     opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
-    watch: PressureWatch | None, fixed: Collection[str], folder: Path | None,
+    watch: PressureWatch | None, request: Request, folder: Path | None,
 ) -> TextModel:  # fmt: skip
     # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
     folder = folder if folder is not None and folder.is_dir() else None
@@ -214,7 +226,10 @@ def _assemble(
         grammars=lambda text: LlamaGrammar(opened.vocabulary(), text),
         ledger=opened.ledger,
         shelf=shelf,
-        relief=Relief(speculator, opened, mode, shelf, watch or system_watch(), fixed=fixed, folder=folder),
+        relief=Relief(
+            speculator, opened, mode, shelf, watch or system_watch(), fixed=request.fixed,
+            least_n_ctx=request.least_n_ctx, folder=folder,
+        ),
         on_close=opened.close,
     )
 

@@ -20,13 +20,18 @@ from edge_spec.pieces import PIECES_BYTES
 from edge_spec.role_settings import kv_types, own_settings
 from edge_spec.speculation import MODES, Mode
 
-__all__ = ["NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
+__all__ = ["LEAST_N_CTX", "NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
 
 NGRAMS, PIECES = "n-gram table", "bytes of tokens"
 
-_LEAST_N_CTX = 256
+LEAST_N_CTX = 256
+"""No context is made shorter than this for want of memory."""
+
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 """Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
+
+_DRAFTS_MAY_PAY = 1.15
+"""What a drafter is taken to bring at least where it can be left out by the clock."""
 
 _PROCESS_BYTES = {"llama": 6 << 20, "onnx": 2 << 20}
 """What an engine's libraries and the interpreter grow by while it runs, beside its models."""
@@ -38,6 +43,7 @@ class Configuration:
 
     mode: Mode
     settings: LlamaSettings
+    engines: Mapping[str, str]
 
 
 class Planner:
@@ -48,6 +54,7 @@ class Planner:
         engines: by role.
         settings: as asked for.
         fixed: names of the settings that the user gave: these are never changed.
+        least_rows: no fewer rows than these in a decode that returns logits.
         base_bytes: what the process holds now.
     """
 
@@ -58,31 +65,30 @@ class Planner:
         settings: LlamaSettings,
         *,
         fixed: frozenset[str],
+        least_rows: int = 1,
         base_bytes: int,
     ) -> None:
         self._files = {role: file for role, file in files.items() if file is not None}
         self._engines = engines
         self._settings = settings
         self._fixed = fixed
+        self._least_rows = least_rows
         self._base_bytes = base_bytes
         self._estimates = Estimates(self._files, engines)
 
-    def plan(
-        self, modes: Sequence[Mode], budget_bytes: int, *, others: Sequence[Mode] = (), most_n_ctx: int = 0
-    ) -> Plan:
+    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, most_n_ctx: int = 0) -> Plan:
         """The best way to run one of ``modes`` within a budget.
 
         Args:
             modes: that will do.
             most_n_ctx: with room to spare the context gets longer, up to so many tokens.
-            others: further ones for the thresholds.
 
         Raises:
             BudgetExceeded: nothing fits; the error names what the budget would have to be, and for what.
             SettingsError: what the user fixed contradicts the model.
         """
         target = self._files["target"]
-        least = self.thresholds((*modes, *others, MODES["off"]), budget_bytes)
+        least = self.thresholds(modes, budget_bytes)
         levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
         try:
             found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
@@ -116,10 +122,13 @@ class Planner:
         return replace(found, chosen=of(places[n_fitting - 1]), why=why)
 
     def thresholds(self, modes: Sequence[Mode], budget_bytes: int) -> dict[str, int]:
-        """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it."""
+        """The least budget by what it makes possible, with what is fixed left as it is; rough where far beyond it.
+
+        Nothing needs less than plain decoding, which is always among them.
+        """
         *_, smallest = self._texts()
         found: dict[str, int] = {}
-        for mode in modes:
+        for mode in (*modes, MODES["off"]):
             needed = min(
                 self._asked_if_near(mode, settings, budget_bytes).needed_bytes
                 for settings in self._speeds(smallest, smallest_only=True)
@@ -132,8 +141,8 @@ class Planner:
     def _nearest(self, wished: Sequence[Mode], budget_bytes: int) -> Candidate | None:
         """What would fit if nothing but the files were fixed, speculating as wished if that does."""
         free = Planner(
-            self._files, self._engines, LlamaSettings(n_ctx=max(_LEAST_N_CTX, min(4096, self._settings.n_ctx))),
-            fixed=frozenset(), base_bytes=self._base_bytes,
+            self._files, self._engines, LlamaSettings(n_ctx=max(LEAST_N_CTX, min(4096, self._settings.n_ctx))),
+            fixed=frozenset(), least_rows=self._least_rows, base_bytes=self._base_bytes,
         )  # fmt: skip
         with free:
             modes = [mode for mode in MODES.values() if set(mode.needs) <= self._files.keys()]
@@ -162,7 +171,7 @@ class Planner:
         """Settings that make a difference to the text: as asked for, then with less and less context and precision."""
         asked = self._settings
         sizes = [asked.n_ctx]
-        while "n_ctx" not in self._fixed and sizes[-1] >= 2 * _LEAST_N_CTX:
+        while "n_ctx" not in self._fixed and sizes[-1] >= 2 * LEAST_N_CTX:
             sizes.append(sizes[-1] // 2)
         # What rounds visibly comes last, after much of the context; see ``Relief`` for the same order at work.
         smaller = smaller_kv(self._files["target"], self._engines["target"], asked, self._fixed)
@@ -186,7 +195,7 @@ class Planner:
         """Settings that make a difference to speed and memory alone, fastest first."""
         batches = [(settings.prefill_chunk, settings.max_rows)]
         if not self._fixed & {"prefill_chunk", "max_rows"}:
-            batches += [batch for batch in _BATCHES if batch not in batches]
+            batches += [batch for batch in _BATCHES if batch not in batches and batch[1] >= self._least_rows]
         if smallest_only:
             batches = batches[-1:]
         repacks = [settings.repack]
@@ -235,7 +244,7 @@ class Planner:
             parts=parts,
             tables=tables_of(mode, settings),
             speed=_speed(mode, settings, parts, engine=self._engines["target"]),
-            configuration=Configuration(mode=mode, settings=settings),
+            configuration=Configuration(mode=mode, settings=settings, engines=self._engines),
         )
 
     def __enter__(self) -> Self:
@@ -272,8 +281,10 @@ def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint], 
     drafts = sum(part.weight_bytes for role, part in parts.items() if role != "target")
     gain = {"plain": 1.0, "tables": 1.04, "drafter": 1.8 / (1.3 + 3 * drafts / max(1, target.weight_bytes)),
             "hierarchy": 1.9 / (1.3 + 4 * drafts / max(1, target.weight_bytes))}[stage_of(mode)]  # fmt: skip
-    if mode.adapts:  # what does not pay is left out
-        gain = max(1.0, gain)
+    if mode.adapts:
+        # What does not pay by the clock is left out, so this rough model may not leave out what might: a drafter goes
+        # after longer pieces of prompt and before tables.
+        gain = max(_DRAFTS_MAY_PAY if mode.needs else 1.0, gain)
     # Reading a prompt in smaller pieces reads the weights more often.
     return gain / max(1, seconds) * (1 - 4 / settings.prefill_chunk)
 
@@ -285,20 +296,27 @@ def _kv_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     )  # fmt: skip
 
 
-def note_of(plan: Plan, asked: LlamaSettings, wished: Sequence[Mode]) -> list[str]:
+def note_of(plan: Plan, target: ModelFile, asked: LlamaSettings, wished: Sequence[Mode]) -> list[str]:
     """Sentences about what the plan leaves out of what was wished for."""
     chosen: Configuration = plan.chosen.configuration
     notes = []
     budget = f"to fit {format_size(plan.budget_bytes)}"
     if chosen.mode is not wished[0]:
         notes.append(f"speculation is {chosen.mode.name!r} instead of {wished[0].name!r} {budget}")
-    for name, what in (("n_ctx", "the context is"), ("kv_k", "keys are cached as"), ("kv_v", "values are cached as"),
-                       ("prefill_chunk", "prompts are read in pieces of")):  # fmt: skip
-        value = getattr(chosen.settings, name)
-        if name == "n_ctx" and value > asked.n_ctx:
-            notes.append(f"the context is {value}, more than the {asked.n_ctx} asked for at least")
-        elif value != getattr(asked, name):
-            notes.append(f"{what} {value} instead of {getattr(asked, name)} {budget}")
+    if chosen.settings.n_ctx > asked.n_ctx:
+        notes.append(f"the context is {chosen.settings.n_ctx}, more than the {asked.n_ctx} asked for at least")
+    elif chosen.settings.n_ctx < asked.n_ctx:
+        notes.append(f"the context is {chosen.settings.n_ctx} instead of {asked.n_ctx} {budget}")
+    cached, wanted = (
+        kv_types(own_settings(plan.engine, "target", target, settings, trees=chosen.mode.target_trees))
+        for settings in (chosen.settings, asked)
+    )
+    for what, kind, instead in zip(("keys", "values"), cached, wanted, strict=True):
+        if kind != instead:
+            notes.append(f"{what} are cached as {kind} instead of {instead} {budget}")
+    if chosen.settings.prefill_chunk != asked.prefill_chunk:
+        pieces = f"{chosen.settings.prefill_chunk} instead of {asked.prefill_chunk}"
+        notes.append(f"prompts are read in pieces of {pieces} {budget}")
     if asked.repack and not chosen.settings.repack:
         notes.append(f"weights stay mapped, which is slower, {budget}")
     return notes

@@ -17,6 +17,7 @@ from edge_spec.generation import Generation
 from edge_spec.kv_types import ROUNDS_VISIBLY
 from edge_spec.ladder import Ladder, Rung
 from edge_spec.memory.pressure import PressureWatch
+from edge_spec.planning import LEAST_N_CTX
 from edge_spec.policy import Policy
 from edge_spec.renewal import FAILURES, Renewal
 from edge_spec.shelf import Shelf
@@ -27,7 +28,6 @@ from edge_spec.turns import TurnTaking
 __all__ = ["Relief"]
 
 _SHORT = 2
-_LEAST_N_CTX = 256
 _CHANGES = "from here on words may differ from those without this step"
 
 
@@ -46,7 +46,8 @@ class Relief:
         mode: how drafts are made when there is memory.
         shelf: conversations that wait, which can wait on the disk.
         watch: looks at the system.
-        fixed: names of settings that the user gave: the context and the types of keys and values among them stay.
+        fixed: names of settings that the user gave: types of keys and values among them stay.
+        least_n_ctx: the context is not made shorter than this.
         folder: where a cache lies while its context is made anew; the system's own by default.
     """
 
@@ -59,9 +60,11 @@ class Relief:
         watch: PressureWatch,
         *,
         fixed: Collection[str] = (),
+        least_n_ctx: int = LEAST_N_CTX,
         folder: Path | None = None,
     ) -> None:
         self._fixed = fixed
+        self._least_n_ctx = least_n_ctx
         self._speculator = speculator
         self._family = family
         self._mode = mode
@@ -135,7 +138,7 @@ class Relief:
         halve = Rung(name="half of the context is dropped", down=self._halve, up=None, lossless=lambda: False)
         smaller = family.smaller_kv(self._fixed)
         rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] != ROUNDS_VISIBLY]
-        rungs += [halve, halve] if "n_ctx" not in self._fixed else []
+        rungs += [halve, halve]
         rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] == ROUNDS_VISIBLY]
         stop = Rung(name="the reply stops here", down=self._stop, up=None, lossless=lambda: False, repeats=True)
         rungs.append(stop)
@@ -206,7 +209,7 @@ class Relief:
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply
         n_ctx = speculator.model.n_ctx // 2
-        if reply is None or n_ctx < _LEAST_N_CTX or not reply.context.can_shrink(speculator, n_ctx):
+        if reply is None or n_ctx < self._least_n_ctx or not reply.context.can_shrink(speculator, n_ctx):
             return False
         # What is too long for it is cut before the next round, and read again.
         same_cells = len(speculator.text) < n_ctx

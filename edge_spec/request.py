@@ -15,7 +15,7 @@ from edge_spec.engines import AUTO, engines_of, refuse_idle_settings, settle_eng
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.memory import Plan
 from edge_spec.models import ModelFile, check_pair, inspect, is_published, resolve, resolve_family
-from edge_spec.planning import Planner
+from edge_spec.planning import LEAST_N_CTX, Planner
 from edge_spec.policy import Policy
 from edge_spec.requirements import require_path, require_whole
 from edge_spec.speculation import MODES, Mode, mode_of, require_models
@@ -40,8 +40,11 @@ class Request:
         fixed: names of those that a plan must not change.
         modes: ways to speculate that will do, best first.
         notes: sentences that the user should know.
+        least_n_ctx: tokens of context below which nothing may go.
+        least_rows: rows of a decode that drafts of the length asked for take.
         most_n_ctx: tokens of context up to which more than those of ``settings`` are wished for.
         otherwise: engines that would do as well, where the choice was left open.
+        chose: whether it was, so that ONNX Runtime has been looked at, whatever runs the models then.
     """
 
     files: Mapping[str, ModelFile]
@@ -51,8 +54,11 @@ class Request:
     fixed: frozenset[str]
     modes: Sequence[Mode]
     notes: tuple[str, ...] = ()
+    least_n_ctx: int = LEAST_N_CTX
+    least_rows: int = 1
     most_n_ctx: int = 0
     otherwise: Mapping[str, str] | None = None
+    chose: bool = False
 
     def load_libraries(self) -> None:
         """So that what they take is counted before the rest is planned."""
@@ -76,15 +82,33 @@ class Request:
         engines, notes = settle_engines(self.engines, self.files, self.asked, transcriptions, n_ctx_on=n_ctx_on)
         other = {role: "llama" if self.engines[role] == AUTO else engine for role, engine in engines.items()}
         return replace(
-            self, engines=engines, notes=(*self.notes, *notes), otherwise=other if other != engines else None
-        )
+            self, engines=engines, notes=(*self.notes, *notes), otherwise=other if other != engines else None,
+            chose=AUTO in self.engines.values(),
+        )  # fmt: skip
+
+    def thresholds(self, budget: Budget) -> dict[str, int]:
+        """The least budget by what it makes possible, on the engines that take least."""
+        least: dict[str, int] = {}
+        for engines in filter(None, (self.engines, self.otherwise)):
+            with self._planner(engines, budget) as planner:
+                found = planner.thresholds(self.modes, budget.budget_bytes)
+            least |= {name: min(n_bytes, least.get(name, n_bytes)) for name, n_bytes in found.items()}
+        return least
 
     def plan(self, budget: Budget) -> Plan:
         """The best way to run it within a budget; thresholds are the least of all engines. See ``Planner.plan``."""
+        try:
+            return self._plan(budget)
+        except BudgetExceeded as error:
+            if self.chose:
+                error.hint += "; without ONNX Runtime (--engine llama) the program itself takes less"
+            raise
+
+    def _plan(self, budget: Budget) -> Plan:
         if self.otherwise is None:
             return self._plan_on(self.engines, budget)
         with self._planner(self.otherwise, budget) as planner:
-            elsewhere = planner.thresholds((*self.modes, MODES["off"]), budget.budget_bytes)
+            elsewhere = planner.thresholds(self.modes, budget.budget_bytes)
         try:
             found = self._plan_on(self.engines, budget)
         except BudgetExceeded as error:
@@ -100,7 +124,10 @@ class Request:
             return planner.plan(self.modes, budget.budget_bytes, most_n_ctx=self.most_n_ctx)
 
     def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
-        return Planner(self.files, engines, self.settings, fixed=self.fixed, base_bytes=budget.held_bytes)
+        return Planner(
+            self.files, engines, self.settings, fixed=self.fixed, least_rows=self.least_rows,
+            base_bytes=budget.held_bytes,
+        )  # fmt: skip
 
 
 def request_of(
@@ -158,6 +185,8 @@ def request_of(
         asked=llama,
         settings=settings,
         fixed=frozenset(llama) | (frozenset(("n_ctx",)) if given_n_ctx is not None else frozenset()),
+        least_n_ctx=LEAST_N_CTX if given_n_ctx is None else settings.n_ctx,
+        least_rows=1 if draft_limit is None else draft_limit + 1,
         most_n_ctx=0 if least_n_ctx is None else target.n_ctx_train or _DEFAULT_N_CTX,
         modes=_fallbacks(mode) if speculation == "auto" and policy is None else [mode],
         notes=tuple(notes),

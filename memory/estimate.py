@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edge_spec.errors import OutOfMemory, SettingsError
 from edge_spec.memory.device import Device
 
-__all__ = ["CTX_STEP", "KV_TYPES", "kv_cache_bytes", "logits_bytes", "require", "vocabulary_bytes"]
+__all__ = ["CTX_STEP", "KV_TYPES", "kv_cache_bytes", "require", "vocabulary_bytes"]
 
 CTX_STEP = 256
 """llama.cpp rounds a context up to a multiple of this."""
@@ -82,11 +82,6 @@ def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
     if n_merges:
         return (1 << 19) + 258 * n_tokens + 89 * n_merges
     return (1 << 19) + 160 * n_tokens
-
-
-def logits_bytes(n_rows: int, n_vocab: int) -> int:
-    """What llama.cpp reserves for ``n_rows`` rows of logits: float32, in the graph and for the host."""
-    return 2 * 4 * n_rows * n_vocab
 
 
 def require(what: str, needed_bytes: int, device: Device, hint: str) -> None:

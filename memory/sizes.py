@@ -34,7 +34,8 @@ def parse_size(text: str | int) -> int:
         unit = _UNITS[found[2]]
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
     if not 0 < n_bytes <= _MOST:
-        raise SettingsError(f"memory is {str(text)[:32]} and holds nothing", hint="write it like 2GiB, 512MiB or 1.5g")
+        what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
+        raise SettingsError(f"memory is {str(text)[:32]} and {what}", hint="write it like 2GiB, 512MiB or 1.5g")
     return n_bytes
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from edge_spec.memory import (
     usage,
 )
 from edge_spec.models import inspect, resolve_family
+from edge_spec.planning import note_of
+from edge_spec.speculation import MODES
 
 MIB = 1 << 20
 HELD = 60 * MIB
@@ -249,15 +252,82 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
 
 def test_thresholds_are_where_things_become_possible() -> None:
     thresholds = plan(memory="1GiB", held_bytes=HELD, engine="llama").thresholds
-    assert list(thresholds) == ["fits", "tables", "drafter"]
-    assert thresholds["fits"] <= thresholds["tables"] <= thresholds["drafter"]
+    assert list(thresholds) == ["fits", "tables", "drafter", "hierarchy"]
+    assert thresholds["fits"] <= thresholds["tables"] <= thresholds["drafter"] < thresholds["hierarchy"]
+    for mode in MODES:
+        # Whatever is asked for, all that the files allow is told.
+        assert plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).thresholds == thresholds
     assert plan(memory=thresholds["fits"], held_bytes=HELD, engine="llama").chosen.needed_bytes == thresholds["fits"]
     with pytest.raises(BudgetExceeded) as caught:
         plan(memory=thresholds["fits"] - 1, held_bytes=HELD, engine="llama")
     assert caught.value.needed_bytes == thresholds["fits"]
     least = plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation="hierarchy").thresholds["hierarchy"]
     assert plan(memory=least, held_bytes=HELD, engine="llama", speculation="hierarchy").chosen.stage == "hierarchy"
-    assert least > thresholds["drafter"]
+    assert least == thresholds["hierarchy"]
+
+
+@pytest.mark.parametrize("engine", ["auto", "llama", "onnx"])
+@pytest.mark.parametrize("drafter", ["draft", "middle"])
+def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
+    """Large drafters too: whether they pay, the clock tells."""
+    found = plan(memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
+    assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("sequence", 1024)
+    assert not note_of(found, inspect(DEMO.target), LlamaSettings(n_ctx=1024), [found.chosen.configuration.mode])
+
+
+def test_a_drafter_goes_after_longer_pieces_of_prompt_and_before_anything_rounds_differently() -> None:
+    chosen: list[Candidate] = []
+    budget = 2 << 30
+    with suppress(BudgetExceeded):
+        while True:
+            chosen.append(plan(memory=budget, held_bytes=HELD, engine="llama").chosen)
+            budget = chosen[-1].needed_bytes - 1
+    same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
+    stages = [each.stage for each in same]
+    assert stages == sorted(stages, key=STAGES.index, reverse=True)
+    assert {"drafter", "tables"} <= set(stages)
+    assert [each.choices["chunk"] for each in same if each.stage == "drafter"] == [512, 256, 128, 64]
+
+
+SPEED = {"speculation": "", "chunk": 0, "rows": 0}
+"""Choices that make no difference to the text, but for how the weights lie."""
+
+
+def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
+    for limit, rows in ((7, 8), (8, 16), (15, 16)):
+        asked: dict[str, Any] = {"held_bytes": HELD, "engine": "llama", "speculation": "sequence", "n_ctx": 1024}
+        least = plan(memory="1GiB", draft_limit=limit, **asked)
+        with pytest.raises(BudgetExceeded) as caught:
+            plan(memory=10 * MIB, draft_limit=limit, **asked)
+        found = plan(memory=caught.value.needed_bytes, draft_limit=limit, **asked)
+        assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
+
+
+def test_notes_name_types_and_only_those_that_differ() -> None:
+    target, asked = inspect(DEMO.target), LlamaSettings(n_ctx=1024)
+    for engine, kept, smaller in (("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")):
+        seen = set()
+        for budget in range(70, 120):
+            try:
+                found = plan(memory=budget * MIB, held_bytes=HELD, engine=engine)
+            except BudgetExceeded:
+                continue
+            kinds = str(found.chosen.choices.get("kv", "f32/f32"))
+            seen.add(kinds)
+            notes = " ".join(note_of(found, target, asked, [found.chosen.configuration.mode]))
+            for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
+                said = f"{what} are cached as {new} instead of {old}"
+                assert (said in notes) == (old != new)
+        assert {kept, smaller} <= seen
+
+
+def test_a_refusal_names_the_engine_that_takes_less() -> None:
+    with pytest.raises(BudgetExceeded) as caught:
+        plan(memory=10 * MIB, held_bytes=HELD)
+    assert "--engine llama" in caught.value.hint
+    with pytest.raises(BudgetExceeded) as caught:
+        plan(memory=10 * MIB, held_bytes=HELD, engine="llama")
+    assert "--engine llama" not in caught.value.hint
 
 
 FIXED = (

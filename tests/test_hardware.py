@@ -123,7 +123,7 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = found["chosen"]
     held = chosen["process_bytes"] + sum(sum(lines.values()) for lines in chosen["lines"].values())
     assert held <= chosen["peak_bytes"] <= chosen["needed_bytes"] <= found["budget_bytes"] == 4 << 30
-    assert set(found["thresholds"]) == {"fits", "tables", "drafter"}
+    assert set(found["thresholds"]) == {"fits", "tables", "drafter", "hierarchy"}
 
 
 @pytest.mark.parametrize(

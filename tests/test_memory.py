@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_spec.errors import OutOfMemory, SettingsError
-from edge_spec.memory import Device, Readings, kv_cache_bytes, logits_bytes, probe, require
+from edge_spec.memory import Device, Readings, kv_cache_bytes, probe, require
 from edge_spec.memory.device import Limit
 from edge_spec.memory.estimate import KV_TYPES
 
@@ -162,11 +162,6 @@ def test_impossible_caches_are_refused() -> None:
             kv(n_ctx, 1, heads, head_dim, kind)
     with pytest.raises(ValueError, match="layers"):
         kv_cache_bytes(n_ctx=1, n_layers=2, n_head_kv=[1], head_dim_k=64, head_dim_v=64)
-
-
-def test_rows_of_logits_are_reserved_twice() -> None:
-    assert logits_bytes(16, 151_936) == 2 * 16 * 151_936 * 4
-    assert logits_bytes(0, 151_936) == 0
 
 
 # --- saying no

@@ -543,3 +543,14 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
         reply.read()
         assert model.given_up == given_up[3:]
         assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 3
+
+
+@pytest.mark.parametrize(("asked", "left"), [({"n_ctx": 512}, 512), ({"least_n_ctx": 300}, 512), ({}, 256)])
+def test_a_context_gives_way_down_to_what_was_asked_for_at_least(
+    load: Callable[..., TextModel], asked: dict[str, int], left: int
+) -> None:
+    wanted: dict[str, Any] = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "speculation": "off", **asked}
+    with load(lambda: SCARCE, **wanted) as model:
+        reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
+        reply.read()
+        assert (reply.finish_reason, model.n_ctx) == ("memory", left)
