@@ -47,13 +47,16 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         "On held-out text of all sources, computed by llama.cpp from the files. F16 is the same checkpoint without "
         "the rounding that its training ended with.",
         _losses(results),
+        _agreement(results),
         "## How well they guess each other",
         "Share of the target's own tokens that a smaller model picks when it reads the target's text, "
-        f"{results['acceptance_prompts']} held-out prompts, up to 64 tokens each, all models in Q4_0. At temperature "
+        f"{results['acceptance_prompts']} prompts of `{results['acceptance_file']}`, none of which was trained on, up "
+        "to 64 tokens each, all models in Q4_0. At temperature "
         "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
         _acceptance(results),
         "## Conversations",
-        "Unedited, seed 1, temperature 0.8.",
+        f"Unedited, seed 1, temperature 0.8. Answers are cut after {results['most_answer_tokens']} tokens; most end by "
+        "themselves before.",
         *_talks(results["conversations"]),
         "## What it cannot do",
         "It knows next to nothing: facts, numbers, names and commands in its answers are mostly invented, sums are "
@@ -100,6 +103,18 @@ def _losses(results: Mapping[str, Any]) -> str:
         rows.append([role, *(f"{f16[key]:.3f} / {q4_0[key]:.3f}" for key in ("loss", "perplexity", "bits_per_byte")),
                      f"{100 * (q4_0['loss'] / f16['loss'] - 1):+.1f} %"])  # fmt: skip
     return _table(("role", "nats per token, F16 / Q4_0", "perplexity", "bits per byte", "loss from rounding"), rows)
+
+
+def _agreement(results: Mapping[str, Any]) -> str:
+    logits = [f"{model['logits_differ']['F32']:.0e} and {model['logits_differ']['F16']:.4f} ({role})"
+              for role, model in results["models"].items()]  # fmt: skip
+    said = (
+        "PyTorch, which trained them, and llama.cpp agree: logits of files in F32 and F16 differ by at most "
+        f"{', '.join(logits)}; with weights in F16 llama.cpp rounds what it multiplies with them, too."
+    )
+    if "texts" in results:
+        said += f" Token ids are the same for all but {results['differing_texts']} of {results['texts']:,} texts."
+    return said
 
 
 def _acceptance(results: Mapping[str, Any]) -> str:

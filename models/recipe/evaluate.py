@@ -92,19 +92,19 @@ def acceptance_of(
     return found
 
 
-def conversations(family: Path, questions: Iterable[Sequence[str]] = QUESTIONS) -> list[list[dict[str, str]]]:
+def conversations(
+    family: Path, questions: Iterable[Sequence[str]] = QUESTIONS, *, max_tokens: int
+) -> list[list[dict[str, str]]]:
     """What the family says, seed 1 and the package's own sampler settings, unedited."""
     from edge_spec.loading import load
 
     talks = []
     with load(family, cache_dir=None) as model:
-        # So that a talk of three questions fits into a short context as well.
-        most = min(250, model.n_ctx * 250 // 1024)
         for question in questions:
             messages: list[dict[str, str]] = []
             for words in question:
                 messages.append({"role": "user", "content": words})
-                reply = model.generate(messages, seed=1, max_tokens=most)
+                reply = model.generate(messages, seed=1, max_tokens=max_tokens)
                 messages.append({"role": "assistant", "content": reply.read().strip()})
             talks.append(messages)
     return talks

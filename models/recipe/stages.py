@@ -199,11 +199,13 @@ class Recipe:
         files = {name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
                  for name in TRAININGS[1:]}  # fmt: skip
         prompts = 40 if self.setting.name == "small" else 180
-        results["acceptance_prompts"] = prompts
+        results["acceptance_prompts"], results["acceptance_file"] = prompts, self.prompts.name
         results["acceptance"] = evaluate.acceptance_of(
             family / FILES["target"], files, self.prompts, most=prompts, n_ctx=max(1024, self.setting.row), say=self.say
         )
-        results["conversations"] = evaluate.conversations(family)
+        # So that a talk of three questions fits into a short context as well.
+        results["most_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
+        results["conversations"] = evaluate.conversations(family, max_tokens=results["most_answer_tokens"])
         _write_json(self.out / "results.json", results)
 
     def card(self) -> None:
