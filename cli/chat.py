@@ -90,6 +90,10 @@ def command(**values: Any) -> None:
     keeps = (is_interactive and not values["no_history"]) or values["resume"]
     data = _data_folder() if keeps else None
     arguments = {**load_arguments(values), "speculation": values["speculation"]}
+    reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
+    if is_interactive and os.environ.get("TERM") != "dumb":
+        # Before the model, whose budget holds the program as well.
+        reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
             display.show(_greeting(model, values))
@@ -97,9 +101,6 @@ def command(**values: Any) -> None:
             display.notice(note)
         autosave = _autosave(values, data, display)
         session = _session(model, values, autosave, display)
-        reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
-        if is_interactive and os.environ.get("TERM") != "dumb":
-            reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
 
         def on_answer(reply: ChatReply) -> None:
             if values["stats"]:

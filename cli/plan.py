@@ -16,6 +16,7 @@ from edge_spec.speculation import MODES
 __all__ = ["command"]
 
 _BAR = 40
+_TERMINAL = ("terminal.rich_display", "terminal.terminal_reader", "terminal.completion")
 _UNNAMED = "when the model is loaded here for the first time"
 _SAYS = {
     "fits": "runs at all",
@@ -30,20 +31,23 @@ _SAYS = {
 @click.option(
     "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True, help="How to draft."
 )
+@click.option("--chat", is_flag=True, help="Count what a chat in a terminal needs as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(**values: Any) -> int:
     """Show what would be loaded into a memory budget, and why.
 
     Only headers are read. A budget covers all memory of the process's own and the mapped weights, which decoding
-    touches for every token. Any budget can be asked about, also that of another computer.
+    touches for every token. Any budget can be asked about, also that of another computer. The program counts as
+    "edge-spec run" has it, or with --chat as a talk in a terminal does.
 
     \b
     Examples:
       edge-spec plan --memory 100MiB
       edge-spec plan llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB --ctx 8192
     """
-    # A budget holds the program, too: the plan is that of a chat, which is the largest.
-    import_module("edge_spec.cli.chat")
+    # A budget holds the program, too.
+    for name in ("chat", *(_TERMINAL if values["chat"] else ())):
+        import_module(f"edge_spec.cli.{name}")
     arguments = load_arguments(values)
     found = plan(arguments.pop("model"), **arguments, speculation=values["speculation"])
     if values["as_json"]:
