@@ -129,7 +129,7 @@ class _Files(NamedTuple):
     root: str
     bounds: tuple[str, ...]
     usage: str
-    reclaimable: str  # key in memory.stat
+    cached: tuple[str, ...]  # keys in memory.stat
 
 
 def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
@@ -137,13 +137,14 @@ def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
     for line in (text("/proc/self/cgroup") or "").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "", "")[:3]
         if controllers == "":
-            files = _Files("/sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current", "inactive_file")
+            bounds = ("memory.max", "memory.high")
+            files = _Files("/sys/fs/cgroup", bounds, "memory.current", ("inactive_file", "active_file"))
         elif "memory" in controllers.split(","):
             files = _Files(
                 "/sys/fs/cgroup/memory",
                 ("memory.limit_in_bytes",),
                 "memory.usage_in_bytes",
-                "total_inactive_file",
+                ("total_inactive_file", "total_active_file"),
             )
         else:
             continue
@@ -161,10 +162,11 @@ def _group_limit(text: Callable[[str], str | None], folder: str, files: _Files) 
     if bound is None:  # "max", or no such group
         return None
     used = _number(text(f"{folder}/{files.usage}")) or 0
-    # Usage counts cached files, mapped weights of an earlier run among them; the kernel gives those up first.
+    # Usage counts cached files, mapped weights of an earlier run among them. The kernel gives those up first, active
+    # ones too: for the whole machine it counts them as available itself, and under a tight limit half are active.
     for line in (text(f"{folder}/memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
-        if key == files.reclaimable:
+        if key in files.cached:
             used -= min(used, _number(value) or 0)
     return Limit(total_bytes=bound, available_bytes=bound - used)
 

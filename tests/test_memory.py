@@ -55,7 +55,8 @@ def test_a_container_limit_binds() -> None:
 
 
 def test_cached_files_count_as_available() -> None:
-    files = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB}\n"}
+    stat = f"anon 5\ninactive_file {GIB // 4}\nactive_file {GIB - GIB // 4}\n"
+    files = {"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.stat": stat}
     assert device(files | v2(max=4 * GIB, current=3 * GIB)).available_bytes == 2 * GIB
     assert device(files | v2(max=4 * GIB, current=5)).available_bytes == 4 * GIB
 
@@ -80,7 +81,7 @@ def test_version_1_groups_bind_too() -> None:
         "/proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/box\n1:name=systemd:/\n",
         f"{folder}/box/memory.limit_in_bytes": str(6 * GIB),
         f"{folder}/box/memory.usage_in_bytes": str(2 * GIB),
-        f"{folder}/box/memory.stat": f"total_inactive_file {GIB}\n",
+        f"{folder}/box/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}\n",
         f"{folder}/memory.limit_in_bytes": "9223372036854771712",
     }
     found = device(files)

@@ -21,7 +21,7 @@ from edge_spec.errors import ModelFileError, SettingsError
 from edge_spec.models import inspect
 from edge_spec.models.recipe.checkpoint import read_weights
 from edge_spec.models.recipe.clock import Clock
-from edge_spec.models.recipe.corpus import TEMPLATE, Document, Span, clean, read_documents, spans_of
+from edge_spec.models.recipe.corpus import TEMPLATE, Document, Span, clean, read_documents, read_records, spans_of
 from edge_spec.models.recipe.packing import HEAD, ID, USER, Corpus, prepare
 from edge_spec.models.recipe.parcels import pack, unpack
 from edge_spec.models.recipe.requests import request_for
@@ -179,6 +179,16 @@ def test_bytes_per_token_are_those_of_the_held_out_rows(tmp_path: Path) -> None:
     assert len(rows)
     n_bytes = int(np.load(tmp_path / "out" / "valid_bytes.npy").sum())
     assert bytes_per_token * np.count_nonzero((rows & HEAD) == 0) == pytest.approx(n_bytes)
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["5", "{}", '{"text": 5}', '{"turns": "x"}', '{"turns": [{"role": "user"}]}', '{"turns": [5]}', '{"text": null}'],
+)
+def test_a_record_of_another_form_is_named_by_its_line(tmp_path: Path, record: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + record + "\n", encoding="utf-8")
+    with pytest.raises(ModelFileError, match=r"line 2 of .*a\.jsonl is no record"):
+        list(read_records(tmp_path / "a.jsonl"))
 
 
 def test_settings_keep_the_family_in_its_proportions() -> None:

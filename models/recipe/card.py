@@ -55,8 +55,9 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
         _acceptance(results),
         "## Conversations",
-        f"Unedited, seed 1, temperature 0.8. Answers are cut after {results['most_answer_tokens']} tokens; most end by "
-        "themselves before.",
+        f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['most_answer_tokens']}` holds them at its "
+        "default temperature of 0.8; other processors and engines round differently and may go on in other words. "
+        "Answers are cut after that many tokens; most end by themselves before.",
         *_talks(results["conversations"]),
         "## What it cannot do",
         "It knows next to nothing: facts, numbers, names and commands in its answers are mostly invented, sums are "
@@ -113,7 +114,8 @@ def _agreement(results: Mapping[str, Any]) -> str:
         f"{', '.join(logits)}; with weights in F16 llama.cpp rounds what it multiplies with them, too."
     )
     if "texts" in results:
-        said += f" Token ids are the same for all but {results['differing_texts']} of {results['texts']:,} texts."
+        same = results["texts"] - results["differing_texts"]
+        said += f" Token ids are the same for {same:,} of {results['texts']:,} texts."
     return said
 
 

@@ -76,11 +76,28 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):
                 record = json.loads(line)
-                if not isinstance(record, dict) or ("turns" not in record and "text" not in record):
-                    raise ModelFileError(f"line {number} of {path} is no record", hint='give it "text" or "turns"')
+                if not _is_record(record):
+                    raise ModelFileError(
+                        f"line {number} of {path} is no record",
+                        hint='give it a "text", or "turns" that are objects with a "role" and a "text"',
+                    )
                 yield record
     except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
         raise ModelFileError(f"{path} is no readable JSONL ({error})", hint="one JSON object per line") from error
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict):
+        return False
+    if "turns" not in record:
+        return isinstance(record.get("text"), str)
+    turns = record["turns"]
+    # An evaluation set may hold the words of turns alone.
+    return isinstance(turns, list) and all(
+        isinstance(turn, str)
+        or (isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("text"), str))
+        for turn in turns
+    )
 
 
 def read_documents(

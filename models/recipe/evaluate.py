@@ -95,16 +95,14 @@ def acceptance_of(
 def conversations(
     family: Path, questions: Iterable[Sequence[str]] = QUESTIONS, *, max_tokens: int
 ) -> list[list[dict[str, str]]]:
-    """What the family says, seed 1 and the package's own sampler settings, unedited."""
+    """What the family says with seed 1 and the package's own sampler settings on llama.cpp, unedited."""
     from edge_spec.loading import load
 
     talks = []
-    with load(family, cache_dir=None) as model:
+    with load(family, engine="llama", cache_dir=None) as model:
         for question in questions:
-            messages: list[dict[str, str]] = []
+            talk = model.chat(seed=1, max_tokens=max_tokens)
             for words in question:
-                messages.append({"role": "user", "content": words})
-                reply = model.generate(messages, seed=1, max_tokens=max_tokens)
-                messages.append({"role": "assistant", "content": reply.read().strip()})
-            talks.append(messages)
+                talk.send(words).read()
+            talks.append([{"role": message.role, "content": message.content.strip()} for message in talk.messages])
     return talks
