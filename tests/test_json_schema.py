@@ -17,6 +17,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.sampling.number_rules import integers, numbers
+from edge_spec.sampling.schema_rules import FORMATS
 
 
 def valid(text: str, schema: dict[str, Any]) -> bool:
@@ -56,6 +57,16 @@ def test_numbers_keep_their_bounds_and_no_others(rules: Any) -> None:
                 number = f"{x}{fraction}"
                 fits = jsonschema.Draft202012Validator(bounds).is_valid(float(number))
                 assert bool(written and written.fullmatch(number)) == fits, (bounds, number)
+
+
+def test_dates_that_can_be_written_are_those_of_the_calendar_up_to_the_28th() -> None:
+    written = re.compile(re.sub('"([^"]*)"', lambda m: re.escape(m[1]), FORMATS["date"]).replace(" ", ""))
+    for year in (0, 1, 9, 10, 99, 100, 999, 1000, 2026, 9999):
+        for month in range(15):
+            for day in range(33):
+                text = f"{year:04}-{month:02}-{day:02}"
+                fits = day <= 28 and jsonschema.FormatChecker().conforms(text, "date")
+                assert bool(written.fullmatch(text)) == fits, text
 
 
 REFUSED: list[tuple[Any, str]] = [

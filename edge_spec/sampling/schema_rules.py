@@ -11,7 +11,8 @@ from edge_spec.sampling.number_rules import integers, numbers
 __all__ = ["FORMATS", "MOST", "Rules", "fail", "json_literal", "literal", "repeat"]
 
 _HEX4 = "[0-9a-fA-F]{4}"
-_DATE = '[0-9]{4} "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])'
+_YEAR = '("000" [1-9] | "00" [1-9] [0-9] | "0" [1-9] [0-9] [0-9] | [1-9] [0-9] [0-9] [0-9])'
+_DATE = f'{_YEAR} "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])'
 _TIME = '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("Z" | [+-] ("0" [0-9] | "1" [0-3]) ":" [0-5] [0-9])'
 FORMATS = {
     "date": _DATE,
@@ -19,7 +20,7 @@ FORMATS = {
     "date-time": f'{_DATE} "T" {_TIME}',
     "uuid": f'{_HEX4}{_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4}{_HEX4}{_HEX4}'.replace("}[", "} ["),
 }
-"""Dates end on the 28th: grammars do not count the days of a month."""
+"""Dates end on the 28th: grammars do not count the days of a month. Years begin with 1: few programs know the year 0."""
 
 _SHARED = {
     # Direct characters, but halves of surrogates and what has to be escaped; and the short escapes.
