@@ -10,6 +10,7 @@ from typing import Self
 
 from edge_spec.backends.llama import DryModel, LlamaSettings, llama_footprint
 from edge_spec.backends.onnx import OnnxSettings, onnx_footprint
+from edge_spec.json_tokenizer import loading_peak_bytes, tokenizer_bytes
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.models import ModelFile
 from edge_spec.role_settings import own_settings
@@ -47,7 +48,15 @@ class Estimates:
         if key not in self._known:
             if isinstance(own, OnnxSettings):
                 found = onnx_footprint(file, own)
-                if role == "target":  # llama.cpp turns text into tokens
+                size = file.graph.tokenizer if file.graph is not None else None
+                if role == "target" and size is not None:
+                    tables = tokenizer_bytes(size)
+                    # It comes before the weights.
+                    more = loading_peak_bytes(size) - tables - found.weight_bytes
+                    found = replace(
+                        found, vocabulary_bytes=tables, loading_bytes=max(found.loading_bytes, more)
+                    )
+                elif role == "target":  # llama.cpp turns text into tokens
                     tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
                     found = replace(found, vocabulary_bytes=tables)
             else:

@@ -16,6 +16,7 @@ from edge_spec.backends.llama import (
     open_llama,
 )
 from edge_spec.backends.llama.foreign import ForeignVocabulary, foreign_bytes
+from edge_spec.backends.llama.grammar import grammar_bytes
 from edge_spec.backends.onnx import open_onnx, open_published
 from edge_spec.backends.probe import ProbeResult
 from edge_spec.drafters.ngram import NgramDrafter, table_bytes
@@ -36,7 +37,8 @@ __all__ = ["OpenFamily"]
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters trying out a model takes no time worth a word."""
 
-_GRAMMARS = "vocabulary of grammars"
+_GRAMMARS = "grammars"
+_FOREIGN = "vocabulary of grammars"
 
 _LESS = "raise --memory, or use a smaller --ctx or another --speculation"
 
@@ -85,6 +87,7 @@ class OpenFamily:
         self._weights: dict[tuple[Path, bool], LlamaWeights] = {}
         self._models: dict[str, LanguageModel] = {}
         self._published: JsonTokenizer | None = None
+        self._vocabulary: LlamaWeights | None = None
         # Grammars come from any thread.
         self._lock = threading.RLock()
 
@@ -162,27 +165,40 @@ class OpenFamily:
         return weights
 
     def vocabulary(self) -> LlamaWeights:
-        """The target's tokens as llama.cpp's grammars know them.
+        """The target's tokens as llama.cpp's grammars know them; their memory is claimed with the first grammar.
 
         Raises:
-            BudgetExceeded: there is no memory for a second vocabulary, which a published model needs.
+            BudgetExceeded: there is no memory for grammars, or for the second vocabulary that a published model needs.
         """
-        file = self._files["target"]
-        if file.graph is None:
-            return self._load("target", vocab_only=self._engines["target"] != "llama")
-        key = (file.path, True)
         with self._lock:
-            if key not in self._weights:
-                tokenizer = self._published_tokenizer(file.graph)
-                self.ledger.enter("process", _GRAMMARS, foreign_bytes(tokenizer.n_vocab))
-                before = usage().resident_bytes
+            if self._vocabulary is None:
+                graph = self._files["target"].graph
+                tokenizer = self._published_tokenizer(graph) if graph is not None else None
+                n_tokens = tokenizer.n_vocab if tokenizer is not None else self._files["target"].n_vocab
+                lines = {_GRAMMARS: grammar_bytes(n_tokens)}
+                if tokenizer is not None:
+                    lines[_FOREIGN] = foreign_bytes(n_tokens)
+                self.ledger.claim_all("process", lines, hint="raise --memory, or leave the grammar out")
                 try:
-                    self._weights[key] = ForeignVocabulary(tokenizer)
+                    self._vocabulary = self._measured_vocabulary(tokenizer)
                 except BaseException:
-                    self.ledger.release("process", _GRAMMARS)
+                    self._drop_vocabulary()
                     raise
-                self.ledger.measure("process", _GRAMMARS, max(0, usage().resident_bytes - before))
-            return self._weights[key]
+            return self._vocabulary
+
+    def _measured_vocabulary(self, tokenizer: JsonTokenizer | None) -> LlamaWeights:
+        before = usage().resident_bytes
+        if tokenizer is None:
+            found = self._load("target", vocab_only=self._engines["target"] != "llama")
+        else:
+            found = self._weights[self._files["target"].path, True] = ForeignVocabulary(tokenizer)
+            self.ledger.measure("process", _FOREIGN, max(0, usage().resident_bytes - before))
+        return found
+
+    def _drop_vocabulary(self) -> None:
+        self._vocabulary = None
+        for name in (_GRAMMARS, _FOREIGN):
+            self.ledger.release("process", name)
 
     def _published_tokenizer(self, graph: PublishedGraph) -> JsonTokenizer:
         with self._lock:
@@ -199,6 +215,7 @@ class OpenFamily:
         for weights in self._weights.values():
             weights.close()
         self._weights.clear()
+        self._drop_vocabulary()
         self._transcriptions.close()
 
     def _load(self, role: str, *, vocab_only: bool) -> LlamaWeights:
@@ -251,6 +268,9 @@ class OpenFamily:
             self._announce(role)
 
         if file.graph is not None:
+            if role == "target":
+                # While it is loaded it takes more than it keeps: better before the weights.
+                self._published_tokenizer(file.graph)
             return open_published(file, own, cache_dir=self._cache_dir, on_probe=on_probe)
         return open_onnx(
             self._transcriptions.of(file), own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
+from edge_spec.backends.llama.grammar import grammar_bytes
 from edge_spec.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
@@ -113,6 +116,75 @@ def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[...,
         model.ledger.check_integrity()
     with load(speculation="sequence") as model:
         assert "n-gram table" not in lines_of(model)
+
+
+GRAMMARS_HELD = """
+import gc, random, tempfile
+from pathlib import Path
+from edge_spec.backends.llama import LlamaWeights
+from edge_spec.backends.llama.foreign import _write
+from edge_spec.backends.llama.grammar import LlamaGrammar, grammar_bytes
+from edge_spec.memory import usage
+from edge_spec.sampling.grammar import Line
+
+rng = random.Random(1)
+words = {bytes(rng.choices(range(97, 123), k=rng.randint(3, 9))) for _ in range(70_000)}
+pieces = [b"", *(bytes([n]) for n in range(256)), *sorted(words)]
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "vocabulary.gguf"
+    _write(path, pieces, [0], 0)
+    weights = LlamaWeights(path, vocab_only=True, mapped=False)
+weights.tokenize("hello", add_special=False)
+gc.collect()
+before = usage().resident_bytes
+grammars = []
+for mark in "{([<":
+    grammars.append(LlamaGrammar(weights, f'root ::= "{mark}" [^"]*'))
+    line = Line(grammars[-1].start(), None)
+    for n in range(4):
+        token = int(line.root.mask(weights.n_vocab).nonzero()[0][-1])
+        line.at([token], n + 1)
+        line.commit([token], n + 1)
+print(usage().resident_bytes - before, grammar_bytes(weights.n_vocab))
+"""
+
+
+def test_grammars_take_what_is_planned_and_no_more() -> None:
+    command = [sys.executable, "-c", GRAMMARS_HELD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    held, planned = map(int, done.stdout.split())
+    assert planned / 4 < held <= planned
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_grammars_are_entered_with_the_first_and_gone_with_the_model(
+    load: Callable[..., TextModel], engine: str
+) -> None:
+    with load(speculation="off", engine=engine) as model:
+        held, ledger = model.ledger.held_bytes, model.ledger
+        assert "grammars" not in lines_of(model)
+        for word in ("yes", "no"):
+            assert model.generate("Well?", grammar=f'root ::= "{word}"').read() == word
+            assert lines_of(model)["grammars"].predicted_bytes == grammar_bytes(model.n_vocab)
+            assert ledger.held_bytes == held + grammar_bytes(model.n_vocab)
+        ledger.check_integrity()
+    assert "grammars" not in {line.name for line in ledger}
+
+
+def test_without_room_a_grammar_is_refused_and_the_model_goes_on(load: Callable[..., TextModel]) -> None:
+    with load(speculation="off", memory="1GiB") as model:
+        text = model.generate("Hello", seed=1, max_tokens=20).read()
+        model.ledger.claim("test", "all but a little", (model.ledger.left_bytes or 0) - MIB)
+        held = model.ledger.held_bytes
+        with pytest.raises(BudgetExceeded, match="grammars") as refused:
+            model.generate("Hello", grammar='root ::= "yes"')
+        assert refused.value.needed_bytes == grammar_bytes(model.n_vocab)
+        assert "grammars" not in lines_of(model)
+        assert model.ledger.held_bytes == held
+        assert model.generate("Hello", seed=1, max_tokens=20).read() == text
+        model.ledger.release("test")
+        assert model.generate("Hello", grammar='root ::= "yes"').read() == "yes"
+        model.ledger.check_integrity()
 
 
 def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(load: Callable[..., TextModel]) -> None:

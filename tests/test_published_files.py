@@ -16,7 +16,7 @@ import pytest
 from gguf_files import write_gguf
 from published_models import Weights, publish, read_weights
 
-from edge_spec.backends.llama import LlamaWeights
+from edge_spec.backends.llama import LlamaSettings, LlamaWeights
 from edge_spec.backends.llama.foreign import ForeignVocabulary
 from edge_spec.backends.llama.grammar import LlamaGrammar
 from edge_spec.errors import (
@@ -27,8 +27,10 @@ from edge_spec.errors import (
     UnsupportedModel,
     VocabularyMismatch,
 )
-from edge_spec.json_tokenizer import JsonTokenizer
+from edge_spec.estimates import Estimates
+from edge_spec.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models import check_pair, inspect, resolve, resolve_family
+from edge_spec.models.published.tokens import read_tokens, size_of_tokenizer
 
 DRAFT = resolve_family("demo").draft
 assert DRAFT is not None
@@ -399,6 +401,82 @@ made = ForeignVocabulary(Speller())
 made.speaking, made.single_bytes, made.first_bytes
 print(usage().resident_bytes - before, foreign_bytes(32_000))
 """
+
+
+TOKENIZER_HELD = """
+import gc, json, re, sys
+from pathlib import Path
+from edge_spec.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
+from edge_spec.memory import usage
+from edge_spec.models.published import TokenizerSize
+
+folder, tiny = Path(sys.argv[1]), Path(sys.argv[2])
+none = {"bos": -1, "eos": -1, "ends": frozenset()}
+size = TokenizerSize(**json.loads(sys.stdin.readline()))
+JsonTokenizer(tiny, **none)
+gc.collect()
+before = usage().resident_bytes
+made = JsonTokenizer(folder / "tokenizer.json", **none)
+peak = (int(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10) - before
+made.tokenize("".join(map(chr, range(32, 2000))) * 4, add_special=False)
+held = usage().resident_bytes - before
+print(held, tokenizer_bytes(size), peak, loading_peak_bytes(size))
+"""
+
+
+def _generated_tokenizer(folder: Path, kind: str, n_tokens: int) -> None:
+    """Words of random letters for bytes, each joined of two that came before."""
+    rng = random.Random(n_tokens)
+    words = [chr(n) for n in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
+    known, merges = set(words), []
+    while len(words) < n_tokens:
+        pair = [words[rng.randrange(len(words))], words[rng.randrange(min(len(words), 2000))]]
+        word = "".join(pair)
+        if word not in known and len(word) <= 16:
+            known.add(word)
+            words.append(word)
+            merges.append(pair)
+    model: dict[str, Any] = {"type": "BPE", "vocab": {word: n for n, word in enumerate(words)}}
+    model["merges"] = merges if kind == "pairs" else list(map(" ".join, merges))
+    if kind == "unigram":
+        model = {"type": "Unigram", "unk_id": 0, "vocab": [[word, -n / 1000] for n, word in enumerate(words)]}
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    splitter = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": splitter, "decoder": decoder, "model": model}
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here the system tells the peak")
+@pytest.mark.parametrize(
+    ("kind", "n_tokens"), [("pairs", 24_000), ("pairs", 100_000), ("texts", 60_000), ("unigram", 12_000)]
+)
+def test_a_tokenizer_takes_what_is_planned_while_it_is_loaded_and_after(
+    tmp_path: Path, kind: str, n_tokens: int
+) -> None:
+    _generated_tokenizer(tmp_path / kind, kind, n_tokens)
+    _generated_tokenizer(tmp_path / "tiny", "texts", 300)
+    tokens, model = read_tokens(tmp_path / kind)
+    size = size_of_tokenizer(tmp_path / kind, tokens, model)
+    assert size.n_tokens == n_tokens
+    done = subprocess.run(
+        [sys.executable, "-c", TOKENIZER_HELD, tmp_path / kind, tmp_path / "tiny" / "tokenizer.json"],
+        input=json.dumps(vars(size)), capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    held, planned, peak, planned_peak = map(int, done.stdout.split())
+    for measured, expected in ((held, planned), (peak, planned_peak)):
+        assert abs(measured - expected) < max(0.2 * expected, 4 << 20), done.stdout
+
+
+def test_a_tokenizer_is_planned_by_its_own_formula_and_loaded_before_the_weights(made: dict[str, Path]) -> None:
+    file = inspect(made["genai"])
+    assert file.graph is not None and file.graph.tokenizer is not None
+    size = file.graph.tokenizer
+    assert size.n_merges == file.n_merges > 0
+    with Estimates({"target": file}, {"target": "onnx"}) as estimates:
+        found = estimates.of("target", LlamaSettings(n_ctx=128), trees=False)
+    assert found.vocabulary_bytes == tokenizer_bytes(size)
+    assert found.loading_peak_bytes >= loading_peak_bytes(size) >= tokenizer_bytes(size)
 
 
 def test_a_vocabulary_for_grammars_takes_what_is_planned_and_no_more() -> None:

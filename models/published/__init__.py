@@ -5,5 +5,14 @@ from __future__ import annotations
 from edge_spec.models.published.beside import TOKENIZER
 from edge_spec.models.published.folder import find_graph, inspect_published, published_texts
 from edge_spec.models.published.signature import CachePort, PublishedGraph
+from edge_spec.models.published.tokens import TokenizerSize
 
-__all__ = ["TOKENIZER", "CachePort", "PublishedGraph", "find_graph", "inspect_published", "published_texts"]
+__all__ = [
+    "TOKENIZER",
+    "CachePort",
+    "PublishedGraph",
+    "TokenizerSize",
+    "find_graph",
+    "inspect_published",
+    "published_texts",
+]

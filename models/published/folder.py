@@ -12,7 +12,13 @@ from edge_spec.models.model_file import ModelFile
 from edge_spec.models.published.beside import GENAI, TOKENIZER, Beside
 from edge_spec.models.published.graph_file import ELEMENT_TYPES, GraphFile, read_graph
 from edge_spec.models.published.signature import read_signature
-from edge_spec.models.published.tokens import read_tokens, texts_by_id, vocabulary_of
+from edge_spec.models.published.tokens import (
+    kind_of,
+    read_tokens,
+    size_of_tokenizer,
+    texts_by_id,
+    vocabulary_of,
+)
 
 __all__ = ["find_graph", "inspect_published", "published_texts"]
 
@@ -66,7 +72,8 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
     beside = Beside(_home(graph))
     # What it is comes before what it lacks.
     read_signature(file, beside, {})
-    tokens, kind = read_tokens(beside.folder)
+    tokens, tokenizer = read_tokens(beside.folder)
+    size = size_of_tokenizer(beside.folder, tokens, tokenizer)
     signature = read_signature(file, beside, tokens)
     n_vocab = signature.logits.shape[2]
     if not isinstance(n_vocab, int):
@@ -91,14 +98,16 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         n_vocab=n_vocab,
         sliding_window=beside.number("sliding_window") or None,
         tensors=(),
-        n_merges=0,
+        n_merges=size.n_merges,
         n_params=_n_params(file),
         weight_bytes=sum(types.values()),
         tensor_types=types,
         quantisation="int4" if _in_four_bits(file) else next(iter(types), "none"),
-        vocabulary=vocabulary_of(tokens, kind, n_vocab, (signature.bos, *signature.ends)),
+        vocabulary=vocabulary_of(tokens, kind_of(tokenizer), n_vocab, (signature.bos, *signature.ends)),
         chat_template=beside.chat_template(),
-        graph=replace(signature, ends=frozenset(token for token in signature.ends if token < n_vocab)),
+        graph=replace(
+            signature, ends=frozenset(token for token in signature.ends if token < n_vocab), tokenizer=size
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.published.beside import Beside
 from edge_spec.models.published.graph_file import GraphFile, Port
+from edge_spec.models.published.tokens import TokenizerSize
 
 __all__ = ["CachePort", "PublishedGraph", "read_signature"]
 
@@ -53,6 +54,7 @@ class PublishedGraph:
         bos: the token that begins a text, -1 if there is none.
         eos: the token that ends a text, -1 if there is none.
         ends: the tokens that end a reply.
+        tokenizer: how large its tokenizer is; None until that is read.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class PublishedGraph:
     bos: int
     eos: int
     ends: frozenset[int]
+    tokenizer: TokenizerSize | None = None
 
     @property
     def takes_trees(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,61 @@ from edge_spec.errors import ModelNotFound, NotAModel
 from edge_spec.models.published.beside import TOKENIZER, read_json
 from edge_spec.models.vocabulary import Vocabulary
 
-__all__ = ["read_tokens", "texts_by_id", "vocabulary_of"]
+__all__ = ["TokenizerSize", "kind_of", "read_tokens", "size_of_tokenizer", "texts_by_id", "vocabulary_of"]
 
 _LENGTH = struct.Struct("<Q")
 _KINDS = {"Unigram": "t5", "WordPiece": "bert"}
 
 
-def read_tokens(folder: Path) -> tuple[dict[str, int], str]:
-    """Id of each token by its text, and the kind of tokenizer, such as ``gpt2`` or ``llama``.
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSize:
+    """What decides how much memory a ``tokenizer.json`` takes when it is loaded.
+
+    Attributes:
+        n_tokens: in it, added ones included.
+        n_merges: pairs that it joins.
+        in_pairs: each merge is a list of two texts, as newer files write it, and not one text with a space.
+        n_prefixes: different beginnings, in bytes, of all tokens of a unigram model, which keeps a trie of them; 0 for
+            other kinds.
+        file_bytes: size of the file.
+    """
+
+    n_tokens: int
+    n_merges: int = 0
+    in_pairs: bool = False
+    n_prefixes: int = 0
+    file_bytes: int
+
+
+def size_of_tokenizer(folder: Path, tokens: Collection[str], model: Mapping[str, Any]) -> TokenizerSize:
+    """The size of a tokenizer.
+
+    Args:
+        tokens, model: as ``read_tokens`` finds them.
+    """
+    merges = model.get("merges")
+    merges = merges if isinstance(merges, list) else []
+    unigram = model.get("type") == "Unigram" or isinstance(model.get("vocab"), list)
+    return TokenizerSize(
+        n_tokens=len(tokens),
+        n_merges=len(merges),
+        in_pairs=bool(merges) and not isinstance(merges[0], str),
+        n_prefixes=_n_prefixes(tokens) if unigram else 0,
+        file_bytes=(folder / TOKENIZER).stat().st_size,
+    )
+
+
+def _n_prefixes(tokens: Collection[str]) -> int:
+    n, before = 0, b""
+    for raw in sorted(text.encode("utf-8", "surrogatepass") for text in tokens):
+        shared = next((k for k, (a, b) in enumerate(zip(before, raw, strict=False)) if a != b), len(before))
+        n += len(raw) - shared
+        before = raw
+    return n
+
+
+def read_tokens(folder: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
+    """Id of each token by its text, and the tokenizer's model as the file describes it.
 
     Raises:
         ModelNotFound: there is no ``tokenizer.json``. NotAModel: it lists no tokens.
@@ -39,10 +87,11 @@ def read_tokens(folder: Path) -> tuple[dict[str, int], str]:
             raise ValueError
     except (LookupError, TypeError, ValueError, AttributeError):
         raise NotAModel(f"{path} lists no tokens", hint="download it again") from None
-    return tokens, _kind(model)
+    return tokens, model
 
 
-def _kind(model: Mapping[str, Any]) -> str:
+def kind_of(model: Mapping[str, Any]) -> str:
+    """The kind of tokenizer, such as ``gpt2`` or ``llama``."""
     return _KINDS.get(str(model.get("type")), "llama" if model.get("byte_fallback") else "gpt2")
 
 

@@ -14,15 +14,26 @@ from edge_spec.backends.llama.weights import LlamaWeights
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
 
-__all__ = ["LlamaGrammar"]
+__all__ = ["LlamaGrammar", "grammar_bytes"]
 
 _CANDIDATE = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 _LOOKAHEAD_BYTES = 64
 """How far ahead forced text is looked for."""
 
+_AT_ONCE = 2048
+"""llama.cpp decodes what it is asked about into some 340 bytes per token, and the heap keeps them; it judges each token
+by itself, so it may as well be asked in pieces."""
 
 _MANY = 1024
 """Where more tokens are asked about, it pays to ask about single bytes first."""
+
+
+def grammar_bytes(n_tokens: int) -> int:
+    """The most that grammars over so many tokens take, with the tables that they are asked by.
+
+    Measured with four JSON schemas of up to 34 properties over 8,192 and 128,256 tokens: 3 and 6.3 MiB.
+    """
+    return (4 << 20) + 40 * n_tokens
 
 
 class LlamaGrammar:
@@ -153,9 +164,13 @@ class _State:
 
     def _apply(self, handle: Any, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which tokens keep their logit."""
-        asked = np.zeros(ids.size, dtype=_CANDIDATE)
-        asked["id"] = ids
-        pointer = asked.ctypes.data_as(ctypes.POINTER(self._c.llama_token_data))
-        array = self._c.llama_token_data_array(pointer, ids.size, -1, False)
-        self._c.llama_sampler_apply(handle, ctypes.byref(array))
-        return asked["logit"] == 0  # type: ignore[no-any-return]
+        may = np.empty(ids.size, dtype=np.bool_)
+        for at in range(0, ids.size, _AT_ONCE):
+            some = ids[at : at + _AT_ONCE]
+            asked = np.zeros(some.size, dtype=_CANDIDATE)
+            asked["id"] = some
+            pointer = asked.ctypes.data_as(ctypes.POINTER(self._c.llama_token_data))
+            array = self._c.llama_token_data_array(pointer, some.size, -1, False)
+            self._c.llama_sampler_apply(handle, ctypes.byref(array))
+            may[at : at + _AT_ONCE] = asked["logit"] == 0
+        return may

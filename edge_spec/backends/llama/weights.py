@@ -142,7 +142,7 @@ class LlamaWeights:
     @cached_property
     def ending(self) -> npt.NDArray[np.bool_]:
         """Which tokens end a reply, ``[n_vocab]``."""
-        return np.array([self.ends(token) for token in range(self.n_vocab)])
+        return np.fromiter(map(self.ends, range(self.n_vocab)), dtype=np.bool_, count=self.n_vocab)
 
     @cached_property
     def first_bytes(self) -> npt.NDArray[np.uint8]:
