@@ -20,7 +20,7 @@ FORMATS = {
     "date-time": f'{_DATE} "T" {_TIME}',
     "uuid": f'{_HEX4}{_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4}{_HEX4}{_HEX4}'.replace("}[", "} ["),
 }
-"""Dates end on the 28th, since grammars do not count the days of a month, and begin with the year 1, as in most programs."""
+"""Dates end on the 28th, since grammars do not count the days of a month, and begin with the year 1, as programs do."""
 
 _SHARED = {
     # Direct characters, but halves of surrogates and what has to be escaped; and the short escapes.
