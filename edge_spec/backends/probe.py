@@ -32,7 +32,7 @@ another path for a lone row (it pads to 512 cells), and one that has passed 512 
 _CUTS = 4
 """How often as many tokens as a decode can hold are cut up in different ways, where that is asked for."""
 
-_VERSION = 3
+_VERSION = 4
 
 
 class ProbedSettings(Protocol):
@@ -73,7 +73,7 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
+def probe(model: Probed, *, foreign: bool = False, halves: bool = False) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
@@ -81,8 +81,10 @@ def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
     compare with each of them alone.
 
     Args:
-        foreign: nobody here knows the model's operators, and one try proves little: graphs that round to 16 bits hide
-            most differences. What was found is tried again in many cuts of a text, and has to hold in all of them.
+        foreign: nobody here knows the model's operators, and one try proves little. What was found is tried again in
+            many cuts of a text, and has to hold in all of them.
+        halves: it rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply by
+            other code than several, is then never taken for one of them, however alike they look.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
@@ -114,7 +116,7 @@ def probe(model: Probed, *, foreign: bool = False) -> ProbeResult:
     most = exact[-1] if exact else max_rows
     traits = Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
     if foreign and exact:
-        traits = _confirmed(model, traits, text, max_rows)
+        traits = _confirmed(model, traits, text, max_rows, lone=not halves)
         most = traits.max_rows
     # What a decode of n rows takes is what its padded width takes.
     return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
@@ -165,10 +167,10 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
-def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int) -> Traits:
+def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int, *, lone: bool) -> Traits:
     """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
     wider = tuple(n for n in traits.widths if n > 1)
-    for widths in dict.fromkeys((traits.widths, wider)):
+    for widths in dict.fromkeys((traits.widths, wider) if lone else (wider,)):
         model.traits = replace(traits, widths=widths)
         if widths and _holds(model, text):
             break
@@ -213,24 +215,25 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 
 def probe_cached(
-    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], foreign: bool = False
-) -> ProbeResult:
+    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], foreign: bool = False,
+    halves: bool = False,
+) -> ProbeResult:  # fmt: skip
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
-        foreign: see ``probe``.
+        foreign, halves: see ``probe``.
     """
     if cache_dir is None:
         on_probe()
-        return probe(model, foreign=foreign)
+        return probe(model, foreign=foreign, halves=halves)
     path = _place(cache_dir, file, model.settings, model.n_ctx, model.profile)
     known = _read(path)
     if known is None:
         on_probe()
-        known = probe(model, foreign=foreign)
+        known = probe(model, foreign=foreign, halves=halves)
         _write(path, known)
     return known
 

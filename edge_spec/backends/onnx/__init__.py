@@ -65,7 +65,8 @@ def open_published(
     assert graph is not None
     settings, own = _published(file, settings)
     session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
-    return _open(session, settings, own, file.fingerprint, cache_dir, on_probe, check=graph.path)
+    halves = "float16" in (graph.cache_kind, graph.logits.kind)
+    return _open(session, settings, own, file.fingerprint, cache_dir, on_probe, check=graph.path, halves=halves)
 
 
 def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
@@ -106,7 +107,7 @@ def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, t
 
 def _open(
     session: Computation, settings: OnnxSettings, own: tuple[tuple[str, str], ...], file: str, cache_dir: Path | None,
-    on_probe: Callable[[], None], *, check: Path | None = None,
+    on_probe: Callable[[], None], *, check: Path | None = None, halves: bool = False,
 ) -> tuple[OnnxModel, ProbeResult]:  # fmt: skip
     """A model over a session; with ``check``, the name of its graph, it is run once before anything is concluded."""
     model = OnnxModel(
@@ -116,7 +117,7 @@ def _open(
         if check is not None:
             _run_once(model, check)
         result = probe_cached(
-            model, file=file, cache_dir=cache_dir, on_probe=on_probe, foreign=check is not None
+            model, file=file, cache_dir=cache_dir, on_probe=on_probe, foreign=check is not None, halves=halves
         )
     except BaseException:
         model.close()
