@@ -3,8 +3,8 @@
     python tests/benchmarks/ladder_memory.py --models FOLDER
 
 A model of a tenth of a billion parameters, random weights, drafts through a smaller one and one smaller still. Memory
-is made scarce again and again, by a watch that is told so; after every step the model writes a reply into a full
-context, and what is its own alone is read from the system. Prints a line per step and engine, and exits with 1 unless
+is made scarce again and again, by a watch that is told so; after every step the model reads half a context and writes
+a reply, and what is its own alone is taken from the system. Prints a line per step and engine, and exits with 1 unless
 memory fell at every step that drops a model, makes a cache smaller or halves the context.
 """
 
@@ -63,7 +63,7 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
         scarce.model = model
         draw = random.Random(1)
         while True:
-            text = [draw.randrange(300, model.n_vocab - 2) for _ in range(model.n_ctx - _NEW - 1)]
+            text = [draw.randrange(300, model.n_vocab - 2) for _ in range(model.n_ctx // 2 - _NEW - 1)]
             reply = model.generate(tokens=text, max_tokens=_NEW, seed=1, ignore_eos=True)
             reply.read()
             gc.collect()
