@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from edge_spec.backends.heap import trim_heap
 from edge_spec.backends.llama import LlamaSettings
 from edge_spec.backends.state import restated
 from edge_spec.errors import EdgeSpecError
@@ -56,6 +57,8 @@ class Renewal:
         done = self._open(settings)
         if (done or self._open(before)) and copy is not None:
             self._bring_back(copy)
+        # What trying out the new context and the copy took would else stay with this process.
+        trim_heap()
         return done
 
     def recover(self) -> bool:
