@@ -48,6 +48,7 @@ SIGNATURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plain-mask4": ("plain", "float32", {"mask_dims": 4}),
     "plain-mask4-f16": ("plain", "float16", {"mask_dims": 4}),
     "plain-last": ("plain", "float32", {"last_only": True}),
+    "plain-last-f16": ("plain", "float16", {"last_only": True}),
     "genai": ("genai", "float32", {}),
     "genai-f16": ("genai", "float16", {}),
     "genai-q4": ("genai", "float32", {"four_bits": True}),
@@ -232,7 +233,9 @@ def test_a_flat_mask_takes_sequences_only_and_says_so(open_it: Opener, published
 
 
 def test_a_graph_of_one_row_is_run_without_drafts(open_it: Opener, published: Any) -> None:
-    assert open_it("plain-last").traits.max_rows == 1
+    for name in ("plain-last", "plain-last-f16"):
+        traits = open_it(name).traits
+        assert (traits.max_rows, traits.identity) == (1, "bitwise")
     with edge_spec.load(published("plain-last"), speculation="ngram", n_ctx=64, n_threads=1, cache_dir=None) as model:
         reply = model.generate("Once upon a time", max_tokens=12, temperature=0)
         assert reply.read()

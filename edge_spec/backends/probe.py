@@ -170,7 +170,8 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
 def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int, *, lone: bool) -> Traits:
     """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
     wider = tuple(n for n in traits.widths if n > 1)
-    for widths in dict.fromkeys((traits.widths, wider) if lone else (wider,)):
+    # Where every row is a lone one, there is nothing that it could be taken for.
+    for widths in dict.fromkeys((traits.widths, wider) if lone or not wider else (wider,)):
         model.traits = replace(traits, widths=widths)
         if widths and _holds(model, text):
             break
