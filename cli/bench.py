@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from edge_spec.bench import Speed, bench
 from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.evaluation.bench import Speed, bench
 from edge_spec.loading import load
-from edge_spec.text_model import TextModel
+from edge_spec.model import TextModel
 
 __all__ = ["command"]
 

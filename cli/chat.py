@@ -29,9 +29,9 @@ from edge_spec.cli.terminal.plain_display import PlainDisplay
 from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.terminal.talk import Reader, Talk
 from edge_spec.loading import load
+from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation import MODES
-from edge_spec.text_model import TextModel
+from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from edge_spec.check import Comparison, RandomPolicy, Unchecked, check
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
 from edge_spec.cli.prompts import read_prompts
+from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
 from edge_spec.loading import load, possible_modes
-from edge_spec.speculation import MODES
+from edge_spec.speculation.modes import MODES
 
 __all__ = ["command", "modes_of", "prompts_or_own"]
 

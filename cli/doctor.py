@@ -62,7 +62,7 @@ def _of_memory(device: Device, bounds: list[tuple[str, Limit]], hardware: Hardwa
 def _libraries() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    from edge_spec.kernels import features, why_slow
+    from edge_spec.engines.onnx.kernels import features, why_slow
 
     found: dict[str, str] = {}
     for package in ("edge-spec", "llama-cpp-python", "onnxruntime"):

@@ -10,7 +10,7 @@ import click
 
 from edge_spec.cli.progress import Bar
 from edge_spec.cli.prompts import argument_text, file_or_text
-from edge_spec.engines import ENGINES
+from edge_spec.controller.engine_choice import ENGINES
 
 __all__ = [
     "grammar_arguments", "grammar_options", "load_arguments", "model_options", "sampler_arguments", "sampler_options",

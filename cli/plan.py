@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from edge_spec.cli.options import load_arguments, model_options
+from edge_spec.controller.plan import Candidate, Plan
 from edge_spec.loading import plan
-from edge_spec.memory import Candidate, Plan, format_size, probe, reserve_bytes
-from edge_spec.speculation import MODES
+from edge_spec.memory import format_size, probe, reserve_bytes
+from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 

@@ -19,10 +19,10 @@ from edge_spec.cli.options import (
 )
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.summary import summary
-from edge_spec.generation import Generation
+from edge_spec.generation.reply import Generation
 from edge_spec.loading import load
-from edge_spec.speculation import MODES
-from edge_spec.text_model import TextModel
+from edge_spec.model import TextModel
+from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 

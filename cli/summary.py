@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edge_spec.generation import Generation
-from edge_spec.text_model import TextModel
+from edge_spec.generation.reply import Generation
+from edge_spec.model import TextModel
 
 __all__ = ["summary"]
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from edge_spec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edge_spec.backends.table import TableModel, random_table
     from edge_spec.chat import ChatSession
-    from edge_spec.generation import Generation
+    from edge_spec.engines.table import TableModel, random_table
+    from edge_spec.generation.reply import Generation
     from edge_spec.loading import load
+    from edge_spec.model import TextModel
     from edge_spec.sampling import SamplerSettings
-    from edge_spec.speculation import Mode
-    from edge_spec.statistics import Statistics
-    from edge_spec.text_model import TextModel
-    from edge_spec.tree import Tree
+    from edge_spec.speculation.modes import Mode
+    from edge_spec.speculation.statistics import Statistics
+    from edge_spec.speculation.tree import Tree
 
 __all__ = [
     "ChatSession",
@@ -40,15 +40,15 @@ __all__ = [
 
 _HOMES = {
     "ChatSession": "edge_spec.chat",
-    "Generation": "edge_spec.generation",
-    "Mode": "edge_spec.speculation",
+    "Generation": "edge_spec.generation.reply",
+    "Mode": "edge_spec.speculation.modes",
     "SamplerSettings": "edge_spec.sampling",
-    "Statistics": "edge_spec.statistics",
-    "TableModel": "edge_spec.backends.table",
-    "TextModel": "edge_spec.text_model",
-    "Tree": "edge_spec.tree",
+    "Statistics": "edge_spec.speculation.statistics",
+    "TableModel": "edge_spec.engines.table",
+    "TextModel": "edge_spec.model",
+    "Tree": "edge_spec.speculation.tree",
     "load": "edge_spec.loading",
-    "random_table": "edge_spec.backends.table",
+    "random_table": "edge_spec.engines.table",
 }
 
 

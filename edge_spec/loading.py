@@ -8,25 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_spec.backends.llama.grammar import LlamaGrammar
-from edge_spec.backends.llama.library import library
-from edge_spec.budget import Budget, budget_of, ledger_of
-from edge_spec.drafters.plain import NoDrafter
+from edge_spec.controller.budget import Budget, budget_of, ledger_of
+from edge_spec.controller.candidates import Configuration, note_of
+from edge_spec.controller.degradation import Relief
+from edge_spec.controller.open_models import OpenFamily
+from edge_spec.controller.plan import STAGES, Plan, said_of
+from edge_spec.controller.profiles import planned_profile
+from edge_spec.controller.request import Request, StrPath, given_roles, request_of
+from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.llama.library import library
+from edge_spec.engines.onnx.transcription.store import Transcriptions
 from edge_spec.errors import BudgetExceeded, ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
-from edge_spec.family import OpenFamily
-from edge_spec.memory import STAGES, Plan, parse_size, probe, said_of, usage
+from edge_spec.generation.session_cache import Shelf
+from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.pressure import PressureWatch, system_watch
+from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
-from edge_spec.planning import Configuration, note_of
-from edge_spec.policy import AdaptivePolicy, FixedPolicy, Policy
-from edge_spec.profiles import planned_profile
-from edge_spec.relief import Relief
-from edge_spec.request import Request, StrPath, given_roles, request_of
-from edge_spec.shelf import Shelf
-from edge_spec.speculation import MODES, Mode
-from edge_spec.speculator import Speculator
-from edge_spec.text_model import TextModel
-from edge_spec.transcriptions import Transcriptions
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.modes import MODES, Mode
+from edge_spec.speculation.policy import AdaptivePolicy, FixedPolicy, Policy
 
 __all__ = ["load", "plan", "possible_modes"]
 

@@ -11,13 +11,10 @@ from edge_spec.memory.estimate import kv_cache_bytes, require, vocabulary_bytes
 from edge_spec.memory.footprint import Footprint
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
 from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
-from edge_spec.memory.planner import STAGES, Candidate, Plan, choose, said_of
 from edge_spec.memory.sizes import format_size, parse_size
 from edge_spec.memory.usage import Usage, usage
 
 __all__ = [
-    "STAGES",
-    "Candidate",
     "Device",
     "Footprint",
     "Hardware",
@@ -25,10 +22,8 @@ __all__ = [
     "Ledger",
     "Limit",
     "Line",
-    "Plan",
     "Readings",
     "Usage",
-    "choose",
     "describe",
     "format_size",
     "kv_cache_bytes",
@@ -37,7 +32,6 @@ __all__ = [
     "probe",
     "require",
     "reserve_bytes",
-    "said_of",
     "usage",
     "vocabulary_bytes",
 ]

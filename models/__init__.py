@@ -7,7 +7,7 @@ if __name__ != "edge_spec.models":
     raise ImportError("import edge_spec.models, not models")
 
 from edge_spec.models.catalogue import Family, resolve, resolve_family
-from edge_spec.models.gguf_header import GGUFArray, GGUFHeader, TensorInfo, read_header
+from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile, inspect, is_published
 from edge_spec.models.pairs import check_pair
 from edge_spec.models.vocabulary import Vocabulary

@@ -68,7 +68,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
         found = path.is_file()
         is_folder = path.is_dir()
         if is_folder:
-            from edge_spec.models.published import find_graph
+            from edge_spec.models.onnx import find_graph
 
             graph = find_graph(path)
             path, found = graph or path, graph is not None

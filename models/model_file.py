@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
-from edge_spec.models.gguf_cursor import truncated
-from edge_spec.models.gguf_header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
+from edge_spec.models.gguf.cursor import truncated
+from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
 from edge_spec.models.vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
-    from edge_spec.models.published import PublishedGraph
+    from edge_spec.models.onnx import PublishedGraph
 
 __all__ = ["ModelFile", "inspect", "is_published"]
 
@@ -92,7 +92,7 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
             another kind.
     """
     if is_published(path):
-        from edge_spec.models.published import inspect_published
+        from edge_spec.models.onnx import inspect_published
 
         return inspect_published(path)
     header = read_header(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_spec.errors import VocabularyMismatch
-from edge_spec.models.gguf_header import read_header
+from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.vocabulary import token_texts
 
@@ -37,7 +37,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
 
 def _texts(model: ModelFile) -> Sequence[object]:
     if model.graph is not None:
-        from edge_spec.models.published import published_texts
+        from edge_spec.models.onnx import published_texts
 
         return published_texts(model)
     array = token_texts(read_header(model.path).metadata)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_spec.models.gguf_header import GGUFArray, GGUFHeader, Value
+from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, Value
 
 __all__ = ["Vocabulary", "read_vocabulary"]
 

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from edge_spec.backends.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
-from edge_spec.backends.table import TableModel, random_table
-from edge_spec.drafters import Drafter
-from edge_spec.drafters.hierarchy import HierarchyDrafter
-from edge_spec.drafters.model import ModelDrafter
-from edge_spec.drafters.ngram import NgramDrafter
-from edge_spec.drafters.plain import NoDrafter
-from edge_spec.generation import Generation
+from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.generation.reply import Generation
 from edge_spec.models import inspect, resolve_family
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculator import Round, Speculator
+from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.loop import Round, Speculator
 
 # The same examples on every machine and in every run, however slow it is.
 settings.register_profile(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from edge_spec import TextModel, errors
-from edge_spec.backends.base import Logits
-from edge_spec.backends.table import TableModel, random_table
-from edge_spec.drafters.model import ModelDrafter
+from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, SettingsError
-from edge_spec.policy import FixedPolicy
-from edge_spec.speculator import Speculator
-from edge_spec.tree import Tree
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 

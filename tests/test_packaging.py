@@ -13,7 +13,7 @@ import pytest
 import edge_spec
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"edge_spec": "edge_spec", "models": "edge_spec.models", "memory": "edge_spec.memory", "cli": "edge_spec.cli"}
+FOLDERS = {"edge_spec": "edge_spec"} | {name: f"edge_spec.{name}" for name in ("models", "memory", "cli", "training")}
 
 
 def run(code: str, *, cwd: Path | None = None) -> str:
@@ -59,7 +59,7 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert run(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("folder", ["models", "memory", "cli"])
+@pytest.mark.parametrize("folder", ["models", "memory", "cli", "training"])
 def test_folders_are_no_packages_of_their_own(folder: str) -> None:
     code = f"try:\n    import {folder}\nexcept ImportError as error:\n    print(error)\nelse:\n    print('imported')"
     assert f"edge_spec.{folder}" in run(code, cwd=ROOT)

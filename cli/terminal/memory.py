@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_spec.memory import format_size, probe, usage
-from edge_spec.text_model import TextModel
+from edge_spec.model import TextModel
 
 __all__ = ["held_bytes", "memory_lines"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_spec.chat import ChatReply, ChatSession
 from edge_spec.cli.terminal.memory import held_bytes
-from edge_spec.text_model import TextModel
+from edge_spec.model import TextModel
 
 __all__ = ["counted", "statistics_lines", "status_line"]
 

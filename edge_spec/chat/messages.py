@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_spec.errors import PromptError
-from edge_spec.textstream import overlap
+from edge_spec.generation.text_stream import overlap
 
 __all__ = ["Message", "Thinking", "answer_of", "thought_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from edge_spec.chat.messages import Thinking
-from edge_spec.shelf import Holder
-from edge_spec.turns import Turns, TurnTaking
+from edge_spec.generation.lock import Turns, TurnTaking
+from edge_spec.generation.session_cache import Holder
 
 __all__ = ["ChatReply"]
 

@@ -19,11 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_spec.backends.base import NumericsProfile
 from edge_spec.chat.messages import Message
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.shelf import Caches
-from edge_spec.text_model import TextModel
+from edge_spec.generation.session_cache import Caches
+from edge_spec.model import TextModel
+from edge_spec.speculation.language_model import NumericsProfile
 
 if TYPE_CHECKING:
     from edge_spec.chat.session import ChatSession, StrPath

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from edge_spec.arguments import require_whole
 from edge_spec.chat.conversation import Conversation
 from edge_spec.chat.messages import Message
 from edge_spec.chat.reply import ChatReply
-from edge_spec.chat.scribe import Scribe
+from edge_spec.chat.tokenization import Scribe
 from edge_spec.chat.window import WindowContext
 from edge_spec.errors import BudgetExceeded, PromptError, SettingsError
-from edge_spec.requirements import require_whole
-from edge_spec.shelf import Caches
-from edge_spec.text_model import TextModel
-from edge_spec.textstream import stops_of
+from edge_spec.generation.session_cache import Caches
+from edge_spec.generation.text_stream import stops_of
+from edge_spec.model import TextModel
 
 __all__ = ["ChatSession"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from edge_spec.errors import PromptTooLong
 from edge_spec.sampling import Sampler
-from edge_spec.speculator import Speculator
+from edge_spec.speculation.loop import Speculator
 
 __all__ = ["Window", "WindowContext"]
 

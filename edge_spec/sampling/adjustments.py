@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.errors import SettingsError
+from edge_spec.sampling.candidates import Row
 from edge_spec.sampling.dry import Breakers, dry_penalties
 from edge_spec.sampling.settings import SamplerSettings
-from edge_spec.sampling.survivors import Row
 
 __all__ = ["adjusted", "adjusts"]
 

@@ -1,7 +1,7 @@
 """What a grammar is to the sampler, and the states a reply goes through.
 
 A grammar is a seam: the sampler asks which tokens may come next and what state follows. llama.cpp's grammars are in
-``edge_spec.backends.llama.grammar``.
+``edge_spec.engines.llama.grammar``.
 """
 
 from __future__ import annotations

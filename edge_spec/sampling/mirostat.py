@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.sampling.survivors import Many, Row, peak
+from edge_spec.sampling.candidates import Many, Row, peak
 
 __all__ = ["mirostat", "next_mu"]
 

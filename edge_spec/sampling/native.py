@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from edge_spec.sampling.candidates import FEW, LOWEST, MARGIN, REACH, Few, Row
 from edge_spec.sampling.settings import SamplerSettings
-from edge_spec.sampling.survivors import FEW, LOWEST, MARGIN, REACH, Few, Row
 
 __all__ = ["NativeDraw", "native_draw"]
 

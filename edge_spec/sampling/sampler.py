@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import GrammarDeadEnd, StateError
-from edge_spec.noise import coin, gumbel, gumbel_array, position_key, stream_of
 from edge_spec.sampling.adjustments import adjusted, adjusts
+from edge_spec.sampling.candidates import FEW, Few, Ids, Many, Row, peak, ranked, survivors, survivors_among
 from edge_spec.sampling.dry import Breakers
 from edge_spec.sampling.grammar import Grammar, Line, Node
 from edge_spec.sampling.mirostat import mirostat, next_mu
 from edge_spec.sampling.native import native_draw
+from edge_spec.sampling.noise import coin, gumbel, gumbel_array, position_key, stream_of
 from edge_spec.sampling.settings import SamplerSettings
-from edge_spec.sampling.survivors import FEW, Few, Ids, Many, Row, peak, ranked, survivors, survivors_among
 from edge_spec.sampling.xtc import without_top_choices
 
 __all__ = ["Sampler"]

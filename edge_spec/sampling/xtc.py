@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_spec.sampling.survivors import Few, Many
+from edge_spec.sampling.candidates import Few, Many
 
 __all__ = ["without_top_choices"]
 

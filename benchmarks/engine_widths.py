@@ -1,0 +1,266 @@
+"""Milliseconds of one decode by number of rows, contestants taking turns, each in a process of its own.
+
+    python benchmarks/engine_widths.py [model.gguf] [--threads 2] [--cells 100] [--rounds 20] [CONTESTANT ...]
+
+A contestant is ``llama``, ``rows`` (ONNX Runtime with our kernels) or ``nbits`` (ONNX Runtime alone). What follows
+chooses one more closely:
+
+    llama@FOLDER            the libllama.so in FOLDER instead of the installed one, as compiled for other instructions
+    rows@avx2               a variant of our kernels and attention; a processor that has it must be there
+    rows:kv=f16             settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
+
+Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed with one row, and ours nothing.
+All processes stay loaded and one computes at a time. Rounds alternate over them and over widths, so that noise meets
+all alike. Printed are medians and bests in milliseconds, all rows output, and what they are relative to one row of
+the first contestant of llama.cpp. ONNX Runtime's own operators, some hundredth of the time, always take the best
+instructions.
+
+``--aim 1=0.75,4=0.85`` says for every contestant whether a decode of 1 row takes at most 0.75 of what one row of that
+first contestant takes, and so on, by medians; with ``--strict`` the exit status is 1 if the last contestant misses one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Self
+
+import numpy as np
+
+from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
+from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx.transcription import FORMS, Transcription, transcribe
+from edge_spec.models import ModelFile, inspect, resolve
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.tree import Tree
+
+PAUSE_S = 0.02
+"""Between two processes: threads that spin after their work shall not spin in the other's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """What is measured: an engine, which build or variant of it, and settings."""
+
+    text: str
+    engine: str
+    build: str
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """As written on the command line."""
+        head, _, tail = text.partition(":")
+        engine, _, build = head.partition("@")
+        if engine not in ("llama", *FORMS):
+            raise SystemExit(f"there is no contestant {engine!r}: choose llama, {' or '.join(FORMS)}")
+        pairs = (pair.partition("=") for pair in tail.split(",") if pair)
+        return cls(text=text, engine=engine, build=build, settings={key: _value(value) for key, _, value in pairs})
+
+    def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[LanguageModel, str]:
+        """The model, and what it is."""
+        if self.engine == "llama":
+            from edge_spec.engines.llama.library import library
+
+            settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
+            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)
+            return model, library().features.partition("REPACK")[0].strip()
+        source = transcribe(file, cache, form=FORMS[self.engine])
+        if self.build:
+            source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
+        onnx = OnnxSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], source.attention
+
+    def environment(self) -> dict[str, str]:
+        """That its process needs."""
+        if self.engine != "llama" or not self.build:
+            return dict(os.environ)
+        return os.environ | {"LLAMA_CPP_LIB_PATH": str(Path(self.build).resolve())}
+
+
+def _value(text: str) -> str | int | bool:
+    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
+
+
+def with_variant(source: Transcription, variant: str, folder: Path) -> Transcription:
+    """The transcription with every one of our operators told which variant to be; weights are those of the source."""
+    import onnx
+
+    # Attention knows instruction sets only, and no two kinds of 512 bits.
+    chosen = {"MatMulRows": variant, "AttendRows": "avx512" if variant == "avx512-vnni" else variant}
+    if variant in ("avx512-vnni-256", "avx-vnni"):
+        chosen["AttendRows"] = "avx2"
+    folder.mkdir(exist_ok=True)
+    for path in source.folder.iterdir():
+        if path.suffix != ".onnx":
+            with contextlib.suppress(FileExistsError):
+                os.link(path, folder / path.name)
+            continue
+        graph = onnx.load(path, load_external_data=False)
+        for node in graph.graph.node:
+            if node.domain == "edge_spec" and node.op_type in chosen:
+                node.attribute.append(onnx.helper.make_attribute("variant", chosen[node.op_type]))
+        (folder / path.name).write_bytes(graph.SerializeToString())
+    return replace(source, folder=folder)
+
+
+class Process:
+    """A contestant that waits for orders: ``decode N`` and ``prefill N``, answered with seconds."""
+
+    def __init__(self, contestant: Contestant, options: argparse.Namespace, cache: Path) -> None:
+        command = [sys.executable, __file__, options.model, contestant.text, "--worker", "--cache", str(cache)]
+        command += [f"--{name}={getattr(options, name)}" for name in ("threads", "cells", "prefill")]
+        self.contestant = contestant
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=contestant.environment()
+        )
+        self.what = self._answer()
+
+    def order(self, what: str, n: int) -> float:
+        """Seconds of what was ordered."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {n}\n")
+        self._process.stdin.flush()
+        seconds = float(self._answer())
+        sleep(PAUSE_S)
+        return seconds
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.contestant.text} ended; what it said stands above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def work(contestant: Contestant, options: argparse.Namespace) -> None:
+    """Be a contestant."""
+    file = inspect(resolve(options.model))
+    n_ctx = max(options.cells, options.prefill) + 64
+    model, what = contestant.open(file, n_ctx, options.threads, options.cache)
+    print(json.dumps(f"{what}; {model.traits.identity}, widths from {min(model.traits.widths, default=0)}"), flush=True)
+    tokens = np.random.default_rng(0).integers(0, file.n_vocab, n_ctx).tolist()
+    for line in sys.stdin:
+        order, n = line.split()[0], int(line.split()[1])
+        if order == "prefill":
+            model.rollback(0)
+            start = perf_counter()
+            model.prefill(tokens[:n])
+            taken = perf_counter() - start
+        else:
+            if model.n_past != options.cells:
+                model.rollback(0)
+                model.prefill(tokens[: options.cells])
+            draft = Tree.sequence(tokens[options.cells : options.cells + n])
+            model.decode(draft)  # once more warm: another process had the caches
+            model.rollback(options.cells)
+            start = perf_counter()
+            model.decode(draft)
+            taken = perf_counter() - start
+            model.rollback(options.cells)
+        print(json.dumps(taken), flush=True)
+    model.close()
+
+
+def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple[str, str, int], list[float]]:
+    """Seconds by contestant, order and number of tokens."""
+    seconds: dict[tuple[str, str, int], list[float]] = {}
+    orders = [("decode", n) for n in options.widths] + [("prefill", options.prefill)]
+    for turn in range(options.rounds + 1):
+        for what, n in orders:
+            if what == "prefill" and turn > 5:
+                continue
+            for process in processes if turn % 2 else reversed(processes):
+                taken = process.order(what, n)
+                if turn:
+                    seconds.setdefault((process.contestant.text, what, n), []).append(taken)
+    return seconds
+
+
+def aims_of(text: str) -> dict[int, float]:
+    """Most that a decode may take, relative to one row of the base, by number of rows."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {int(width): float(most) for width, _, most in pairs}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("contestants", nargs="*", default=["llama", "rows"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cells", type=int, default=100, help="tokens in the cache")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
+    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--cache", type=Path, help="keep transcriptions in this folder")
+    parser.add_argument("--aim", type=aims_of, default={}, metavar="N=SHARE,...", help="say whether these are met")
+    parser.add_argument("--strict", action="store_true", help="fail if the last contestant misses an aim")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_intermixed_args()
+    contestants = [Contestant.of(text) for text in options.contestants]
+    if options.worker:
+        work(contestants[0], options)
+        return 0
+    options.widths = [int(text) for text in options.widths.split(",")]
+    if not options.aim.keys() <= set(options.widths):
+        parser.error("--aim is about widths that are not measured")
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = options.cache or Path(scratch)
+        processes = [Process(contestant, options, cache) for contestant in contestants]
+        try:
+            n_missed = report(processes, measure(processes, options), options)
+        finally:
+            for process in processes:
+                process.close()
+    return 1 if options.strict and n_missed else 0
+
+
+def report(
+    processes: list[Process], seconds: dict[tuple[str, str, int], list[float]], options: argparse.Namespace
+) -> int:
+    """Print the tables and whether aims are met; returns how many the last contestant misses."""
+    n_missed = 0
+    print(f"{options.model}, {options.threads} threads, {options.cells} cells, {options.rounds} rounds")
+    medians = {key: statistics.median(taken) for key, taken in seconds.items()}
+    one = "decode", options.widths[0]
+    base = next((p.contestant.text for p in processes if p.contestant.engine == "llama"), processes[0].contestant.text)
+    for process in processes:
+        name = process.contestant.text
+        print(f"{name} ({process.what})")
+        for title, of, scale in (
+            ("median ms", medians, 1e3),
+            ("best ms", {key: min(taken) for key, taken in seconds.items()}, 1e3),
+            (f"of {base}'s first", medians, 1 / medians[base, *one]),
+        ):
+            row = "  ".join(f"{n}: {of[name, 'decode', n] * scale:.2f}" for n in options.widths)
+            print(f"  {title:>9}  {row}")
+        prefill = medians[name, "prefill", options.prefill]
+        print(
+            f"  prefill of {options.prefill} in {prefill * 1e3:.0f} ms, "
+            f"{medians[base, 'prefill', options.prefill] / prefill:.2f} times as fast as {base}"
+        )
+        shares = {n: medians[name, "decode", n] / medians[base, *one] for n in options.aim}
+        n_missed = sum(shares[n] > most for n, most in options.aim.items())
+        for n, most in options.aim.items():
+            print(
+                f"  aim at {n}: {shares[n]:.2f}, at most {most:.2f} wanted: {'met' if shares[n] <= most else 'MISSED'}"
+            )
+    return n_missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The plans that the benchmark of memory tries: models of real shapes, contexts, caches, engines, drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from model_shapes import SHAPES, write_shape
+
+__all__ = ["grid", "named", "prepared"]
+
+
+def grid() -> Iterator[dict[str, Any]]:
+    """Plans: model, kind of weights, context, and arguments of ``load``."""
+    for mode in ("off", "ngram", "sequence", "tree", "hierarchy"):
+        yield {"model": "demo", "n_ctx": 1024, "speculation": mode}
+    yield {"model": "demo", "n_ctx": 512, "speculation": "hierarchy", "kv_k": "f16"}
+    yield {"model": "demo", "n_ctx": 512, "speculation": "sequence", "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield {"model": "demo", "n_ctx": 1024, "speculation": "off", "repack": False}
+    yield {"model": "demo", "n_ctx": 1024, "speculation": "off", "engine": "onnx"}
+    yield {"model": "demo", "n_ctx": 1024, "speculation": "sequence", "engine": "onnx"}
+    for kind in ("Q4_0", "Q4_K", "Q8_0"):
+        yield {"model": "llama-20m", "kind": kind, "n_ctx": 512}
+        yield {"model": "llama-0.1b", "kind": kind, "n_ctx": 2048}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 512}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "f16"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 4096, "kv_v": "q8_0"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 2048, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
+    yield {"model": "llama-0.1b", "kind": "Q4_K", "n_ctx": 1024, "repack": False}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "prefill_chunk": 128, "max_rows": 8}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "speculation": "sequence"}
+    yield {"model": "llama-0.1b", "kind": "Q8_0", "n_ctx": 1024, "draft": "llama-20m", "speculation": "tree"}
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx"}
+    yield {"model": "llama-0.1b", "kind": "Q8_0", "n_ctx": 600, "engine": "onnx"}
+    yield {
+        "model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx", "draft": "llama-20m",
+        "speculation": "sequence",
+    }  # fmt: skip
+    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024}
+    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
+    yield {"model": "qwen2-0.5b", "kind": "Q8_0", "n_ctx": 1024, "kv_k": "f16"}
+    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
+    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 2048}
+    yield {"model": "llama-0.5b", "kind": "Q4_K", "n_ctx": 1024, "kv_k": "q8_0", "kv_v": "q8_0"}
+    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
+    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-0.1b", "speculation": "sequence"}
+    yield {
+        "model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "middle": "llama-0.1b",
+        "speculation": "hierarchy",
+    }  # fmt: skip
+    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 600}
+    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 4096, "fill": 600, "kv_k": "q8_0", "kv_v": "q8_0"}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 600}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 600, "repack": False}
+    yield {"model": "llama-1b", "kind": "Q4_K", "n_ctx": 4096, "fill": 600}
+    yield {"model": "llama-1b", "kind": "Q8_0", "n_ctx": 600}
+    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 512}
+    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "fill": 300, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield from large()
+
+
+def large() -> Iterator[dict[str, Any]]:
+    """Plans of up to three billion parameters and 16,384 tokens, which take minutes each."""
+    yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 16384, "engine": "onnx", "fill": 16384}
+    yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384}
+    yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 8192, "engine": "onnx", "fill": 8192}
+    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 8192, "fill": 8192}
+    yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 2048, "engine": "onnx", "fill": 2048}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 4096, "draft": "llama-20m-128k", "speculation": "sequence"}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 4096, "fill": 4096, "engine": "onnx"}
+    yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
+    yield {"model": "llama-3b", "kind": "Q4_K", "n_ctx": 512, "repack": False}
+    yield {
+        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "draft": "llama-20m", "middle": "llama-0.1b",
+        "speculation": "hierarchy",
+    }  # fmt: skip
+    yield {
+        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 4096, "engine": "onnx", "draft": "llama-0.1b",
+        "speculation": "sequence",
+    }  # fmt: skip
+    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384}
+    yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
+
+
+def model_path(folder: Path, name: str, kind: str) -> Path:
+    """The file of a shape, written if it is not there yet."""
+    path = folder / f"{name}-{kind.lower()}.gguf"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_shape(path.with_suffix(".part"), SHAPES[name], kind)
+        path.with_suffix(".part").rename(path)
+    return path
+
+
+def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int) -> dict[str, Any]:
+    """Arguments of a session, with the files there.
+
+    Args:
+        long: fill the context to its end and write 2,000 tokens, or 256 with more than half a billion parameters;
+            else as many as show every phase.
+    """
+    asked = dict(asked)
+    kind = asked.pop("kind", "Q4_0")
+    big = asked["model"].endswith(("1b", "3b")) and asked["model"] != "llama-0.1b"
+    if asked["model"] != "demo":
+        for role in ("draft", "middle"):
+            if role in asked:
+                asked[role] = str(model_path(folder, asked[role], "Q4_0"))
+        asked["model"] = str(model_path(folder, asked["model"], kind))
+    if long:
+        asked["fill"] = asked["n_ctx"]
+    asked.setdefault("new", (256 if big else 2000) if long else (24 if big else 64))
+    kv = asked.pop("kv", None)
+    if kv:
+        asked["kv_k"] = asked["kv_v"] = kv
+    asked.setdefault("speculation", "off")
+    asked.setdefault("n_threads", n_threads)
+    asked.setdefault("prefill_chunk", 512)
+    asked.setdefault("max_rows", 16)
+    if asked.setdefault("engine", "llama") == "onnx":
+        asked["cache_dir"] = str(folder / "cache")
+        _transcribe(asked, folder / "cache")
+    else:
+        asked.setdefault("repack", True)
+        asked["cache_dir"] = None
+    return asked
+
+
+def _transcribe(asked: dict[str, Any], cache: Path) -> None:
+    """Done before, by a process that nobody measures."""
+    from edge_spec.engines.onnx.transcription import transcribe
+    from edge_spec.models import inspect, resolve_family
+
+    family = resolve_family(asked["model"])
+    for path in (family.target, asked.get("draft") or family.draft, asked.get("middle")):
+        if path:
+            transcribe(inspect(path), cache / "onnx")
+    for old in (cache / "probes").glob("*.json"):
+        old.unlink()
+
+
+def named(asked: dict[str, Any]) -> str:
+    """A plan in a few words."""
+    words = [asked["model"], asked.get("kind", "")]
+    words += [f"{k}={v}" for k, v in asked.items() if k not in ("model", "kind", "fill", "new")]
+    return " ".join(word for word in words if word)

@@ -1,0 +1,51 @@
+"""Plays a talk on an emulated terminal and draws its screen: ``python docs/record_chat.py docs/chat.svg``."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from pseudo_terminal import PseudoTerminal, quiet
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+COLUMNS, ROWS = 92, 37
+LINES = ("Tell me a short story about a dog.", "/stats", "/set temperature 0", "And then?")
+
+
+def drawn(terminal: PseudoTerminal) -> str:
+    """The screen as SVG, in the fonts of whoever looks at it."""
+    console = Console(record=True, width=terminal.screen.columns, file=io.StringIO(), force_terminal=True)
+    for y in range(terminal.screen.lines):
+        line = Text()
+        for x in range(terminal.screen.columns):
+            cell = terminal.screen.buffer[y][x]
+            style = " ".join(name for name, is_on in (("bold", cell.bold), ("italic", cell.italics)) if is_on)
+            line.append(cell.data, style)
+        line.rstrip()
+        console.print(line)
+    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title="edge-spec chat", code_format=own_fonts, unique_id="chat")
+
+
+def main(path: str) -> None:
+    """Play it and write the picture."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-c", "from edge_spec.cli import main; main()", "chat", "--seed", "7", "-n", "90"]
+        command += ["--speculation", "hierarchy"]
+        terminal = PseudoTerminal(command, quiet(os.environ, home), columns=COLUMNS, rows=ROWS)
+        for line in LINES:
+            terminal.say(line)
+        terminal.read(0.3)
+        Path(path).write_text(drawn(terminal), "utf-8", newline="\n")
+        terminal.type("/quit\r")
+        terminal.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,5 +1,0 @@
-"""Drafters: what guesses the target's next tokens."""
-
-from edge_spec.drafters.base import Drafter
-
-__all__ = ["Drafter"]

@@ -1,0 +1,339 @@
+"""A language model on llama.cpp: one context, one KV cache."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edge_spec.engines.cache_state import pack_state, unpack_state
+from edge_spec.engines.llama.branches import Branches, in_plain_order
+from edge_spec.engines.llama.library import KV_TYPES, AbortFlag, library
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["LlamaModel", "context_parameters"]
+
+_NO_SLOT, _ABORTED = 1, 2
+
+
+def context_parameters(settings: LlamaSettings) -> Any:
+    """The library's parameters of a context."""
+    params = library().c.llama_context_default_params()
+    n_sequences = settings.max_rows + 1 if settings.trees else 1
+    # Drafts and padding come on top of what the user asked for, always equally many: they must not make
+    # a difference to the text that fits.
+    params.n_ctx = settings.n_ctx + 2 * settings.max_rows
+    params.n_batch = params.n_ubatch = settings.prefill_chunk
+    params.n_seq_max = n_sequences
+    params.kv_unified = settings.trees
+    params.n_outputs_max = max(settings.max_rows, n_sequences)
+    params.n_threads, params.n_threads_batch = settings.threads
+    params.type_k, params.type_v = KV_TYPES[settings.kv_k], KV_TYPES[settings.kv_v]
+    params.flash_attn_type = int(settings.flash_attention)
+    # A window cache reuses cells that a rollback would need again; the full one holds them all.
+    params.swa_full = True
+    params.no_perf = True
+    return params
+
+
+class LlamaModel:
+    """A llama.cpp context over ``weights``; see ``LanguageModel`` for what its methods promise.
+
+    ``traits`` start out as nothing but plain decoding; ``probe`` finds what more is possible.
+
+    Raises:
+        BackendError: llama.cpp cannot make the context; the error quotes its reason.
+    """
+
+    def __init__(
+        self, weights: LlamaWeights, settings: LlamaSettings, *, profile: NumericsProfile, traits: Traits
+    ) -> None:
+        lib = library()
+        self._c = c = lib.c
+        self._weights = weights
+        self._settings = settings
+        self.profile = profile
+        self.traits = traits
+        self._abort = AbortFlag()
+        params = context_parameters(settings)
+        n_sequences = params.n_seq_max
+        self._abort.install(params)
+        lib.complaint()
+        self._handle: Any = c.llama_init_from_model(weights.handle, params)
+        if not self._handle:
+            raise BackendError(
+                f"llama.cpp cannot make a context of {settings.n_ctx} tokens for {weights.path.name}: "
+                f"{lib.complaint()}",
+                hint="try a smaller --ctx or other --kv types",
+            )
+        self._memory = c.llama_get_memory(self._handle)
+        self._n_past = 0
+        self._pending: Tree = EMPTY
+        self._branches = Branches(n_sequences)
+        self._views: dict[tuple[int, int], Logits] = {}
+        self._make_batch(settings.prefill_chunk, n_sequences)
+
+    def _make_batch(self, n: int, n_sequences: int) -> None:
+        """One batch for all decodes, in arrays of our own."""
+        self._tokens = np.zeros(n, dtype=np.int32)
+        self._positions = np.zeros(n, dtype=np.int32)
+        self._n_ids = np.ones(n, dtype=np.int32)
+        self._ids = np.zeros((n, n_sequences), dtype=np.int32)
+        self._wanted = np.zeros(n, dtype=np.int8)
+        addresses = self._ids.ctypes.data + np.arange(n, dtype=np.uintp) * self._ids.strides[0]
+        self._id_pointers = addresses.astype(np.uintp)
+        batch = self._c.llama_batch()
+        fields = dict(type(batch)._fields_)
+        for name, array in (("token", self._tokens), ("pos", self._positions), ("n_seq_id", self._n_ids),
+                            ("seq_id", self._id_pointers), ("logits", self._wanted)):  # fmt: skip
+            setattr(batch, name, ctypes.cast(array.ctypes.data, fields[name]))
+        self._batch = batch
+
+    @property
+    def n_vocab(self) -> int:
+        return self._weights.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._settings.n_ctx
+
+    @property
+    def n_past(self) -> int:
+        return self._n_past
+
+    @property
+    def settings(self) -> LlamaSettings:
+        """The settings this context was made with."""
+        return self._settings
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether the library can turn keys to other positions.
+
+        It says so itself, but not that it ends the process where only a part of quantised keys turns, that it lets
+        keys grow where YaRN has scaled them, and that it saves no cells outside of a layer's window.
+        """
+        weights = self._weights
+        has_window = self._c.llama_model_n_swa(weights.handle) > 0
+        is_quantised = self._settings.kv_k not in ("f32", "f16", "bf16")
+        turns_part = weights.n_turned != weights.head_dim_k
+        if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
+            return False
+        return bool(self._c.llama_memory_can_shift(self._memory))
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._check(len(tokens), room=self._settings.n_ctx)
+        self._drop_pending()
+        for start in range(0, len(tokens), self._settings.prefill_chunk):
+            chunk = tokens[start : start + self._settings.prefill_chunk]
+            n = len(chunk)
+            self._tokens[:n] = chunk
+            self._positions[:n] = np.arange(self._n_past, self._n_past + n)
+            self._n_ids[:n] = 1
+            self._ids[:n, 0] = 0
+            self._wanted[:n] = 0
+            self._decode(n)
+            self._n_past += n
+
+    def decode(self, tree: Tree) -> Logits:
+        first = len(self._pending)
+        n = len(tree) - first
+        if not 1 <= n <= self._settings.max_rows:
+            raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
+        if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
+            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        self._check(len(tree), room=self._settings.n_ctx + self._settings.max_rows)
+        # Padding goes on behind the last node, where its cells are cut off again without a trace.
+        n_rows = self.traits.padded(n)
+        n_past, last = self._n_past, len(tree) - 1
+        if not first:
+            self._branches.clear()
+        if tree.is_sequence:
+            start = n_past + first
+            self._tokens[:n] = tree.tokens[first:]
+            self._positions[:n_rows] = range(start, start + n_rows)
+            self._n_ids[:n_rows] = 1
+            self._ids[:n_rows, 0] = 0
+            self._branches.grow(tree)
+            last_id, end = 0, start + n
+        else:
+            last_id, end = self._place_tree(tree, first, n_rows)
+        self._tokens[n:n_rows] = tree.tokens[last]
+        self._wanted[:n_rows] = 1
+        self._decode(n_rows)
+        if n_rows > n and not self._c.llama_memory_seq_rm(self._memory, last_id, end, -1):
+            raise BackendError("llama.cpp did not give padding back")
+        self._pending = tree
+        return self._rows(n)
+
+    def _place_tree(self, tree: Tree, first: int, n_rows: int) -> tuple[int, int]:
+        """Fill the batch with the new nodes of a tree; returns the last node's id and the position after it."""
+        carried, copies = self._branches.grow(tree)
+        for copy in copies:
+            self._c.llama_memory_seq_cp(self._memory, copy.source, copy.target, 0, self._n_past + copy.depth)
+        n = len(tree) - first
+        for place, ids in enumerate(carried):
+            self._tokens[place] = tree.tokens[first + place]
+            self._positions[place] = self._n_past + tree.depths[first + place]
+            self._n_ids[place] = len(ids)
+            self._ids[place, : len(ids)] = ids
+        end = self._n_past + tree.depths[-1] + 1
+        last_id = self._branches.id_of(len(tree) - 1)
+        self._positions[n:n_rows] = range(end, end + n_rows - n)
+        self._n_ids[n:n_rows] = 1
+        self._ids[n:n_rows, 0] = last_id
+        return last_id, end
+
+    def _rows(self, n: int) -> Logits:
+        """The first ``n`` rows of the library's output, in place."""
+        address = ctypes.addressof(self._c.llama_get_logits(self._handle).contents)
+        rows = self._views.get((address, n))
+        if rows is None:
+            size = n * self.n_vocab
+            buffer = (ctypes.c_float * size).from_address(address)
+            rows = np.ctypeslib.as_array(buffer).reshape(n, self.n_vocab)
+            rows.flags.writeable = False
+            self._views[address, n] = rows
+        return rows
+
+    def keep(self, path: Sequence[int]) -> None:
+        for above, node in zip([-1, *path], path, strict=False):
+            if self._pending.parents[node] != above:
+                raise ValueError(f"{list(path)} is no path down the pending tree")
+        kept = in_plain_order(path) if self._settings.exact else path
+        end = self._n_past + len(kept)
+        chosen = self._branches.id_of(kept[-1]) if kept else 0
+        self._cut(chosen, end)
+        self._n_past = end
+
+    def rollback(self, n_past: int) -> None:
+        self._open()
+        if not 0 <= n_past <= self._n_past:
+            raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
+        if n_past == 0:
+            # Recurrent models cannot forget a part, but everything.
+            self._c.llama_memory_clear(self._memory, False)
+            self._branches.clear()
+            self._pending = EMPTY
+        elif n_past < self._n_past or self._pending:
+            self._cut(0, n_past)
+        self._n_past = n_past
+
+    def _cut(self, chosen: int, end: int) -> None:
+        """Keep the cells of one sequence before position ``end`` as the text, and nothing else."""
+        c, memory = self._c, self._memory
+        good = c.llama_memory_seq_rm(memory, chosen, end, -1)
+        if self._branches.branched:
+            c.llama_memory_seq_keep(memory, chosen)
+            if chosen:
+                c.llama_memory_seq_cp(memory, chosen, 0, -1, -1)
+                c.llama_memory_seq_keep(memory, 0)
+        self._branches.clear()
+        self._pending = EMPTY
+        if not good:
+            raise BackendError(f"llama.cpp did not roll {self._weights.path.name} back to {end} tokens")
+
+    def _drop_pending(self) -> None:
+        if self._pending:
+            self._cut(0, self._n_past)
+
+    def shift(self, first: int, last: int) -> None:
+        self._open()
+        self._drop_pending()
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        c, memory, n_past = self._c, self._memory, self._n_past - (last - first)
+        try:
+            c.llama_memory_seq_rm(memory, 0, first, last)
+            c.llama_memory_seq_add(memory, 0, last, -1, first - last)
+            # The library turns the keys when it decodes next, and only then can their cells be written out.
+            self._n_past = n_past
+            self._tokens[0], self._positions[0], self._wanted[0] = 0, n_past, 0
+            self._n_ids[0] = 1
+            self._ids[0, 0] = 0
+            self._decode(1)
+            c.llama_memory_seq_rm(memory, 0, n_past, -1)
+            # What was removed has left holes, which single tokens and drafts might fill in different orders.
+            body = self._write()
+            c.llama_memory_clear(memory, False)
+            self._read(body)
+        except BaseException:
+            # Half a shift is no text at all.
+            self.rollback(0)
+            raise
+
+    def save(self) -> bytes:
+        self._open()
+        self._drop_pending()
+        return pack_state(self._write(), n_past=self._n_past, profile=self.profile.name)
+
+    def _write(self) -> bytes:
+        size = self._c.llama_state_seq_get_size(self._handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        n = self._c.llama_state_seq_get_data(self._handle, buffer, size, 0)
+        if n == 0:
+            raise BackendError("llama.cpp did not save the cache")
+        return bytes(memoryview(buffer)[:n])
+
+    def restore(self, state: bytes) -> None:
+        self.rollback(0)
+        body, n_past = unpack_state(state, profile=self.profile.name)
+        if n_past > self.n_ctx:
+            raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
+        self._read(body)
+        self._n_past = n_past
+
+    def _read(self, body: bytes) -> None:
+        buffer = (ctypes.c_uint8 * len(body)).from_buffer_copy(body)
+        if self._c.llama_state_seq_set_data(self._handle, buffer, len(body), 0) == 0:
+            self._c.llama_memory_clear(self._memory, False)
+            self._n_past = 0
+            raise StateError("llama.cpp does not take the saved state", hint="read the text again instead")
+
+    def cancel(self) -> None:
+        self._abort.raise_()
+
+    def resume(self) -> None:
+        self._abort.lower()
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        self._views.clear()
+        if handle:
+            self._c.llama_free(handle)
+
+    def _open(self) -> None:
+        if self._handle is None:
+            raise Closed(f"the model {self._weights.path.name}")
+
+    def _check(self, n_new: int, *, room: int) -> None:
+        self._open()
+        if self._n_past + n_new > room:
+            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
+
+    def _decode(self, n: int) -> None:
+        """Run the batch's first ``n`` tokens; on failure the cache is the committed text again."""
+        if not self._abort.is_raised:
+            self._batch.n_tokens = n
+            code = self._c.llama_decode(self._handle, self._batch)
+            if code == 0:
+                return
+        else:
+            code = _ABORTED
+        self._abort.lower()
+        try:
+            self._cut(0, self._n_past)
+        except BackendError:
+            # A cache that cannot be rolled back is emptied: whoever goes on reads the text again.
+            self.rollback(0)
+        if code == _ABORTED:
+            raise Cancelled
+        if code == _NO_SLOT:
+            raise ContextFull(n_past=self._n_past, n_new=n, n_ctx=self._settings.n_ctx)
+        raise BackendError(f"llama.cpp failed to decode (code {code}): {library().complaint()}")

@@ -1,0 +1,187 @@
+"""What a model will take on llama.cpp, before it is loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from edge_spec.engines.llama.context import context_parameters
+from edge_spec.engines.llama.library import Library, library
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.memory import Footprint, kv_cache_bytes, vocabulary_bytes
+from edge_spec.memory.heap import trim_heap
+from edge_spec.models import ModelFile, TensorInfo
+
+__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
+
+_EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
+
+_ROWS = {
+    # What the flag of a processor lets the library repack: type -> output rows must be a multiple of this. From
+    # ggml_repack_get_optimal_repack_type in ggml-cpu/repack.cpp.
+    "AVX2": {"Q4_0": 8, "Q4_K": 8, "IQ4_NL": 8, "MXFP4": 8},
+    "AVX512": {"Q2_K": 8},
+    "DOTPROD": {"Q4_0": 4, "Q4_K": 8, "Q5_K": 8, "Q6_K": 8, "IQ4_NL": 4, "MXFP4": 4, "Q8_0": 4, "Q1_0": 4},
+}
+
+_CONTEXT_BYTES = 1 << 20
+"""Of a context, besides its buffers: the graph, the list of cells, the threads."""
+
+_BYTES_PER_NODE = 1 << 10
+_NODES_PER_LAYER = 96
+"""The graph as a list of operations, twice: as it was planned and as it runs."""
+
+
+class DryModel:
+    """A model loaded without its weights: llama.cpp says what contexts of it would take and allocates nothing.
+
+    Only the library knows how it shares memory among the operations of an architecture, and it tells in its log.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        self._lib: Library = library()
+        self._known: dict[LlamaSettings, int | None] = {}
+        params = self._lib.c.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.no_alloc = True
+        params.load_mode = self._lib.c.LLAMA_LOAD_MODE_NONE
+        self._handle: Any = self._lib.c.llama_model_load_from_file(os.fsencode(file.path), params)
+        self._lib.complaint()
+
+    def compute_bytes(self, settings: LlamaSettings) -> int | None:
+        """Size of the compute buffers of a context; None if the library does not say."""
+        if settings not in self._known:
+            self._known[settings] = self._ask(settings) if self._handle else None
+        return self._known[settings]
+
+    def _ask(self, settings: LlamaSettings) -> int | None:
+        log: list[str] = []
+        with self._lib.listen(log.append):
+            context = self._lib.c.llama_init_from_model(self._handle, context_parameters(settings))
+        self._lib.complaint()
+        if not context:
+            return None
+        self._lib.c.llama_free(context)
+        found = re.findall(r"compute buffer size = +([0-9.]+) MiB", "".join(log))
+        return sum(round(float(size) * 1024) << 10 for size in found) if found else None
+
+    def close(self) -> None:
+        """Free it. Safe to call twice."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self._lib.c.llama_model_free(handle)
+            trim_heap()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
+    """Tell ``measured`` what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
+    log: list[str] = []
+    with library().listen(log.append):
+        yield
+    sizes: dict[str, int] = {}
+    for buffer, kind, mib in re.findall(r"(\w+) (model|KV|compute) buffer size = +([0-9.]+) MiB", "".join(log)):
+        weights = "mapped" if buffer.endswith("_Mapped") else "copied" if buffer == "CPU" else "repacked"
+        name = {"KV": "KV cache", "compute": "compute buffers"}.get(kind, f"weights, {weights}")
+        sizes[name] = sizes.get(name, 0) + (round(float(mib) * 1024) << 10)
+    for name, n_bytes in sizes.items():
+        measured(name, n_bytes)
+
+
+def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel | None = None) -> Footprint:
+    """What ``file`` takes with ``settings``.
+
+    Args:
+        dry: asked for the compute buffers, which are estimated otherwise.
+    """
+    settings = settings.for_heads(file.head_dim_k)
+    repacked = _repacked(file) if settings.repack else []
+    staged = {tensor.name: tensor.n_bytes for tensor in repacked}
+    others = file.weight_bytes - sum(staged.values())
+    if not any(tensor.name == _HEAD for tensor in file.tensors) and _EMBEDDINGS in staged:
+        # Embeddings that also serve as the head: looked up in one layout, multiplied with in the other.
+        others += staged[_EMBEDDINGS]
+    mapped = not repacked
+    compute = dry.compute_bytes(settings) if dry is not None else None
+    if compute is None:
+        compute = _guess_compute_bytes(file, settings)
+    return Footprint(
+        mapped_bytes=others if mapped else 0,
+        repacked_bytes=sum(staged.values()),
+        copied_bytes=0 if mapped else others,
+        loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
+        vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
+        kv_cache_bytes=kv_cache_bytes(
+            n_ctx=settings.n_ctx + 2 * settings.max_rows,
+            n_layers=file.n_layers,
+            n_head_kv=file.n_head_kv,
+            head_dim_k=file.head_dim_k,
+            head_dim_v=file.head_dim_v,
+            type_k=settings.kv_k,
+            type_v=settings.kv_v,
+        ),
+        compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
+        logits_bytes=4 * file.n_vocab * settings.max_rows,
+    )
+
+
+def loads_mapped(file: ModelFile, settings: LlamaSettings) -> bool:
+    """Whether the file is best mapped: where nothing of it is repacked."""
+    return not (settings.repack and _repacked(file))
+
+
+def _repacked(file: ModelFile) -> list[TensorInfo]:
+    """The tensors that the library copies into another layout on this processor: matrices to multiply with."""
+    rows = _repackable()
+    tied = all(tensor.name != _HEAD for tensor in file.tensors)
+    return [
+        tensor
+        for tensor in file.tensors
+        if len(tensor.shape) > 1
+        and tensor.shape[1] % rows.get(tensor.type_name, 1 << 62) == 0
+        and (tensor.name.startswith("blk.") or tensor.name == (_EMBEDDINGS if tied else _HEAD))
+    ]
+
+
+def _staging_bytes(sizes: list[int]) -> int:
+    """What repacking needs beyond its result: each tensor once more while it is copied, the largest first."""
+    total = most = 0
+    for size in sorted(sizes, reverse=True):
+        total += size
+        most = max(most, total + size)
+    return max(0, most - total)
+
+
+def _repackable() -> dict[str, int]:
+    flags = set(re.findall(r"(\w+) = 1", library().features))
+    if "REPACK" not in flags:
+        return {}
+    return {kind: rows for flag, kinds in _ROWS.items() if flag in flags for kind, rows in kinds.items()}
+
+
+def _work_bytes(file: ModelFile, settings: LlamaSettings) -> int:
+    """Where a chunk's activations are rounded to 8 bits for a product: the widest input there is."""
+    widest = max(tensor.shape[0] for tensor in file.tensors if len(tensor.shape) > 1)
+    return settings.prefill_chunk * widest * 9 // 8
+
+
+def _graph_bytes(file: ModelFile) -> int:
+    return file.n_layers * _NODES_PER_LAYER * _BYTES_PER_NODE
+
+
+def _guess_compute_bytes(file: ModelFile, settings: LlamaSettings) -> int:
+    """Where the library says nothing: 17 numbers per token and width, a mask twice, and the rows of logits."""
+    n_cells = settings.n_ctx + 2 * settings.max_rows
+    return settings.prefill_chunk * (file.n_embd * 17 * 4 + n_cells * 6) + 4 * file.n_vocab * settings.max_rows

@@ -1,0 +1,110 @@
+"""The one place that loads llama.cpp: its log, its abort hook, its names for types."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
+from types import ModuleType
+from typing import Any
+
+from edge_spec.engines.processor import processor
+
+__all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
+
+KV_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+"""ggml's numbers of the types that a KV cache can have."""
+
+_ERROR = 4
+
+
+class Library:
+    """llama.cpp, loaded: ``c`` holds its functions.
+
+    The library has one log for the whole process. It goes to standard error while ``verbose``, otherwise only
+    its last errors are kept, to be quoted when a call fails.
+    """
+
+    def __init__(self) -> None:
+        import llama_cpp
+
+        self.c: ModuleType = llama_cpp.llama_cpp
+        self.version: str = llama_cpp.__version__
+        self.verbose = False
+        self._errors: deque[str] = deque(maxlen=4)
+        # The library logs in the thread that called it: threads that load at once hear their own.
+        self._heard = threading.local()
+        # The library keeps no reference to the callback: we have to.
+        self._log_callback = self.c.llama_log_callback(self._log)
+        self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
+        self.c.llama_backend_init()
+        # Which instructions the library was built for and finds here: they decide how it rounds.
+        features = self.c.llama_print_system_info()
+        self.features: str = features.decode("ascii", "replace")
+        self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
+
+    def _log(self, level: int, text: bytes, _: Any) -> None:
+        if self.verbose:
+            sys.stderr.write(text.decode("utf-8", "replace"))
+        listener: Callable[[str], None] | None = getattr(self._heard, "by", None)
+        if listener is not None:
+            listener(text.decode("utf-8", "replace"))
+        if level == _ERROR and not self.verbose:
+            self._errors.append(" ".join(text.decode("utf-8", "replace").split()))
+
+    @contextmanager
+    def listen(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Tell ``listener`` what the library logs meanwhile in this thread, which it does in pieces of lines."""
+        self._heard.by = listener
+        try:
+            yield
+        finally:
+            self._heard.by = None
+
+    def complaint(self) -> str:
+        """What the library last complained about, in one line; forgets it."""
+        text = "; ".join(dict.fromkeys(line for line in self._errors if line))
+        self._errors.clear()
+        return text or "it gave no reason"
+
+
+@cache
+def library() -> Library:
+    """llama.cpp, loaded at the first call; importing edge_spec does not load it."""
+    return Library()
+
+
+class AbortFlag:
+    """A flag that llama.cpp looks at between two operations of its graph, at no cost.
+
+    A Python callback would take the interpreter lock some hundred times per token. The C library's ``strlen``
+    has the shape that is wanted, a function of one pointer, and the answer: 0 for an empty string, 1 for a
+    string of one character.
+    """
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        libc: Any = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+        self._address = ctypes.cast(libc.strlen, ctypes.c_void_p).value
+
+    def install(self, params: Any) -> None:
+        """Let a context with these parameters look at the flag; the flag must outlive the context."""
+        params.abort_callback = type(params.abort_callback)(self._address)
+        params.abort_callback_data = ctypes.addressof(self._text)
+
+    def raise_(self) -> None:
+        self._text[0] = b"\x01"
+
+    def lower(self) -> None:
+        self._text[0] = b"\x00"
+
+    @property
+    def is_raised(self) -> bool:
+        return self._text[0] != b"\x00"

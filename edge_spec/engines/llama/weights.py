@@ -1,0 +1,206 @@
+"""A GGUF loaded by llama.cpp: weights and vocabulary, shared by any number of contexts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.llama.library import library
+from edge_spec.errors import Closed, PromptError, UnsupportedModel
+from edge_spec.memory.heap import trim_heap
+from edge_spec.tokens.token_bytes import Pieces
+
+__all__ = ["LlamaWeights"]
+
+
+class LlamaWeights:
+    """The weights of a GGUF, and its tokeniser.
+
+    Attributes:
+        pieces: what tokens stand for, as far as it is remembered.
+
+    Args:
+        repack: let the library copy weights into a layout that computes faster; else they stay mapped.
+        mapped: map the file. Where weights are repacked, reading it instead leaves no second copy of them behind in
+            mapped pages.
+        vocab_only: load the tokeniser and no weights; no context can be made of it.
+
+    Raises:
+        UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
+    """
+
+    def __init__(
+        self, path: Path, *, repack: bool = True, mapped: bool = True, vocab_only: bool = False
+    ) -> None:
+        lib = library()
+        self._c = lib.c
+        self.path = path
+        params = self._c.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.use_extra_bufts = repack
+        params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped else self._c.LLAMA_LOAD_MODE_NONE
+        params.vocab_only = vocab_only
+        lib.complaint()
+        self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._handle:
+            raise UnsupportedModel(
+                f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
+                hint="check that the file is whole and its architecture is supported",
+            )
+        # Copies that were needed while weights were rearranged.
+        trim_heap()
+        self._vocab = self._c.llama_model_get_vocab(self._handle)
+        self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
+        self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
+        self.pieces = Pieces(lambda token: self._piece(token, special=False))
+        if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
+            self.close()
+            raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose one that is")
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer."""
+        if self._handle is None:
+            raise Closed(f"the model {self.path.name}")
+        return self._handle
+
+    @property
+    def vocab(self) -> Any:
+        """llama.cpp's pointer to the vocabulary."""
+        _ = self.handle
+        return self._vocab
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context the model was trained for."""
+        return int(self._c.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def head_dim_k(self) -> int:
+        """The size of an attention head's key."""
+        found = self._metadata(f"{self._metadata('general.architecture')}.attention.key_length")
+        heads = max(1, self._c.llama_model_n_head(self.handle))
+        return int(found) if found else int(self._c.llama_model_n_embd(self.handle)) // heads
+
+    @property
+    def n_turned(self) -> int:
+        """How many numbers of a head positions turn."""
+        found = self._metadata(f"{self._metadata('general.architecture')}.rope.dimension_count")
+        return int(found) if found else self.head_dim_k
+
+    @property
+    def rope_scaling(self) -> str:
+        """How positions are stretched; empty if they are not."""
+        return self._metadata(f"{self._metadata('general.architecture')}.rope.scaling.type")
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata as text; empty if there is none."""
+        buffer = ctypes.create_string_buffer(128)
+        n = self._c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        """Token ids of a text; names of special tokens in it become these tokens.
+
+        Args:
+            add_special: put the tokens around it that the model wants around every text.
+
+        Raises:
+            PromptError: the text holds lone surrogates.
+        """
+        _ = self.handle
+        try:
+            raw = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"the text is not Unicode at character {error.start}", hint="decode it properly"
+            ) from None
+        room = len(raw) + 16
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            n = self._c.llama_tokenize(self._vocab, raw, len(raw), ids, room, add_special, True)
+            if n >= 0:
+                return list(ids[:n])
+            room = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; nothing for control tokens."""
+        return self.pieces.of(token)
+
+    @cached_property
+    def speaking(self) -> npt.NDArray[np.bool_]:
+        """Which tokens stand for text or end a reply, ``[n_vocab]``."""
+        return self._first_two[0] | self.ending
+
+    @cached_property
+    def ending(self) -> npt.NDArray[np.bool_]:
+        """Which tokens end a reply, ``[n_vocab]``."""
+        return np.fromiter(map(self.ends, range(self.n_vocab)), dtype=np.bool_, count=self.n_vocab)
+
+    @cached_property
+    def first_bytes(self) -> npt.NDArray[np.uint8]:
+        """The first byte of every token's text, ``[n_vocab]``; 0 where there is none."""
+        return self._first_two[1]
+
+    @cached_property
+    def single_bytes(self) -> dict[int, int]:
+        """For every byte that is all the text of a token, the token (the last one, should there be two) and it."""
+        _, first, single = self._first_two
+        tokens = {int(first[token]): int(token) for token in np.flatnonzero(single)}
+        return {token: byte for byte, token in tokens.items()}
+
+    @cached_property
+    def _first_two(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        """Of every token, whether it has text, its first byte, and whether that is all."""
+        speaks, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
+        first = np.zeros(self.n_vocab, dtype=np.uint8)
+        for token in range(self.n_vocab):
+            piece = self.piece(token)
+            if piece:
+                speaks[token], first[token], single[token] = True, piece[0], len(piece) == 1
+        return speaks, first, single
+
+    def name(self, token: int) -> str:
+        """The text of a token, that of control tokens included; empty for -1, which stands for none."""
+        return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        _ = self.handle
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = self._c.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            room = -n
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of a sequence of tokens, without control tokens."""
+        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return bool(self._c.llama_vocab_is_eog(self._vocab, token))
+
+    @property
+    def bos(self) -> int:
+        """The token that begins a text, -1 if there is none."""
+        return int(self._c.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a text, -1 if there is none."""
+        return int(self._c.llama_vocab_eos(self._vocab))
+
+    def close(self) -> None:
+        """Free the weights; contexts made of them must be closed before. Safe to call twice."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self._c.llama_model_free(handle)

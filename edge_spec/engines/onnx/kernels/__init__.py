@@ -1,0 +1,54 @@
+"""Multiplication of a few rows with 4-bit weights, near the speed of memory, in C.
+
+A verification step multiplies the same weights with a handful of rows. These kernels read and unpack each
+weight once for all of them, so that a few rows cost little more than one. They serve ONNX Runtime as custom
+operators (domain ``edge_spec``):
+
+    MatMulRows(x f32 [..., n_in], packed u8 [bytes]) -> f32 [..., n_out]     attributes n_in, n_out, variant
+    GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
+
+A graph that uses them imports version 1 of that domain, and keeps packed weights as initialisers, which ONNX
+Runtime maps from external data. GatherRows reads an embedding from the same packed weights that MatMulRows
+multiplies with as the output layer. The session's options must know the library before the session is made:
+
+    options.register_custom_ops_library(str(edge_spec.engines.onnx.kernels.library_path()))
+
+``packed`` comes from ``pack``: GGUF's blocks in another order, no value rounded. Activations are rounded to
+8 bits, 32 at a time. A row's result is the same bits whatever the CPU, the variant, the threads and the
+other rows are; ``src/rows.h`` holds the order of summation, ``src/layout.h`` the layout,
+``src/activations.h`` the rounding.
+
+A row of activations that holds a NaN or an infinity gets NaN outputs, all of them 0x7fc00000; other rows
+are untouched. NaN or infinite scales in the weights give what IEEE arithmetic gives, NaNs again as
+0x7fc00000.
+"""
+
+from edge_spec.engines.onnx.kernels.library import available, features, library_path, matmul_rows, weights, why_slow
+from edge_spec.engines.onnx.kernels.packing import BITS, KINDS, Header, pack, packed_bytes, read_header
+
+__all__ = [
+    "BITS",
+    "DOMAIN",
+    "DOMAIN_VERSION",
+    "GATHER_ROWS",
+    "KINDS",
+    "MATMUL_ROWS",
+    "NUMERICS",
+    "Header",
+    "available",
+    "features",
+    "library_path",
+    "matmul_rows",
+    "pack",
+    "packed_bytes",
+    "read_header",
+    "weights",
+    "why_slow",
+]
+
+DOMAIN = "edge_spec"
+DOMAIN_VERSION = 1
+MATMUL_ROWS = "MatMulRows"
+GATHER_ROWS = "GatherRows"
+NUMERICS = "rows-1"
+"""Names the arithmetic. It changes when the same weights and activations could give other bits."""

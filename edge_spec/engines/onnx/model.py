@@ -1,0 +1,198 @@
+"""A language model on ONNX Runtime: one session, one KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.cache_state import pack_state, unpack_state
+from edge_spec.engines.onnx.caches import Cells, Place
+from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.errors import Closed, ContextFull, StateError
+from edge_spec.memory.heap import trim_heap
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["Computation", "OnnxModel"]
+
+
+class Computation(Protocol):
+    """A graph with its cache: a session over a transcription, or over a published model.
+
+    Attributes:
+        ids: tokens, to be filled before a run.
+        pads_logits: rows that were padded must be asked for as well, for the others to round as they should.
+    """
+
+    n_vocab: int
+    pads_logits: bool
+    ids: npt.NDArray[Any]
+
+    def run(self, place: Place, rows: range) -> Logits:
+        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, good until the next run."""
+
+    def move(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells of the cache, all at once."""
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, where they count as those of earlier tokens."""
+
+    def save(self, n: int) -> bytes:
+        """The first ``n`` cells."""
+
+    def restore(self, body: bytes, n: int) -> bool:
+        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+
+    def cancel(self) -> None:
+        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+
+    def resume(self) -> None:
+        """Forget a ``cancel``."""
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+
+
+class OnnxModel:
+    """A graph with a cache; see ``LanguageModel`` for what its methods promise.
+
+    The cells of the committed text are the first ``n_past`` of the cache, in its order, and the nodes of a
+    pending tree lie behind them in theirs. So to roll back is to count less, and to keep a side branch is to
+    move its cells up to the text.
+
+    Args:
+        session: has room for ``settings.n_cells`` tokens.
+    """
+
+    def __init__(
+        self, session: Computation, settings: OnnxSettings, *, name: str, profile: NumericsProfile, traits: Traits
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._name = name
+        self.profile = profile
+        self.traits = traits
+        self._n_past = 0
+        self._pending: Tree = EMPTY
+        self._closed = False
+
+    @property
+    def n_vocab(self) -> int:
+        return self._session.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._settings.n_ctx
+
+    @property
+    def n_past(self) -> int:
+        return self._n_past
+
+    @property
+    def settings(self) -> OnnxSettings:
+        """The settings this model was opened with."""
+        return self._settings
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._check(len(tokens), room=self.n_ctx)
+        self._pending = EMPTY
+        for start in range(0, len(tokens), self._settings.prefill_chunk):
+            chunk = tokens[start : start + self._settings.prefill_chunk]
+            n = len(chunk)
+            n_run = self.traits.padded(n)
+            self._fill(chunk, n_run)
+            self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
+            self._n_past += n
+            if n > self._settings.max_rows:
+                # What the runtime gave back the C library keeps, in pieces, more with every chunk.
+                trim_heap()
+
+    def decode(self, tree: Tree) -> Logits:
+        first = len(self._pending)
+        n = len(tree) - first
+        if not 1 <= n <= self._settings.max_rows:
+            raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
+        if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
+            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        self._check(len(tree), room=self.n_ctx + self._settings.max_rows)
+        if not (tree.is_sequence or self._settings.trees):
+            raise ValueError("this model takes sequences, not trees")
+        n_run = self.traits.padded(n)
+        self._fill(tree.tokens[first:], n_run)
+        wanted = n_run if self._session.pads_logits else n
+        # Should the run fail, nothing is pending any more.
+        self._pending = EMPTY
+        place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
+        rows = self._session.run(place, range(wanted))
+        self._pending = tree
+        return rows[:n]
+
+    def _fill(self, tokens: Sequence[int], n_run: int) -> None:
+        """Tokens, padded behind: what is computed there is overwritten by the next run."""
+        n = len(tokens)
+        self._session.ids[:n] = tokens
+        self._session.ids[n:n_run] = tokens[-1]
+
+    def keep(self, path: Sequence[int]) -> None:
+        for above, node in zip([-1, *path], path, strict=False):
+            if self._pending.parents[node] != above:
+                raise ValueError(f"{list(path)} is no path down the pending tree")
+        moved = [(place, node) for place, node in enumerate(path) if node != place]
+        if moved:
+            targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
+            self._session.move(sources, targets)
+        self._n_past += len(path)
+        self._pending = EMPTY
+
+    def rollback(self, n_past: int) -> None:
+        self._open()
+        if not 0 <= n_past <= self._n_past:
+            raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
+        self._pending = EMPTY
+        self._n_past = n_past
+
+    def shift(self, first: int, last: int) -> None:
+        self._open()
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        self._pending = EMPTY
+        self._session.shift(first, last, self._n_past)
+        self._n_past -= last - first
+
+    def save(self) -> bytes:
+        self._open()
+        self._pending = EMPTY
+        return pack_state(self._session.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
+
+    def restore(self, state: bytes) -> None:
+        self.rollback(0)
+        body, n_past = unpack_state(state, profile=self.profile.name)
+        if n_past > self.n_ctx:
+            raise StateError(
+                f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
+            )
+        if not self._session.restore(body, n_past):
+            raise StateError("the saved state is damaged", hint="read the text again instead")
+        self._n_past = n_past
+
+    def cancel(self) -> None:
+        self._session.cancel()
+
+    def resume(self) -> None:
+        self._session.resume()
+
+    def close(self) -> None:
+        self._closed = True
+        self._session.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Closed(f"the model {self._name}")
+
+    def _check(self, n_new: int, *, room: int) -> None:
+        self._open()
+        if self._n_past + n_new > room:
+            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)

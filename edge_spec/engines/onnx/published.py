@@ -1,0 +1,186 @@
+"""A published graph with memory bound to its inputs and outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.onnx.caches import Cells, Place
+from edge_spec.engines.onnx.past import move_cells, new_past, restore_cells, save_cells
+from edge_spec.engines.onnx.runner import Runner, value_of
+from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.errors import BackendError
+from edge_spec.memory import Footprint
+from edge_spec.models import ModelFile
+from edge_spec.models.onnx import PublishedGraph
+from edge_spec.speculation.language_model import Logits
+
+__all__ = ["PublishedSession", "prefill_chunk", "published_footprint"]
+
+Array = npt.NDArray[Any]
+
+_MOST_BYTES = 64 << 20
+"""Of the logits of one run, and of its scores of attention. Many graphs return logits of a prompt's every token."""
+
+_HIDDEN = {"float32": -1e9, "float16": -3e4}
+"""Added to a score it leaves a weight of exactly 0."""
+
+
+class PublishedSession:
+    """A published graph, loaded.
+
+    Attributes:
+        ids: ``[prefill_chunk]``, to be filled before a run.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load it; the error quotes its reason.
+    """
+
+    def __init__(self, graph: PublishedGraph, settings: OnnxSettings, *, n_vocab: int) -> None:
+        self._runner = Runner(
+            graph.path,
+            n_threads=settings.threads,
+            spin=settings.spin,
+            foreign=True,
+            hint="get another export of the model, or a newer onnxruntime",
+        )
+        self._graph = graph
+        self.n_vocab = n_vocab
+        self.pads_logits = True
+        self.ids = np.zeros(settings.prefill_chunk, graph.ids.kind)
+        self._past = new_past(graph, settings.n_cells)
+        self._seen = np.ones(settings.n_cells, graph.mask.kind) if graph.mask is not None else np.ones(0)
+        self._places = np.arange(settings.n_cells)
+        self._computed = np.zeros((_logit_rows(graph, settings), n_vocab), graph.logits.kind)
+        self._rows = np.zeros((settings.max_rows, n_vocab), np.float32)
+        self._binding: Any = None
+
+    def run(self, place: Place, rows: range) -> Logits:
+        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, good until the next run.
+
+        Raises:
+            Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed. Closed.
+        """
+        if self._binding is None:
+            self._binding = self._runner.binding()
+        binding, start, n = self._binding, place.n_text + place.first, place.n_run
+        inputs = dict(self._inputs(place, n - rows.start))
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, value_of(array))
+        # The graph returns the last rows, as many as it was asked for.
+        n_rows = 1 if self._graph.last_row_only else n if self._graph.keep is None else n - rows.start
+        computed = self._computed[:n_rows]
+        binding.bind_ortvalue_output(self._graph.logits.name, value_of(computed[None]))
+        self._past.bind(binding, start, n)
+        self._runner.run(binding, long=n > len(self._rows))
+        self._past.ran()
+        first = rows.start - (n - n_rows)
+        result = self._rows[: len(rows)]
+        result[...] = computed[first : first + len(rows)]
+        result.flags.writeable = False
+        return result
+
+    def _inputs(self, place: Place, n_kept: int) -> dict[str, Array]:
+        graph, n = self._graph, place.n_run
+        start = place.n_text + place.first
+        found = {graph.ids.name: self.ids[:n].reshape(1, n)}
+        if graph.positions is not None:
+            positions = self._places[start : start + n].astype(graph.positions.kind)
+            if place.tree is not None:
+                depths = place.tree.depths[place.first :]
+                positions[: len(depths)] = [place.n_text + depth for depth in depths]
+            found[graph.positions.name] = positions.reshape(1, n)
+        if graph.mask is not None:
+            flat = len(graph.mask.shape) == 2
+            found[graph.mask.name] = self._seen[: start + n].reshape(1, -1) if flat else self._mask(place)
+        if graph.keep is not None:
+            found[graph.keep.name] = np.array(n_kept, graph.keep.kind)
+        return found
+
+    def _mask(self, place: Place) -> Array:
+        """What each token of a run sees, ``[1, 1, n_run, cells]``."""
+        assert self._graph.mask is not None
+        start = place.n_text + place.first
+        cells = self._places[: start + place.n_run]
+        seen = cells <= cells[start:, None]
+        if place.tree is not None:
+            n = len(place.tree)
+            seen[: n - place.first, place.n_text : place.n_text + n] = place.tree.mask()[place.first :]
+        kind = self._graph.mask.kind
+        mask = seen if kind == "bool" else np.where(seen, 0, _HIDDEN[kind]).astype(kind)
+        return mask[None, None]
+
+    def move(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells of the cache, all at once."""
+        move_cells(self._past, sources, targets)
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Never asked for: how a foreign graph turns its keys is not known."""
+        raise BackendError("the cache of a published graph cannot be shifted", hint="start anew with a shorter text")
+
+    def save(self, n: int) -> bytes:
+        """The first ``n`` cells."""
+        return save_cells(self._past, n)
+
+    def restore(self, body: bytes, n: int) -> bool:
+        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        return restore_cells(self._past, body, n, n * cell_bytes(self._graph))
+
+    def cancel(self) -> None:
+        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        self._runner.cancel()
+
+    def resume(self) -> None:
+        """Forget a ``cancel``."""
+        self._runner.resume()
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+        self._binding = None
+        self._runner.close()
+        self._past = new_past(self._graph, 0)
+        self._computed = self._rows = self._rows[:0]
+
+
+def cell_bytes(graph: PublishedGraph) -> int:
+    """What the keys and values of one token take."""
+    return sum(port.n_heads * port.head_dim for port in graph.cache) * np.dtype(graph.cache_kind).itemsize
+
+
+def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: OnnxSettings) -> int:
+    """How many tokens of a prompt are read in one run: as many as asked for, bounded by what they take.
+
+    Graphs compute the logits of every token unless told otherwise, and the scores of every token with every other.
+    """
+    row = 4 * file.n_head * settings.n_cells
+    if graph.keep is None and not graph.last_row_only:
+        row = max(row, np.dtype(graph.logits.kind).itemsize * file.n_vocab)
+    return min(settings.prefill_chunk, max(settings.max_rows, _MOST_BYTES // row))
+
+
+def _logit_rows(graph: PublishedGraph, settings: OnnxSettings) -> int:
+    if graph.last_row_only:
+        return 1
+    return settings.max_rows if graph.keep is not None else settings.prefill_chunk
+
+
+def published_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
+    """What a published model takes: weights, KV cache, logits, and what a run of a prompt's chunk computes.
+
+    ONNX Runtime keeps 4-bit weights in an order of its own besides those of the file, and 16-bit ones as 32-bit where
+    the processor has no arithmetic for them; one copy is in the mapped file and can be evicted.
+    """
+    graph = file.graph
+    assert graph is not None
+    chunk = prefill_chunk(file, graph, settings)
+    rows = settings.max_rows if graph.keep is not None else chunk
+    scores = 3 * 4 * file.n_head * chunk * settings.n_ctx
+    return Footprint(
+        copied_bytes=sum(n * (2 if kind == "float16" else 1) for kind, n in file.tensor_types.items()),
+        kv_cache_bytes=(1 if graph.in_place else 2) * cell_bytes(graph) * settings.n_cells,
+        compute_bytes=scores + chunk * file.n_embd * 17 * 4,
+        # Those that were computed, once more inside the library, and those that are handed out.
+        logits_bytes=4 * file.n_vocab * (2 * rows + settings.max_rows),
+    )

@@ -1,0 +1,135 @@
+"""A transcription with its arrays bound in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_spec.engines.onnx.caches import Cache, Cells, Place, new_cache
+from edge_spec.engines.onnx.runner import Runner, value_of
+from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.engines.onnx.transcription import Transcription
+from edge_spec.speculation.language_model import Logits
+
+__all__ = ["Session"]
+
+
+class Session:
+    """A session and the arrays that go in and out. A run copies nothing and binds once per shape.
+
+    Attributes:
+        ids: int64 ``[prefill_chunk]``, to be filled before a run.
+
+    Raises:
+        BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
+    """
+
+    def __init__(self, model: Transcription, settings: OnnxSettings) -> None:
+        self._runner = Runner(
+            model.graph(trees=settings.trees, f16=settings.kv == "f16"),
+            n_threads=settings.threads,
+            spin=settings.spin,
+            operators=_operators(model),
+            hint="delete that folder to have it made anew, or use --engine llama",
+        )
+        self._source, self._n_ctx = model, settings.n_ctx
+        self.n_vocab = model.n_vocab
+        # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
+        self.pads_logits = model.form != "rows"
+        self._cache: Cache = new_cache(
+            model, settings.n_ctx, settings.n_cells, settings.prefill_chunk, trees=settings.trees,
+            f16=settings.kv == "f16",
+        )  # fmt: skip
+        self.ids = np.zeros(settings.prefill_chunk, np.int64)
+        self._rows = np.zeros(settings.max_rows, np.int64)
+        self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
+        self._inputs = {name: value_of(array) for name, array in self._cache.inputs.items()}
+        self._outputs = {name: value_of(array) for name, array in self._cache.outputs.items()}
+        self._bindings: dict[tuple[int, int], Any] = {}
+
+    def run(self, place: Place, rows: range) -> Logits:
+        """Compute ``ids[:place.n_run]``.
+
+        Args:
+            rows: the tokens whose logits are wanted.
+
+        Returns:
+            Logits ``[rows, n_vocab]``, good until the next run.
+
+        Raises:
+            Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
+        """
+        self._rows[: len(rows)] = rows
+        binding = self._binding(place.n_run, len(rows))
+        for name, array in self._cache.place(place):
+            binding.bind_ortvalue_input(name, value_of(array))
+        self._runner.run(binding, long=place.n_run > len(self._rows))
+        result = self._logits[: len(rows)]
+        result.flags.writeable = False
+        return result
+
+    def _binding(self, n: int, n_rows: int) -> Any:
+        """Everything bound for runs of this shape."""
+        binding = self._bindings.get((n, n_rows))
+        if binding is not None:
+            return binding
+        binding = self._runner.binding()
+        binding.bind_ortvalue_input("ids", value_of(self.ids[:n].reshape(1, n)))
+        binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
+        for name, value in self._inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
+        logits = self._logits[:n_rows]
+        binding.bind_ortvalue_output("logits", value_of(logits.reshape(1, *logits.shape)))
+        if n <= len(self._rows):
+            self._bindings[n, n_rows] = binding
+        return binding
+
+    def move(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells of the cache, all at once."""
+        self._cache.move(sources, targets)
+
+    def shift(self, first: int, last: int, n_past: int) -> None:
+        """Move the cells from ``last`` up to ``n_past`` to ``first``, keys turned back by as much."""
+        source, by = self._source, last - first
+        cells = np.arange(last, n_past)
+        self._cache.move(cells, cells - by)
+        for layer, name in enumerate(source.layer_turns):
+            keys = source.turns[name].turn_back(
+                self._cache.keys_of(layer, cells - by), by, self._n_ctx, interleaved=source.interleaved
+            )
+            self._cache.put_keys(layer, cells - by, keys)
+
+    def save(self, n: int) -> bytes:
+        """The first ``n`` cells."""
+        return self._cache.save(n)
+
+    def restore(self, body: bytes, n: int) -> bool:
+        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        return self._cache.restore(body, n)
+
+    def cancel(self) -> None:
+        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        self._runner.cancel()
+
+    def resume(self) -> None:
+        """Forget a ``cancel``."""
+        self._runner.resume()
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+        self._runner.close()
+        for bound in (self._bindings, self._inputs, self._outputs, self._cache.inputs, self._cache.outputs):
+            bound.clear()
+        self._logits = self._logits[:0]
+
+
+def _operators(model: Transcription) -> Path | None:
+    if model.form != "rows":
+        return None
+    from edge_spec.engines.onnx.kernels import library_path
+
+    return library_path()

@@ -1,0 +1,266 @@
+"""The network as an ONNX graph.
+
+Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cells::
+
+    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_turned / 2]   and cos_window, sin_window
+
+With our own attention (``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``), where T is f32 or f16::
+
+    tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
+
+With ONNX Runtime's (``GroupQueryAttention``)::
+
+    last_cell i32 [1]   n_cells i32 []   key_i, value_i f32 [1, n_head_kv, C, head_dim], which come out as new_...
+    positions i64 [1, S]   bias f32 [1, 1, S, n_cells]      in the graph for trees only
+
+Output: logits f32 [1, R, n_vocab]. Rows are picked before the last product: a long prompt needs one row, and the
+vocabulary times the prompt would be the largest array of all. The cache is the same memory before and after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edge_spec.engines.onnx.transcription.architecture import Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
+from edge_spec.engines.onnx.transcription.weight_formats import Form, Matrix, Store
+
+__all__ = ["LANES", "Writer", "matrices_of"]
+
+LANES = 16
+"""Cells whose keys lie side by side for our own attention."""
+
+QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
+"""Matrices of a layer that are multiplied with the same input."""
+
+_MS = "com.microsoft"
+
+
+class Writer:
+    """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it.
+
+    Args:
+        attention: ``rows``, our own, or ``gqa``, ONNX Runtime's.
+        trees: whether the graph takes trees.
+        f16: whether its cache holds halves.
+    """
+
+    def __init__(
+        self, network: Network, form: Form, store: Store, *, attention: str, trees: bool, f16: bool
+    ) -> None:
+        self._net = network
+        self._form = form
+        self._store = store
+        self._own_attention = attention == "rows"
+        self._trees = trees
+        self._f16 = f16
+        self._graph = Graph()
+
+    def write(self) -> Graph:
+        """The whole graph."""
+        net, graph = self._net, self._graph
+        self._declare()
+        self._form.gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
+        x, added = "x", ""
+        if net.kind.scales:
+            x = self._times(x, math.sqrt(net.n_embd))
+        for layer in range(net.n_layers):
+            normed, x = self._norm(x, added, f"blk.{layer}.attn_norm.weight")
+            added = self._post_norm(self._attention(layer, normed), f"blk.{layer}.post_attention_norm.weight")
+            normed, x = self._norm(x, added, f"blk.{layer}.ffn_norm.weight")
+            added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
+        normed, _ = self._norm(x, added, "output_norm.weight")
+        graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
+        self._form.multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
+        return graph
+
+    def _declare(self) -> None:
+        net, graph = self._net, self._graph
+        graph.takes("ids", INT64, (1, "S"))
+        graph.takes("rows", INT64, ("R",))
+        for name in net.turns:
+            for turn in ("cos", "sin"):
+                graph.takes(f"{turn}_{name}", FLOAT, ("C", net.n_turned // 2))
+        if self._own_attention:
+            graph.takes("tree", INT32, ("P",))
+            for layer in range(net.n_layers):
+                cached = FLOAT16 if self._f16 else FLOAT
+                graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
+                graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
+        else:
+            self._declare_grouped()
+        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
+
+    def _declare_grouped(self) -> None:
+        net, graph = self._net, self._graph
+        graph.takes("last_cell", INT32, (1,))
+        graph.takes("n_cells", INT32, ())
+        if self._trees:
+            graph.takes("positions", INT64, (1, "S"))
+            graph.takes("bias", FLOAT, (1, 1, "S", "T"))
+        cache = (1, net.n_head_kv, "C", net.head_dim)
+        for layer in range(net.n_layers):
+            for name in ("key", "value"):
+                graph.takes(f"{name}_{layer}", FLOAT, cache)
+                graph.gives(f"new_{name}_{layer}", FLOAT, cache)
+
+    def _vector(self, name: str) -> str:
+        return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
+
+    def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
+        """Normalise ``x + added``; returns the names of the result and of the sum."""
+        w, y = self._vector(weight), weight + ".y"
+        if not added:
+            self._graph.node(
+                "SimplifiedLayerNormalization", [x, w], [y], epsilon=self._net.epsilon, axis=-1, stash_type=1
+            )
+            return y, x
+        self._graph.node(
+            "SkipSimplifiedLayerNormalization", [x, added, w], [y, "", "", y + ".sum"], _MS, epsilon=self._net.epsilon
+        )
+        return y, y + ".sum"
+
+    def _post_norm(self, x: str, weight: str) -> str:
+        return self._norm(x, "", weight)[0] if self._net.kind.post_norms else x
+
+    def _times(self, x: str, factor: float) -> str:
+        """``x`` times a number."""
+        y = f"{x}.times"
+        self._graph.node("Mul", [x, self._graph.constant(f"{y}.factor", np.array(factor, np.float32))], [y])
+        return y
+
+    def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
+        """Products of ``x`` with several matrices, in one call where the types agree.
+
+        Returns:
+            The names of the results, or of the one array that holds them all, side by side.
+        """
+        together = products_of(self._net, names)
+        outs = [y] if len(together) == 1 else [f"{y}.{place}" for place in range(len(together))]
+        for matrix, out in zip(together, outs, strict=True):
+            self._form.multiply(self._graph, self._store, matrix, x, out)
+        return outs
+
+    def _attention(self, layer: int, x: str) -> str:
+        net, graph, blk = self._net, self._graph, f"blk.{layer}."
+        sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
+        qkv = self._products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
+        biased = [f"{blk}{part}.bias" in net.tensors for part in QKV]
+        if len(qkv) == 1 and (net.kind.head_norms or any(biased)):
+            qkv = self._split(qkv[0], sizes)
+        for place, part in enumerate(QKV):
+            if biased[place]:
+                graph.node("Add", [qkv[place], self._vector(f"{blk}{part}.bias")], [qkv[place] + ".b"])
+                qkv[place] += ".b"
+        if net.kind.head_norms:
+            qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
+            qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
+        if net.query_scale != 1:
+            qkv[0] = self._times(qkv[0], net.query_scale)
+        attended = self._attend_rows(layer, qkv) if self._own_attention else self._attend_grouped(layer, qkv)
+        self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
+        return f"{blk}attn_out"
+
+    def _attend_rows(self, layer: int, qkv: Sequence[str]) -> str:
+        net, graph, y = self._net, self._graph, f"blk.{layer}.attn"
+        packed = qkv[0]
+        if len(qkv) > 1:
+            packed = y + ".packed"
+            graph.node("Concat", qkv, [packed], axis=-1)
+        turns = net.turns_of(layer)
+        graph.node(
+            "AttendRows", [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"], [y],
+            "edge_spec", n_head=net.n_head, n_head_kv=net.n_head_kv, head_dim=net.head_dim,
+            interleaved=int(net.kind.interleaved), window=net.windows[layer],
+        )  # fmt: skip
+        return y
+
+    def _attend_grouped(self, layer: int, qkv: Sequence[str]) -> str:
+        net, y = self._net, f"blk.{layer}.attn"
+        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}"]
+        inputs += ["last_cell", "n_cells", "cos_all", "sin_all"]
+        self._graph.node(
+            "GroupQueryAttention",
+            inputs + (["positions", "bias"] if self._trees else []),
+            [y, f"new_key_{layer}", f"new_value_{layer}"],
+            _MS,
+            num_heads=net.n_head,
+            kv_num_heads=net.n_head_kv,
+            do_rotary=1,
+            rotary_interleaved=int(net.kind.interleaved),
+        )
+        return y
+
+    def _split(self, x: str, sizes: Sequence[int]) -> list[str]:
+        outs = [f"{x}.{place}" for place in range(len(sizes))]
+        self._graph.node("Split", [x, self._graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
+        return outs
+
+    def _head_norm(self, x: str, weight: str, n_heads: int) -> str:
+        net, graph = self._net, self._graph
+        heads = graph.constant(f"heads_{n_heads}", np.array([1, -1, n_heads, net.head_dim], np.int64))
+        flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
+        graph.node("Reshape", [x, heads], [x + ".heads"])
+        graph.node(
+            "SimplifiedLayerNormalization", [x + ".heads", self._vector(weight)], [x + ".normed"],
+            epsilon=net.epsilon, axis=-1, stash_type=1,
+        )  # fmt: skip
+        graph.node("Reshape", [x + ".normed", flat], [x + ".flat"])
+        return x + ".flat"
+
+    def _feed_forward(self, layer: int, x: str) -> str:
+        graph, blk = self._graph, f"blk.{layer}."
+        n_ff = self._net.tensors[f"{blk}ffn_down.weight"].shape[0]
+        both = self._products(x, [blk + part for part in gated_of(self._net)], f"{blk}ffn")
+        gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
+        if self._net.kind.gelu:
+            graph.node("FastGelu", [gate], [f"{blk}gate"], _MS)
+        else:
+            graph.node("QuickGelu", [gate], [f"{blk}gate"], _MS, alpha=1.0)
+        graph.node("Mul", [f"{blk}gate", up], [f"{blk}gated"])
+        self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
+        return f"{blk}down"
+
+
+def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
+    """The matrices that make queries, keys and values."""
+    return ("attn_qkv",) if net.has(f"blk.{layer}.attn_qkv") else QKV
+
+
+def gated_of(net: Network) -> tuple[str, ...]:
+    """The matrices that make gate and up, which may be one in the file."""
+    return ("ffn_up",) if net.kind.fused_gate else GATED
+
+
+def head_of(net: Network) -> str:
+    """The matrix that makes logits, which may be that of the embeddings."""
+    return "output" if net.has("output") else "token_embd"
+
+
+def matrix_of(net: Network, *names: str) -> Matrix:
+    """The matrices of these names, which are of one type, as one."""
+    tensors = [net.tensors[name + ".weight"] for name in names]
+    return Matrix(
+        name="+".join(names),
+        kind=tensors[0].type_name,
+        n_out=sum(tensor.shape[-1] for tensor in tensors),
+        n_in=tensors[0].shape[0],
+        parts=[tensor_blocks(net.header, tensor) for tensor in tensors],
+    )
+
+
+def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
+    """All these matrices as one if they are of one type, else each of them."""
+    kinds = {net.tensors[name + ".weight"].type_name for name in names}
+    return [matrix_of(net, *names)] if len(kinds) == 1 else [matrix_of(net, name) for name in names]
+
+
+def matrices_of(net: Network) -> Iterator[Matrix]:
+    """Every matrix as it will be stored."""
+    yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
+    for layer in range(net.n_layers):
+        for names in (qkv_of(net, layer), ("attn_output",), gated_of(net), ("ffn_down",)):
+            yield from products_of(net, [f"blk.{layer}.{name}" for name in names])

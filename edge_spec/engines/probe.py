@@ -1,0 +1,282 @@
+"""What a loaded model can do here, found by trying, and remembered.
+
+Read from no table: whether rows come out alike in every width depends on the kernels that this library, this
+processor, these weights and this cache end up with.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from edge_spec.errors import BackendError
+from edge_spec.speculation.language_model import LanguageModel, NumericsProfile, Traits
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["ProbeResult", "Probed", "known_probe", "probe", "probe_cached"]
+
+_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+
+_DEPTHS = (24, 256, 520)
+"""Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
+another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
+
+_CUTS = 4
+"""How often as many tokens as a decode can hold are cut up in different ways, where that is asked for."""
+
+_VERSION = 4
+
+
+class ProbedSettings(Protocol):
+    """What a probe has to know of an engine's settings, which are a dataclass."""
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of one decode that returns logits."""
+
+    @property
+    def trees(self) -> bool:
+        """Whether the model was opened for trees."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether rows have to be bit-identical to count as alike."""
+
+    @property
+    def threads(self) -> object:
+        """Threads, resolved."""
+
+
+class Probed(LanguageModel, Protocol):
+    """A model whose traits can be set to what was found."""
+
+    traits: Traits
+
+    @property
+    def settings(self) -> ProbedSettings:
+        """The settings that it was opened with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """Traits, and seconds of one decode by number of rows as measured in passing."""
+
+    traits: Traits
+    seconds: Mapping[int, float]
+
+
+def probe(model: Probed, *, foreign: bool = False, halves: bool = False) -> ProbeResult:
+    """Find out what ``model`` can do; its cache is empty before and after.
+
+    Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
+    the same text in several widths and compare bit by bit. Trees: decode two continuations in one call and
+    compare with each of them alone.
+
+    Args:
+        foreign: nobody here knows the model's operators, and one try proves little. What was found is tried again in
+            many cuts of a text, and has to hold in all of them.
+        halves: it rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply by
+            other code than several, is then never taken for one of them, however alike they look.
+    """
+    max_rows = model.settings.max_rows
+    widths = tuple(n for n in _WIDTHS if n <= max_rows)
+    model.traits = Traits(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
+    # Any text will do, and the same one every time; low ids can be control tokens.
+    text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
+    if not _can_rollback(model, text):
+        model.rollback(0)
+        return ProbeResult(traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
+    if not model.settings.exact:
+        # A drafter's rounding never reaches the text.
+        return _probe_drafter(model, text)
+    seconds: dict[int, float] = {}
+    alike = set(widths)
+    trees = model.settings.trees
+    for depth in _depths(model.n_ctx):
+        model.rollback(min(depth, model.n_past))
+        model.prefill(text[model.n_past : depth])
+        rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
+        if depth == _depths(model.n_ctx)[0]:
+            # Once more, warm: the first decode of a width pays for page faults.
+            rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
+        alike &= _largest_class(rows)
+        trees = trees and _takes_trees(model, text[depth : depth + 4])
+    model.rollback(0)
+    # To compute three rows wherever one is wanted would cost more than identity is worth; say so instead.
+    exact = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
+    # Wider than the widest of the class would be outside it.
+    most = exact[-1] if exact else max_rows
+    traits = Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
+    if foreign and exact:
+        traits = _confirmed(model, traits, text, max_rows, lone=not halves)
+        most = traits.max_rows
+    # What a decode of n rows takes is what its padded width takes.
+    return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
+
+
+def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
+    model.prefill(text[model.n_past : _depths(model.n_ctx)[0]])
+    trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
+    model.rollback(0)
+    traits = Traits(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
+    return ProbeResult(traits=traits, seconds={})
+
+
+def _depths(n_ctx: int) -> list[int]:
+    """The depths that a text in a context can reach; never none."""
+    return [min(_DEPTHS[0], n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= n_ctx)]
+
+
+def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
+    try:
+        model.prefill(text[:2])
+        model.rollback(1)
+    except BackendError:
+        return False
+    return True
+
+
+def _rows(model: Probed, tokens: Sequence[int], seconds: dict[int, float]) -> list[bytes]:
+    """A digest of each row: the rows themselves, of all widths, would be more than a small computer has to spare."""
+    start = perf_counter()
+    rows = model.decode(Tree.sequence(tokens))
+    seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
+    digests = [blake2b(row.data, digest_size=16).digest() for row in rows]
+    model.rollback(model.n_past)
+    return digests
+
+
+def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
+    """The largest set of widths whose rows agree bit for bit wherever two of them have a row."""
+    classes: list[set[int]] = []
+    for n in rows:
+        for members in classes:
+            if all(rows[n][: min(n, m)] == rows[m][: min(n, m)] for m in members):
+                members.add(n)
+                break
+        else:
+            classes.append({n})
+    return max(classes, key=lambda members: (len(members), -min(members)))
+
+
+def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int, *, lone: bool) -> Traits:
+    """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
+    wider = tuple(n for n in traits.widths if n > 1)
+    # Where every row is a lone one, there is nothing that it could be taken for.
+    for widths in dict.fromkeys((traits.widths, wider) if lone or not wider else (wider,)):
+        model.traits = replace(traits, widths=widths)
+        if widths and _holds(model, text):
+            break
+    else:
+        model.traits = replace(traits, widths=(), max_rows=max_rows)
+    model.rollback(0)
+    return model.traits
+
+
+def _holds(model: Probed, text: Sequence[int]) -> bool:
+    """Whether a row is the same bits wherever it stands in a decode, and however many stand there with it."""
+    wide = min(model.traits.max_rows, model.n_ctx)
+    model.rollback(0)
+    model.prefill(text[: max(0, min(_DEPTHS[0], model.n_ctx - _CUTS * wide))])
+    cut = 0
+    while cut < _CUTS * wide and model.n_past + wide <= model.n_ctx:
+        ahead = text[model.n_past : model.n_past + wide]
+        rows = model.decode(Tree.sequence(ahead)).copy()
+        model.rollback(model.n_past)
+        for first in range(wide):
+            n = min(1 + cut % wide, wide - first)
+            if not np.array_equal(model.decode(Tree.sequence(ahead[first : first + n])), rows[first : first + n]):
+                return False
+            model.keep([0])
+            cut += 1
+    return True
+
+
+def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
+    """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
+    root, first, side, deep = tokens
+    try:
+        together = model.decode(Tree((root, first, side, deep), (-1, 0, 0, 2))).copy()
+    except BackendError:
+        return False
+    model.rollback(model.n_past)
+    alone = model.decode(Tree.sequence((root, side, deep, first))).copy()
+    model.rollback(model.n_past)
+    if model.settings.exact:
+        return np.array_equal(together[[0, 2, 3]], alone[:3])
+    return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
+
+
+def probe_cached(
+    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], foreign: bool = False,
+    halves: bool = False,
+) -> ProbeResult:  # fmt: skip
+    """``probe``, or what it found the last time for the same file, settings, library and processor.
+
+    Args:
+        file: fingerprint of the model file.
+        cache_dir: where results are kept; None for nowhere.
+        on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
+        foreign, halves: see ``probe``.
+    """
+    if cache_dir is None:
+        on_probe()
+        return probe(model, foreign=foreign, halves=halves)
+    path = _place(cache_dir, file, model.settings, model.n_ctx, model.profile)
+    known = _read(path)
+    if known is None:
+        on_probe()
+        known = probe(model, foreign=foreign, halves=halves)
+        _write(path, known)
+    return known
+
+
+def known_probe(
+    file: str, settings: ProbedSettings, profile: NumericsProfile, *, n_ctx: int, cache_dir: Path | None
+) -> ProbeResult | None:
+    """What ``probe_cached`` would return without trying anything; None if it has yet to be tried.
+
+    Args:
+        profile: without what a probe finds out.
+    """
+    return _read(_place(cache_dir, file, settings, n_ctx, profile)) if cache_dir is not None else None
+
+
+def _place(cache_dir: Path, file: str, asked: ProbedSettings, n_ctx: int, profile: NumericsProfile) -> Path:
+    """The file of a result."""
+    # n_ctx only decides how deep the probe can go.
+    settings = asdict(cast(Any, asked)) | {"n_ctx": None, "threads": asked.threads}
+    own = [fact for fact in profile.facts if fact[0] != "n_ctx"]
+    facts = [_VERSION, file, settings, _depths(n_ctx), own]
+    name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
+    return cache_dir / "probes" / f"{name}.json"
+
+
+def _read(path: Path) -> ProbeResult | None:
+    """A remembered result; None if there is none or it is not whole."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        traits = found["traits"] | {"widths": tuple(map(int, found["traits"]["widths"]))}
+        seconds = {int(n): float(s) for n, s in found["seconds"].items()}
+        return ProbeResult(traits=Traits(**traits), seconds=seconds)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(path: Path, result: ProbeResult) -> None:
+    """Remember a result whole or not at all; a cache that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump({"traits": asdict(result.traits), "seconds": dict(result.seconds)}, file)
+        Path(file.name).replace(path)
+    except OSError:
+        pass

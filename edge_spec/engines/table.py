@@ -1,0 +1,189 @@
+"""A language model whose laws are written down: for tests, and for people who embed the engine."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["TableModel", "random_table"]
+
+_STATE = struct.Struct("<8sQ16s")
+_MAGIC = b"edgetab1"
+
+
+def random_table(
+    n_vocab: int, *, order: int = 2, seed: int = 0, scale: float = 2.0, like: npt.ArrayLike | None = None
+) -> npt.NDArray[np.float32]:
+    """Normal logits of standard deviation ``scale`` for every context, ``[n_vocab] * (order + 1)``.
+
+    With ``like``, another table, the normal logits are added to it: a drafter's law for the other's target.
+    """
+    table = np.random.default_rng(seed).standard_normal((n_vocab,) * (order + 1)) * scale
+    if like is not None:
+        table += np.asarray(like)
+    return table.astype(np.float32)
+
+
+class TableModel:
+    """A Markov model: the logits of the next token stand in a table under the last ``order`` tokens.
+
+    Before the text is ``order`` tokens long, token 0 stands in for what is missing. It keeps its promises the
+    way a real cache does: it remembers what is committed and what is pending, and computes from nothing else.
+
+    Args:
+        table: logits, ``[n_vocab] * (order + 1)``, float32.
+        n_ctx: the most tokens that can be committed.
+        can_rollback, takes_trees, widths, max_rows, can_shift: see ``Traits``.
+        keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only what lies in order.
+        distort: stands for a kernel that rounds: gets a row and the number of rows it was computed with.
+    """
+
+    def __init__(
+        self,
+        table: npt.NDArray[np.float32],
+        *,
+        n_ctx: int = 1 << 20,
+        can_rollback: bool = True,
+        takes_trees: bool = True,
+        widths: tuple[int, ...] = tuple(range(1, 65)),
+        max_rows: int = 64,
+        can_shift: bool = True,
+        keeps_branches: bool = True,
+        distort: Callable[[Logits, int], Logits] | None = None,
+    ) -> None:
+        if len(set(table.shape)) != 1 or table.ndim < 1:
+            raise ValueError(f"a table of shape {table.shape}; all axes must be the vocabulary")
+        self._table = np.asarray(table, dtype=np.float32)
+        self._order = table.ndim - 1
+        self._n_ctx = n_ctx
+        self._keeps_branches = keeps_branches
+        self._distort = distort
+        self._traits = Traits(
+            can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows, can_shift=can_shift
+        )
+        self._cells: list[int] = []
+        self._pending: Tree = EMPTY
+        self._cancelled = False
+        self._closed = False
+
+    @property
+    def n_vocab(self) -> int:
+        return int(self._table.shape[0])
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_past(self) -> int:
+        return len(self._cells)
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The committed tokens."""
+        return tuple(self._cells)
+
+    @property
+    def pending(self) -> Tree:
+        """What has been decoded and neither kept nor rolled back."""
+        return self._pending
+
+    @property
+    def traits(self) -> Traits:
+        return self._traits
+
+    @property
+    def profile(self) -> NumericsProfile:
+        digest = blake2b(self._table.tobytes(), digest_size=8).hexdigest()
+        return NumericsProfile(engine="table", facts=(("table", digest), ("n_ctx", str(self._n_ctx))))
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._enter(len(tokens), room=self._n_ctx)
+        self._pending = EMPTY
+        self._cells.extend(tokens)
+
+    def decode(self, tree: Tree) -> Logits:
+        self._enter(len(tree), room=self._n_ctx + self._traits.max_rows)
+        first = len(self._pending)
+        if (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
+            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        n = len(tree) - first
+        if not 1 <= n <= self._traits.max_rows:
+            raise ValueError(f"{n} rows in one decode; from 1 to {self._traits.max_rows} are possible")
+        if not tree.is_sequence and not self._traits.takes_trees:
+            raise ValueError("this model takes sequences, not trees")
+        rows = np.empty((n, self.n_vocab), dtype=np.float32)
+        for place, node in enumerate(range(first, len(tree))):
+            path = [tree.tokens[above] for above in tree.path_to(node)]
+            row = self._row([*self._cells[max(0, len(self._cells) - self._order) :], *path])
+            rows[place] = self._distort(row, self._traits.padded(n)) if self._distort else row
+        self._pending = tree
+        return rows
+
+    def _row(self, context: list[int]) -> Logits:
+        wanted = [0] * (self._order - len(context)) + context[len(context) - self._order :] if self._order else []
+        return self._table[tuple(wanted)]  # type: ignore[no-any-return]
+
+    def keep(self, path: Sequence[int]) -> None:
+        for above, node in zip([-1, *path], path, strict=False):
+            if self._pending.parents[node] != above:
+                raise ValueError(f"{list(path)} is no path down the pending tree")
+        if not self._keeps_branches:
+            path = [node for place, node in enumerate(path) if list(path[: place + 1]) == list(range(place + 1))]
+        self._cells.extend(self._pending.tokens[node] for node in path)
+        self._pending = EMPTY
+
+    def rollback(self, n_past: int) -> None:
+        if not 0 <= n_past <= len(self._cells):
+            raise ValueError(f"rollback to {n_past} of {len(self._cells)} tokens")
+        if n_past < len(self._cells) and n_past > 0 and not self._traits.can_rollback:
+            raise ValueError("this model cannot roll back")
+        self._pending = EMPTY
+        del self._cells[n_past:]
+
+    def shift(self, first: int, last: int) -> None:
+        self._enter(0, room=self._n_ctx)
+        self._pending = EMPTY
+        del self._cells[first:last]
+
+    def save(self) -> bytes:
+        self._pending = EMPTY
+        body = np.asarray(self._cells, dtype="<i4").tobytes()
+        return _STATE.pack(_MAGIC, len(self._cells), self._seal(body)) + body
+
+    def restore(self, state: bytes) -> None:
+        self.rollback(0)
+        body = state[_STATE.size :]
+        if state[: _STATE.size] != _STATE.pack(_MAGIC, len(body) // 4, self._seal(body)):
+            raise StateError("the saved state is damaged or of another model", hint="read the text again instead")
+        self.prefill(np.frombuffer(body, dtype="<i4").tolist())
+
+    def _seal(self, body: bytes) -> bytes:
+        return blake2b(body, digest_size=16, person=self.profile.name.encode()).digest()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def resume(self) -> None:
+        self._cancelled = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _enter(self, n: int, *, room: int) -> None:
+        if self._closed:
+            raise Closed("the table model")
+        if self._cancelled:
+            self._cancelled = False
+            self._pending = EMPTY
+            raise Cancelled
+        if len(self._cells) + n > room:
+            raise ContextFull(n_past=len(self._cells), n_new=n, n_ctx=self._n_ctx)

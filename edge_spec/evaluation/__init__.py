@@ -1,0 +1,1 @@
+"""What is measured about loaded models: equality of texts, speed, and acceptance."""

@@ -1,0 +1,164 @@
+"""Guessing with a smaller model of the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edge_spec.errors import SettingsError
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.loop import catch_up, common_prefix
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["ModelDrafter"]
+
+
+class ModelDrafter:
+    """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
+
+    A node's value is the product of the estimated chances of acceptance along its path, and the estimate comes
+    from the margin to the best candidate under the shared noise (``Sampler.guess``). Each level expands the
+    ``width`` most valuable nodes of the level above (dynamic trees by level: DySpec, arXiv 2410.11744, with
+    the beam of EAGLE-2, arXiv 2406.16858). Pruning by value is free of bias, since shared noise asks nothing
+    of drafts.
+
+    Args:
+        model: the drafter's own model and cache; must take trees if ``width`` is above 1.
+        width: nodes expanded per level and candidates considered per node.
+        depth: levels of a tree; a sequence goes as deep as its limit.
+        least_value: nodes worth less are not drafted.
+    """
+
+    def __init__(self, model: LanguageModel, *, width: int = 1, depth: int = 4, least_value: float = 0.0) -> None:
+        if width < 1 or depth < 1:
+            raise SettingsError(f"a draft tree of width {width} and depth {depth}; both must be 1 or more")
+        if not model.traits.can_rollback:
+            raise SettingsError("this drafter's model cannot take guesses back", hint="use speculation 'ngram'")
+        if width > 1 and not model.traits.takes_trees:
+            raise SettingsError("this drafter's model cannot take trees", hint="use speculation 'sequence'")
+        self.name = "sequence" if width == 1 else "tree"
+        self._model = model
+        self._width = width
+        self._depth = depth
+        self._least_value = least_value
+        self._text: list[int] = []
+        self._pending: Tree = EMPTY
+        self._sampler: Sampler | None = None
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        shared = common_prefix(self._text[: self._model.n_past], prompt[:-1])
+        self._model.rollback(min(self._model.n_past, shared))
+        self._text = list(prompt)
+        self._sampler = sampler
+        self._pending = EMPTY
+        # Read now what would otherwise be counted as drafting; a text beyond the context is not followed.
+        if len(prompt) <= self._model.n_ctx:
+            self._model.prefill(self._text[self._model.n_past : -1])
+
+    def draft(self, limit: int) -> Tree:
+        sampler, model = self._sampler, self._model
+        assert sampler is not None, "begin() comes first"
+        levels = min(limit if self._width == 1 else self._depth, limit, model.n_ctx - len(self._text))
+        if levels < 1:
+            return EMPTY
+        if self._pending:
+            # A round broke off between draft and verdict; its guesses are in the cache still.
+            model.rollback(model.n_past)
+            self._pending = EMPTY
+        behind = catch_up(model, self._text, model.traits.max_rows // 2)
+        decoded = Tree.sequence(behind)
+        rows = model.decode(decoded)[-1:]
+        candidates = _Candidates(self._least_value)
+        frontier = [-1]
+        places = {-1: len(behind) - 1}
+        for level in range(levels):
+            first = len(candidates.tokens)
+            for node, row in zip(frontier, rows, strict=True):
+                text = self._text + candidates.path_to(node)
+                candidates.add(node, sampler.guess(row, text, self._width))
+            # All of a tree together takes no more rows than one decode may: that bounds its branches and cells.
+            room = min(self._width, model.traits.max_rows - len(decoded)) if self._width > 1 else 1
+            frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
+            if not frontier:
+                break
+            decoded = candidates.grow(decoded, frontier, places)
+            rows = model.decode(decoded)
+        self._pending = decoded
+        draft = candidates.tree()
+        return draft if self._width == 1 else draft.best(limit)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        behind = self._text[self._model.n_past :]
+        self._text.extend(tokens)
+        if self._pending:
+            self._model.keep(self._pending.descend((*behind, *tokens)))
+            self._pending = EMPTY
+
+    def rollback(self, length: int) -> None:
+        self._pending = EMPTY
+        self._model.rollback(min(self._model.n_past, length))
+        del self._text[length:]
+
+    def save(self) -> dict[str, bytes]:
+        self._pending = EMPTY
+        return {self.name: self._model.save()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        self._pending = EMPTY
+        self._text = []
+        self._model.rollback(0)
+        if self.name in states:
+            self._model.restore(states[self.name])
+            self._text = list(text)
+
+    def close(self) -> None:
+        self._model.close()
+
+
+class _Candidates:
+    """All nodes met while a draft grows, decoded or not."""
+
+    def __init__(self, least_value: float) -> None:
+        self.tokens: list[int] = []
+        self._parents: list[int] = []
+        self._values: list[float] = []
+        self._least_value = least_value
+
+    def add(self, parent: int, guesses: Sequence[tuple[int, float]]) -> None:
+        """Take the guesses of what follows a node (-1: the text) that are worth enough."""
+        above = self._values[parent] if parent >= 0 else 1.0
+        for token, chance in guesses:
+            if above * chance >= self._least_value:
+                self.tokens.append(token)
+                self._parents.append(parent)
+                self._values.append(above * chance)
+
+    def worth_expanding(self, first: int, most: int, limit: int) -> list[int]:
+        """The most valuable nodes from ``first`` on, without those that a draft of ``limit`` nodes leaves out."""
+        values = self._values
+        nodes = sorted(range(first, len(values)), key=lambda node: -values[node])[: max(most, 0)]
+        if len(values) <= limit:
+            return nodes
+        worth = sorted(values, reverse=True)[limit - 1]
+        return [node for node in nodes if values[node] >= worth]
+
+    def grow(self, decoded: Tree, nodes: Sequence[int], places: dict[int, int]) -> Tree:
+        """The tree that the model decodes next; ``places`` says where each node stands in it."""
+        tokens, parents = list(decoded.tokens), list(decoded.parents)
+        for node in nodes:
+            places[node] = len(tokens)
+            tokens.append(self.tokens[node])
+            parents.append(places[self._parents[node]])
+        return Tree(tuple(tokens), tuple(parents))
+
+    def path_to(self, node: int) -> list[int]:
+        """The tokens from the text down to a node; none for -1."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self._parents[node]
+        return path[::-1]
+
+    def tree(self) -> Tree:
+        """All of them."""
+        return Tree(tuple(self.tokens), tuple(self._parents), tuple(self._values))

@@ -1,0 +1,162 @@
+"""What the loop asks of a language model, whatever computes it.
+
+A language model here is weights and one KV cache. The cache holds ``n_past`` committed tokens and, between a
+``decode`` and the next ``keep`` or ``rollback``, a *pending* tree behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["LanguageModel", "Logits", "NumericsProfile", "Traits"]
+
+Logits = npt.NDArray[np.float32]
+"""Rows of logits, ``[n, n_vocab]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericsProfile:
+    """Everything that rounds. Two runs with equal profiles, histories, settings and seeds give equal text.
+
+    ``facts`` are ordered pairs such as ``("kv", "f16/f16")``; ``name`` is short, stable and shown in results.
+    """
+
+    engine: str
+    facts: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Such as ``llama-3f9a1c20``: the engine, and a hash of the facts."""
+        from hashlib import blake2b
+
+        text = "\x1f".join(f"{key}\x1e{value}" for key, value in self.facts)
+        return f"{self.engine}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a loaded model can do, as found by trying it.
+
+    Attributes:
+        can_rollback: tokens can be taken out of the end of the cache again; without it nothing can be drafted.
+        takes_trees: one decode may hold several continuations of the same text.
+        widths: the numbers of rows per decode whose rows are bit for bit the same, ascending. ``decode``
+            computes every call in one of them, padding where needed. Empty if rows round differently from
+            width to width and the model is used as it comes.
+        max_rows: the most rows that one decode returns; none beyond the widest of ``widths``.
+        can_shift: tokens can be taken out of the middle of the cache.
+
+    Raises:
+        ValueError: more rows than the widest width has.
+    """
+
+    can_rollback: bool
+    takes_trees: bool
+    widths: tuple[int, ...]
+    max_rows: int
+    can_shift: bool = False
+
+    def __post_init__(self) -> None:
+        if self.widths and self.max_rows > self.widths[-1]:
+            raise ValueError(f"widths up to {self.widths[-1]} and {self.max_rows} rows in one decode")
+
+    @property
+    def identity(self) -> str:
+        """``bitwise``: drafts never change a bit of a row. ``rounding``: they may change the last ones."""
+        return "bitwise" if self.widths or not self.can_rollback else "rounding"
+
+    def padded(self, n: int) -> int:
+        """The number of rows that a decode of ``n`` rows computes."""
+        return next((width for width in self.widths if width >= n), n)
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Weights and one KV cache."""
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens that can be committed."""
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens are committed."""
+
+    @property
+    def traits(self) -> Traits:
+        """What the model can do."""
+
+    @property
+    def profile(self) -> NumericsProfile:
+        """What rounds."""
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Commit ``tokens`` after ``n_past``, without logits. Drops a pending tree.
+
+        Raises:
+            ContextFull: they do not fit; nothing has been committed.
+            Cancelled: ``cancel`` was called; ``n_past`` tells how far it came.
+        """
+
+    def decode(self, tree: Tree) -> Logits:
+        """Compute the nodes of ``tree`` that are not pending yet.
+
+        A tree may be grown: its first nodes must then be the pending ones, unchanged.
+
+        Returns:
+            One row per new node, in order, ``[new, n_vocab]``. The rows belong to the model and are good until
+            its next ``decode`` or ``prefill``.
+
+        Raises:
+            ContextFull: the tree does not fit.
+            Cancelled: ``cancel`` was called; committed tokens are untouched, pending ones are gone.
+        """
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit pending nodes and drop the others.
+
+        ``path`` is a way down the pending tree from its top, as node indices. A model may commit less than all
+        of it: where the cells of a side branch lie in another order than plain decoding would have put them,
+        rows would no longer be bit-identical, so those tokens are dropped too. ``n_past`` tells; whoever
+        decodes next begins with the tokens after it.
+        """
+
+    def rollback(self, n_past: int) -> None:
+        """Forget pending nodes and all committed tokens but the first ``n_past``."""
+
+    def shift(self, first: int, last: int) -> None:
+        """Forget the committed tokens from ``first`` up to ``last``, and move those behind them up.
+
+        What was computed from the forgotten ones stays: the cache differs from that of a text that never had
+        them. Drops a pending tree. Only for models that say ``can_shift``.
+        """
+
+    def save(self) -> bytes:
+        """The committed cache as bytes. Drops a pending tree."""
+
+    def restore(self, state: bytes) -> None:
+        """Bring back what ``save`` returned.
+
+        Raises:
+            StateError: the bytes are damaged or of another model; the cache is then empty.
+        """
+
+    def cancel(self) -> None:
+        """Make a decode that runs in another thread, or else the next one, raise ``Cancelled``."""
+
+    def resume(self) -> None:
+        """Forget a ``cancel`` that nothing has answered yet."""
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""

@@ -1,0 +1,1 @@
+"""Tokens: protocols of tokenizers, and the bytes that tokens stand for."""

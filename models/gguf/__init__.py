@@ -1,0 +1,1 @@
+"""GGUF files: their header, read without trusting a single number in it."""

@@ -1,0 +1,216 @@
+"""The header of a GGUF file: metadata and the list of tensors, without the tensors.
+
+Our own reader, because it must survive hostile files and be quick: a vocabulary of 152k tokens took 0.05 s
+here and 13 s with ``gguf.GGUFReader``, which makes arrays of every string. The format is described in
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the checks are those of llama.cpp's ``gguf.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+
+from edge_spec.errors import ModelNotFound, NotAModel, UnsupportedModel
+from edge_spec.models.gguf.cursor import ARRAY, STRING, VALUE_TYPES, Cursor, GGUFArray, damaged, truncated
+
+__all__ = ["GGUFArray", "GGUFHeader", "TensorInfo", "Value", "read_header"]
+
+Value = bool | int | float | str | GGUFArray
+"""What metadata holds."""
+
+_VERSIONS = (2, 3)
+_MAX_DIMS = 4
+_DEFAULT_ALIGNMENT = 32
+_MAX_PAIRS = 1 << 16
+_MAX_TENSORS = 1 << 17
+_MAX_NAME_BYTES = 63
+_LEAST_PAIR_BYTES = 8 + 4 + 1
+_LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """Where a tensor lies and what it is.
+
+    Attributes:
+        name: such as ``blk.0.attn_q.weight``.
+        shape: as in the file, fastest dimension first: ``(inputs, outputs)`` for a matrix.
+        type_id: ggml type.
+        type_name: such as ``Q4_0``.
+        offset: bytes from the header's ``data_offset``.
+        n_bytes: size of its data.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    type_name: str
+    offset: int
+    n_bytes: int
+
+    @property
+    def n_elements(self) -> int:
+        """The number of weights."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GGUFHeader:
+    """Everything a GGUF says before its tensor data.
+
+    Attributes:
+        path: the file.
+        version: 2 or 3.
+        metadata: in file order; arrays stay in the file, see ``GGUFArray``.
+        tensors: in file order.
+        data_offset: where tensor data begins, bytes from the start of the file.
+        file_bytes: size of the file.
+    """
+
+    path: Path
+    version: int
+    metadata: Mapping[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    data_offset: int
+    file_bytes: int
+
+
+def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
+    """Read and check the header of a GGUF file (version 2 or 3, little endian).
+
+    Raises:
+        ModelNotFound: no such file, no regular file, or unreadable.
+        NotAModel: another kind of file, or a header that contradicts itself.
+        TruncatedModel: header or tensor data run past the end of the file.
+        UnsupportedModel: another version, big endian, or a tensor type that is not known here.
+    """
+    path = Path(path)
+    hint = "give the path of a .gguf file that you may read"
+    try:
+        # Looked at before it is opened: opening a pipe would wait for a writer.
+        mode = _mode(path)
+        if not stat.S_ISREG(mode):
+            raise ModelNotFound(
+                f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}", hint=hint
+            )
+        with path.open("rb") as file:
+            return _parse(Cursor(file, path, os.fstat(file.fileno()).st_size))
+    except FileNotFoundError as error:
+        raise ModelNotFound(f"there is no file {path}", hint=hint) from error
+    except OSError as error:
+        raise ModelNotFound(f"{path} cannot be read ({error.strerror or error})", hint=hint) from error
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except ValueError as error:  # a zero byte or a lone surrogate
+        raise ModelNotFound(
+            f"{str(path)!r} is no possible file name", hint="give the path of a .gguf file"
+        ) from error
+
+
+def _parse(cursor: Cursor) -> GGUFHeader:
+    path = cursor.path
+    if cursor.file_bytes < 4 or cursor.take(4) != b"GGUF":
+        what = "is empty" if cursor.file_bytes == 0 else "is not a GGUF file"
+        raise NotAModel(f"{path} {what}", hint="models for llama.cpp are files that end in .gguf")
+    version = cursor.integer("I")
+    if version not in _VERSIONS:
+        # Read in the wrong order, a small number has its digits in the upper half.
+        if version and not version & 0xFFFF:
+            raise UnsupportedModel(
+                f"{path} is a big-endian GGUF", hint="get the little-endian file of the same model"
+            )
+        raise UnsupportedModel(
+            f"{path} is GGUF version {version}, and versions 2 and 3 can be read",
+            hint="convert the model again with a current llama.cpp",
+        )
+    n_tensors = cursor.integer("Q")
+    n_pairs = cursor.integer("Q")
+    cursor.require(n_pairs * _LEAST_PAIR_BYTES + n_tensors * _LEAST_TENSOR_BYTES)
+    if n_pairs > _MAX_PAIRS or n_tensors > _MAX_TENSORS:
+        raise damaged(path, f"{n_pairs} metadata pairs and {n_tensors} tensors")
+
+    metadata: dict[str, Value] = {}
+    for _ in range(n_pairs):
+        key = cursor.name("metadata key")
+        if key in metadata:
+            raise damaged(path, f"the key {key[:64]!r} occurs twice")
+        metadata[key] = _value(cursor, key)
+
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise damaged(path, "an alignment that is no power of two")
+    tensors = _tensors(cursor, n_tensors, alignment)
+
+    data_offset = cursor.at + -cursor.at % alignment
+    end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else cursor.at
+    if end > cursor.file_bytes:
+        raise truncated(path, end - cursor.file_bytes)
+    return GGUFHeader(
+        path=path,
+        version=version,
+        metadata=MappingProxyType(metadata),
+        tensors=tensors,
+        data_offset=data_offset,
+        file_bytes=cursor.file_bytes,
+    )
+
+
+def _value(cursor: Cursor, key: str) -> Value:
+    value_type = cursor.integer("I")
+    if value_type == STRING:
+        return cursor.text().decode(errors="replace")
+    if value_type == ARRAY:
+        return cursor.array()
+    if value_type not in VALUE_TYPES:
+        raise damaged(cursor.path, f"the key {key[:64]!r} has a value of type {value_type}")
+    return cursor.number(VALUE_TYPES[value_type])
+
+
+def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[TensorInfo, ...]:
+    if n_tensors == 0:
+        return ()
+    # Imported here: it brings NumPy along and takes about 150 ms.
+    from gguf.constants import GGML_QUANT_SIZES
+
+    types = {int(kind): (str(kind.name), int(n), int(size)) for kind, (n, size) in GGML_QUANT_SIZES.items()}
+    path = cursor.path
+    tensors: dict[str, TensorInfo] = {}
+    expected = 0
+    for _ in range(n_tensors):
+        name = cursor.name("tensor")
+        shown = repr(name[:64])
+        if len(name.encode()) > _MAX_NAME_BYTES:
+            raise damaged(path, f"the name of the tensor {shown} is too long")
+        n_dims = cursor.integer("I")
+        if not 1 <= n_dims <= _MAX_DIMS:
+            raise damaged(path, f"the tensor {shown} has {n_dims} dimensions")
+        shape = tuple(cursor.integer("Q") for _ in range(n_dims))
+        type_id = cursor.integer("I")
+        offset = cursor.integer("Q")
+        if type_id not in types:
+            raise UnsupportedModel(
+                f"{path} holds the tensor {shown} in type {type_id}, which is not known here",
+                hint="get the model in Q4_0 or another common type",
+            )
+        type_name, block, block_bytes = types[type_id]
+        if shape[0] % block or prod(shape) == 0 or prod(shape) >= 1 << 63:
+            raise damaged(path, f"the tensor {shown} of type {type_name} has shape {shape}")
+        if name in tensors:
+            raise damaged(path, f"the tensor {shown} occurs twice")
+        # llama.cpp, too, accepts only tensors that lie one behind the other.
+        if offset != expected:
+            raise damaged(path, f"the tensor {shown} begins at {offset} instead of {expected}")
+        n_bytes = prod(shape) // block * block_bytes
+        expected += n_bytes + -n_bytes % alignment
+        tensors[name] = TensorInfo(
+            name=name, shape=shape, type_id=type_id, type_name=type_name, offset=offset, n_bytes=n_bytes
+        )
+    return tuple(tensors.values())

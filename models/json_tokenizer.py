@@ -1,0 +1,200 @@
+"""Text to tokens and back by a ``tokenizer.json``, the format of published models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_spec.errors import EdgeSpecError, PromptError, UnsupportedModel
+from edge_spec.memory.heap import trim_heap
+from edge_spec.models.onnx import TokenizerSize
+from edge_spec.tokens.token_bytes import Pieces
+
+__all__ = ["JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
+
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\u2581"
+
+_OWN_BYTES = 3 << 20
+"""Of the first text that becomes tokens, whatever the vocabulary: patterns, and words that are remembered."""
+
+
+def tokenizer_bytes(size: TokenizerSize) -> int:
+    """What a loaded tokenizer takes.
+
+    Two hash tables of tokens and one of merges, and the texts. Fitted to 15 generated BPE files of 8,192 to 256,000
+    tokens and 8,000 to 365,000 merges, and 5 unigram files, with tokenizers 0.23 on x86-64: each within 20 % or 4 MiB.
+    Where merges are pairs, reading them leaves holes in the heap, more of them the longer the texts are.
+    """
+    if size.n_prefixes:
+        return _OWN_BYTES + 20 * size.n_tokens + 362 * size.n_prefixes
+    tables = 66 * _n_buckets(size.n_tokens) + 17 * _n_buckets(size.n_merges)
+    holes = size.file_bytes if size.in_pairs else 0
+    return _OWN_BYTES + 153 * size.n_tokens + tables + holes
+
+
+def _n_buckets(n: int) -> int:
+    """Of a hash table: a power of two, of which seven eighths are used at most."""
+    return 1 << (8 * n // 7).bit_length() if n else 0
+
+
+def loading_peak_bytes(size: TokenizerSize) -> int:
+    """The most that a tokenizer takes while it is loaded: the library keeps the parsed file until it has built its own.
+
+    Fitted to the same files: most within 10 %, each within 20 % or 4 MiB.
+    """
+    if size.n_prefixes:
+        peak = 80 * size.n_tokens + 362 * size.n_prefixes + 2 * size.file_bytes
+    elif size.in_pairs:
+        peak = 208 * size.n_tokens + 472 * size.n_merges + 5 * size.file_bytes
+    else:
+        peak = 249 * size.n_tokens + 115 * size.n_merges + 4 * size.file_bytes
+    return max(peak, tokenizer_bytes(size))
+
+
+class JsonTokenizer:
+    """A tokeniser of the ``tokenizers`` library, with the bytes of every token, so that text can stream.
+
+    A token's bytes are what its decoder makes of it in the middle of a text: some decoders drop a space at the
+    beginning of all, which belongs to the prompt and not to a reply.
+
+    Attributes:
+        pieces: what tokens stand for, as far as it is remembered.
+
+    Args:
+        path: of ``tokenizer.json``.
+        bos, eos: the tokens that begin and end a text, -1 for none.
+        ends: the tokens that end a reply.
+
+    Raises:
+        UnsupportedModel: the library cannot read it, or it has a decoder whose bytes are not known here.
+    """
+
+    def __init__(self, path: Path, *, bos: int, eos: int, ends: frozenset[int]) -> None:
+        from tokenizers import Tokenizer
+
+        try:
+            # Text, not a path: the file may have any name, and bad UTF-8 is told apart from a bad tokeniser.
+            settings = path.read_text("utf-8")
+            self._tokenizer = Tokenizer.from_str(settings)
+            # The rest of it is long: parsed in Python, it would take as much again.
+            decoder = json.loads(state()) if (state := getattr(self._tokenizer.decoder, "__getstate__", None)) else None
+        except BaseException as error:
+            # The library's own panics are no Exception.
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise _unusable(path, str(error)) from None
+        del settings
+        # What was read of it on the way is as large as the tokeniser itself.
+        trim_heap()
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        self._to_bytes = _decoder(path, decoder)
+        self._ends = ends
+        self.bos = bos
+        self.eos = eos
+        first = self._tokenizer.encode("a").ids[:1]
+        self.adds_bos = bos >= 0 and first == [bos]
+        self.pieces = Pieces(self._piece)
+
+    @property
+    def n_vocab(self) -> int:
+        """One more than the highest token id."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        """Token ids of a text; names of special tokens in it become these tokens.
+
+        Raises:
+            PromptError: the text holds lone surrogates.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"the text is not Unicode at character {error.start}", hint="decode it properly"
+            ) from None
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; nothing for special tokens, and for ids that have none."""
+        return self.pieces.of(token)
+
+    def _piece(self, token: int) -> bytes:
+        added = self._added.get(token)
+        return b"" if added is not None and added.special else self._bytes(token)
+
+    def name(self, token: int) -> str:
+        """The text of a token, that of special tokens included; empty for -1, which stands for none."""
+        return self._bytes(token).decode("utf-8", "replace") if token >= 0 else ""
+
+    def _bytes(self, token: int) -> bytes:
+        added = self._added.get(token)
+        if added is not None:
+            return str(added.content).encode()
+        text = self._tokenizer.id_to_token(token)
+        return self._to_bytes(text) if text is not None else b""
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of a sequence of tokens, without special tokens."""
+        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return token in self._ends
+
+
+def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
+    """From a token's text to its bytes, as ``decoder`` does."""
+    try:
+        parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+        kinds = [part["type"] for part in parts]
+        if kinds == ["ByteLevel"]:
+            return _by_letters()
+        replaced: list[tuple[str, str]] = []
+        for part in parts:
+            if part["type"] == "Replace":
+                replaced.append((part["pattern"]["String"], part["content"]))
+            elif part["type"] == "Metaspace":
+                replaced.append((part.get("replacement", _SPACE), " "))
+            elif part["type"] not in ("ByteFallback", "Fuse", "Strip"):
+                raise _unusable(path, f"its decoder is {part['type']!r}")
+    except EdgeSpecError:
+        raise
+    except (LookupError, TypeError, AttributeError):
+        raise _unusable(path, "its decoder is not understood") from None
+    fallback = "ByteFallback" in kinds
+
+    def to_bytes(text: str) -> bytes:
+        byte = _BYTE.fullmatch(text) if fallback else None
+        if byte:
+            return bytes([int(byte[1], 16)])
+        for old, new in replaced:
+            text = text.replace(old, new)
+        return text.encode()
+
+    return to_bytes
+
+
+def _by_letters() -> Callable[[str], bytes]:
+    """The decoder in which a letter stands for every byte, as in GPT-2: printable ones for themselves."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    letters = {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+    def to_bytes(text: str) -> bytes:
+        try:
+            return bytes(letters[letter] for letter in text)
+        except KeyError:
+            return text.encode()
+
+    return to_bytes
+
+
+def _unusable(path: Path, why: str) -> UnsupportedModel:
+    first_line = (why.splitlines() or ["for no stated reason"])[0][:200]
+    return UnsupportedModel(f"{path} cannot be used: {first_line}", hint="get the model with a current tokenizer.json")

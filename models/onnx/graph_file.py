@@ -1,0 +1,235 @@
+"""What an ONNX file says about its graph, without its weights.
+
+Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
+from edge_spec.models.onnx.content import Tensor, check_sizes, fingerprint, open_regular
+from edge_spec.models.onnx.wire import Span, WireFile
+
+__all__ = ["ELEMENT_TYPES", "GraphFile", "Node", "Port", "read_graph"]
+
+ELEMENT_TYPES = {
+    1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16), 6: ("int32", 32),
+    7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16), 11: ("float64", 64), 12: ("uint32", 32),
+    13: ("uint64", 64), 16: ("bfloat16", 16), 21: ("uint4", 4), 22: ("int4", 4),
+}  # fmt: skip
+"""Type of an element -> (name, bits)."""
+
+_MAX_PARTS = 1 << 20
+_MAX_DIMS = 16
+_GRAPH = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """An input or output of a graph.
+
+    Attributes:
+        kind: type of its elements, such as ``float16``; empty if it is no array of a known type.
+        shape: sizes; a name or an empty text where one is known only when the graph runs.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An operation."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFile:
+    """An ONNX file, looked at but not loaded.
+
+    Attributes:
+        inputs, outputs: by name, in order.
+        nodes: the operations of the main graph.
+        tensors: its constants.
+        fingerprint: see ``read_graph``; 32 hexadecimal digits.
+    """
+
+    path: Path
+    inputs: dict[str, Port]
+    outputs: dict[str, Port]
+    nodes: tuple[Node, ...]
+    tensors: tuple[Tensor, ...]
+    fingerprint: str
+
+
+def read_graph(path: Path) -> GraphFile:
+    """Look at an ONNX file and at the files that hold its weights.
+
+    The fingerprint hashes the sizes of all files, the whole graph, and of each constant up to 4 KiB from the middle.
+
+    Raises:
+        ModelNotFound: it, or a file with its weights, is not there.
+        NotAModel: another kind of file, or a damaged one.
+        TruncatedModel: it, or a file with its weights, ends too early.
+        UnsupportedModel: its weights lie outside its folder.
+    """
+    try:
+        with open_regular(path) as file:
+            wire = WireFile(file, path, os.fstat(file.fileno()).st_size)
+            found = _read_model(wire)
+            check_sizes(found.tensors, path)
+            return replace(found, fingerprint=fingerprint(wire, found.tensors))
+    except OSError as error:
+        raise ModelNotFound(f"{path} cannot be read ({error.strerror or error})", hint="was it moved?") from error
+
+
+def _read_model(wire: WireFile) -> GraphFile:
+    graph: Span | None = None
+    looks_right = False
+    try:
+        for number, value in wire.fields(wire.whole):
+            # Writers put the version first.
+            looks_right |= number == 1 and isinstance(value, int) and 0 < value < 1000
+            if number == _GRAPH and isinstance(value, Span):
+                graph = value
+    except NotAModel:
+        if looks_right:
+            raise TruncatedModel(
+                f"{wire.path} ends before its content does", hint="download it again and compare the file sizes"
+            ) from None
+        graph = None
+    if graph is None:
+        raise _another_kind(wire)
+    return _read_graph(wire, graph)
+
+
+def _another_kind(wire: WireFile) -> NotAModel:
+    start = wire.read(Span(0, min(64, wire.whole.end)))
+    if not start:
+        return NotAModel(f"{wire.path} is empty", hint="download it again")
+    if start.startswith(b"version https://git-lfs"):
+        return NotAModel(f"{wire.path} only says where Git LFS keeps the model", hint="run 'git lfs pull' beside it")
+    return NotAModel(f"{wire.path} is not an ONNX file", hint="it may be damaged: download it again")
+
+
+def _read_graph(wire: WireFile, graph: Span) -> GraphFile:
+    nodes: list[Node] = []
+    tensors: list[Tensor] = []
+    ports: dict[int, list[Port]] = {11: [], 12: []}
+    for n, (number, value) in enumerate(wire.fields(graph)):
+        if n > _MAX_PARTS:
+            raise wire.damaged(f"more than {_MAX_PARTS:,} parts")
+        if not isinstance(value, Span):
+            continue
+        if number == 1:
+            nodes.append(_read_node(wire, value))
+        elif number == 5:
+            tensors.append(_read_tensor(wire, value))
+        elif number in ports:
+            ports[number].append(_read_port(wire, value))
+    # Old exporters list constants among the inputs.
+    constants = {tensor.name for tensor in tensors}
+    return GraphFile(
+        path=wire.path,
+        inputs={port.name: port for port in ports[11] if port.name not in constants},
+        outputs={port.name: port for port in ports[12]},
+        nodes=tuple(nodes),
+        tensors=tuple(tensors),
+        fingerprint="",
+    )
+
+
+def _read_node(wire: WireFile, message: Span) -> Node:
+    operator = ""
+    names: dict[int, list[str]] = {1: [], 2: []}
+    for number, value in wire.fields(message):
+        if not isinstance(value, Span):
+            continue
+        if number in names:
+            names[number].append(wire.text(value))
+        elif number == 4:
+            operator = wire.text(value)
+    return Node(operator=operator, inputs=tuple(names[1]), outputs=tuple(names[2]))
+
+
+def _read_port(wire: WireFile, message: Span) -> Port:
+    name, kind = "", ""
+    shape: list[int | str] = []
+    for number, value in wire.fields(message):
+        if number == 1 and isinstance(value, Span):
+            name = wire.text(value)
+        elif number == 2 and isinstance(value, Span):
+            for array in _spans(wire, value, 1):
+                for part, inner in wire.fields(array):
+                    if part == 1 and isinstance(inner, int):
+                        kind = ELEMENT_TYPES.get(inner, ("", 0))[0]
+                    elif part == 2 and isinstance(inner, Span):
+                        shape = [_read_size(wire, size) for size in _spans(wire, inner, 1)]
+    return Port(name=name, kind=kind, shape=tuple(shape))
+
+
+def _read_size(wire: WireFile, message: Span) -> int | str:
+    for number, value in wire.fields(message):
+        if number == 1 and isinstance(value, int):
+            return value
+        if number == 2 and isinstance(value, Span):
+            return wire.text(value)
+    return ""
+
+
+def _spans(wire: WireFile, message: Span, wanted: int) -> list[Span]:
+    return [value for number, value in wire.fields(message) if number == wanted and isinstance(value, Span)]
+
+
+def _read_tensor(wire: WireFile, message: Span) -> Tensor:
+    name, type_id, shape, elsewhere = "", 0, [], False
+    data = Span(message.end, message.end)
+    facts: dict[str, str] = {}
+    for number, value in wire.fields(message):
+        if number == 1:
+            shape += wire.numbers(value)
+        elif number == 2 and isinstance(value, int):
+            type_id = value
+        elif number == 8 and isinstance(value, Span):
+            name = wire.text(value)
+        elif number == 13 and isinstance(value, Span):
+            entry = [wire.text(part) for _, part in wire.fields(value) if isinstance(part, Span)]
+            facts |= dict([entry]) if len(entry) == 2 else {}
+        elif number == 14:
+            elsewhere = value == 1
+        elif isinstance(value, Span) and value.n_bytes > data.n_bytes:
+            data = value
+    if len(shape) > _MAX_DIMS or any(size < 0 for size in shape):
+        raise wire.damaged(f"the constant {name[:64]!r} in an impossible shape")
+    kind, bits = ELEMENT_TYPES.get(type_id, ("", 0))
+    n_bytes = -(-prod(shape) * bits // 8)
+    if not elsewhere:
+        return Tensor(
+            name=name, kind=kind, shape=tuple(shape), file=wire.path, offset=data.start, n_bytes=data.n_bytes
+        )
+    try:
+        offset, n_bytes = int(facts.get("offset", 0)), int(facts.get("length", n_bytes))
+    except ValueError:
+        raise wire.damaged(f"the constant {name[:64]!r} lies nowhere") from None
+    if offset < 0 or n_bytes < 0:
+        raise wire.damaged(f"the constant {name[:64]!r} lies nowhere")
+    file = wire.path.parent / _inside(wire, facts.get("location", ""))
+    return Tensor(name=name, kind=kind, shape=tuple(shape), file=file, offset=offset, n_bytes=n_bytes)
+
+
+def _inside(wire: WireFile, location: str) -> str:
+    """The name of a file beside the graph: a model from elsewhere must not reach outside its folder."""
+    parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
+    if not location.isprintable() or not parts or ".." in parts or PureWindowsPath(location).anchor:
+        raise UnsupportedModel(
+            f"{wire.path} has its weights in {location[:64]!r}, outside its folder", hint="get a model that is whole"
+        )
+    return location

@@ -1,0 +1,262 @@
+"""Laws of our own attention operator: the right numbers, the same bits in every variant, layout and company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, Graph
+
+pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+
+Array = npt.NDArray[Any]
+N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112
+WIDTH = (N_HEAD + 2 * N_HEAD_KV) * HEAD_DIM
+
+
+def open_session(variant: str = "", *, f16: bool = False, **changes: int) -> Any:
+    import onnxruntime
+
+    from edge_spec.engines.onnx.kernels import library_path
+
+    graph = Graph()
+    facts = {"n_head": N_HEAD, "n_head_kv": N_HEAD_KV, "head_dim": HEAD_DIM, "interleaved": 1} | changes
+    inputs = ["qkv", "keys", "values", "cos", "sin", "tree"]
+    for name, rank in zip(inputs, (3, 4, 3, 2, 2, 1), strict=True):
+        kind = INT32 if name == "tree" else FLOAT16 if f16 and name in ("keys", "values") else FLOAT
+        graph.takes(name, kind, [f"{name}{axis}" for axis in range(rank)])
+    graph.gives("y", FLOAT, ["b", "s", "w"])
+    graph.node("AttendRows", inputs, ["y"], "edge_spec", variant=variant, **facts)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library_path()))
+    return onnxruntime.InferenceSession(graph.serialize(), options, providers=["CPUExecutionProvider"])
+
+
+class World:
+    """A cache with a text in it, and rows of a tree behind it.
+
+    Args:
+        n_turned: numbers of a head that positions turn.
+        f16: whether the cache holds halves.
+    """
+
+    def __init__(
+        self, n_text: int, parents: list[int], seed: int = 0, *, n_turned: int = HEAD_DIM, f16: bool = False
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.n_text, self.parents, self.n_turned = n_text, parents, n_turned
+        self.kind = np.float16 if f16 else np.float32
+        self.rows = rng.standard_normal((len(parents), WIDTH)).astype(np.float32)
+        self.text = rng.standard_normal((n_text, WIDTH)).astype(np.float32)
+        angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_turned // 2)
+        self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def run(self, session: Any, *, calls: list[int] | None = None) -> Array:
+        """Outputs of the rows, ``[rows, n_head * head_dim]``, decoded in so many calls of these sizes."""
+        # What lies in cells that nobody sees must not matter.
+        keys = np.full((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), 7, self.kind)
+        values = np.full((N_HEAD_KV, N_CELLS, HEAD_DIM), np.nan, self.kind)
+        cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
+
+        def call(rows: Array, tree: list[int]) -> Array:
+            result: Array = session.run(None, cache | {"qkv": rows[None], "tree": np.array(tree, np.int32)})[0][0]
+            return result
+
+        if self.n_text:
+            call(self.text, [0, *range(-1, self.n_text - 1)])
+        outs, end = [], 0
+        for n in calls or [len(self.parents)]:
+            outs.append(call(self.rows[end : end + n], [self.n_text, *self.parents[: end + n]]))
+            end += n
+        return np.concatenate(outs)
+
+    def exact(self, *, interleaved: bool = True, window: int = 0) -> Array:
+        """The same in float64, by the formula."""
+        out = np.zeros((len(self.parents), N_HEAD, HEAD_DIM))
+        for row in range(len(self.parents)):
+            path = [row]
+            while self.parents[path[0]] >= 0:
+                path.insert(0, self.parents[path[0]])
+            seen = np.concatenate([self.text, self.rows[path]]).astype(np.float64)
+            seen = seen.reshape(len(seen), -1, HEAD_DIM)
+            q, k, v = np.split(seen, [N_HEAD, N_HEAD + N_HEAD_KV], axis=1)
+            q, k = self._turned(q, interleaved)[-1], self._turned(k, interleaved)
+            k, v = (x[-window:].astype(self.kind).astype(np.float64) for x in (k, v))
+            for head in range(N_HEAD):
+                kv = head // (N_HEAD // N_HEAD_KV)
+                scores = k[:, kv] @ q[head] / np.sqrt(HEAD_DIM)
+                weights = np.exp(scores - scores.max())
+                out[row, head] = weights @ v[:, kv] / weights.sum()
+        return out.reshape(len(self.parents), -1)
+
+    def _turned(self, whole: Array, interleaved: bool) -> Array:
+        x, rest = whole[..., : self.n_turned], whole[..., self.n_turned :]
+        cos, sin = (turn[: len(x), None].astype(np.float64) for turn in (self.cos, self.sin))
+        halves = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
+        turned = np.stack([halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos], axis=-1)
+        turned = turned.reshape(x.shape) if interleaved else np.concatenate([turned[..., 0], turned[..., 1]], axis=-1)
+        return np.concatenate([turned, rest], axis=-1)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, f16: bool = False) -> World:
+    n = draw(st.integers(1, 20))
+    chain = draw(st.booleans())
+    parents = [node - 1 if chain else draw(st.integers(-1, node - 1)) for node in range(n)]
+    n_turned = draw(st.sampled_from([HEAD_DIM, HEAD_DIM, 32, 2]))
+    return World(draw(st.integers(0, 90)), parents, draw(st.integers(0, 99)), n_turned=n_turned, f16=f16)
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    return open_session()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(0, False), (1, False), (7, False), (37, False), (0, True), (20, True)],
+    ids=["all", "itself", "7", "37", "f16", "f16, 20"],
+)
+def kind(request: pytest.FixtureRequest) -> tuple[Any, int, bool]:
+    """A session with a window, and maybe a cache of halves."""
+    window, f16 = request.param
+    return open_session(f16=f16, window=window), window, f16
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_it_computes_attention(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
+    session, window, f16 = kind
+    world = data.draw(worlds(f16=f16))
+    # A half that lies at a tie can be rounded to the other side by the last bit of a turn.
+    assert np.allclose(world.run(session), world.exact(window=window), atol=2e-3 if f16 else 2e-5)
+
+
+def test_it_turns_halves_as_well_as_neighbours() -> None:
+    for n_turned in (HEAD_DIM, 32):
+        world = World(20, [-1, 0, 1, 1], n_turned=n_turned)
+        assert np.allclose(world.run(open_session(interleaved=0)), world.exact(interleaved=False), atol=2e-5)
+
+
+def test_a_window_as_long_as_the_text_is_none(session: Any) -> None:
+    world = World(30, [-1, 0, 1, 2])
+    assert np.array_equal(world.run(open_session(window=34)), world.run(session))
+    assert not np.array_equal(world.run(open_session(window=33)), world.run(session))
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_halves_are_rounded_as_numpy_rounds_them() -> None:
+    """Every half, what lies half-way to the next, and a little to both sides."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = halves[np.isfinite(halves)].astype(np.float32)
+    following = np.nextafter(numbers.astype(np.float16), np.float16(np.inf)).astype(np.float32)
+    middles = np.where(np.isfinite(following), (numbers + following) / 2, np.float32(65520))
+    values = np.concatenate([numbers, middles, *(np.nextafter(middles, np.float32(side)) for side in (-1e9, 1e9))])
+    values = np.resize(values, (-(-len(values) // (32 * 16 * 112)), 112, 1, 16 * 32))
+    session = open_session(f16=True, n_head=1, n_head_kv=1, head_dim=512)
+    stored = np.zeros((1, 112, 512), np.float16)
+    turns = np.zeros((112, 1), np.float32)
+    for some in values:
+        qkv = np.concatenate([np.zeros((112, 1024), np.float32), some[:, 0]], axis=1)[None]
+        feed = {"qkv": qkv, "keys": np.zeros((1, 7, 512, 16), np.float16), "values": stored, "cos": turns, "sin": turns}
+        session.run(None, feed | {"tree": np.array([0, *range(-1, 111)], np.int32)})
+        assert np.array_equal(stored[0].view(np.uint16), some[:, 0].astype(np.float16).view(np.uint16))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_row_does_not_depend_on_its_company(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
+    session, _, f16 = kind
+    world = data.draw(worlds(f16=f16))
+    together = world.run(session)
+    calls, left = [], len(world.parents)
+    while left:
+        calls.append(data.draw(st.integers(1, left)))
+        left -= calls[-1]
+    assert np.array_equal(world.run(session, calls=calls), together)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_branch_is_computed_like_a_sequence(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
+    session, _, f16 = kind
+    world = data.draw(worlds(f16=f16))
+    path = [data.draw(st.integers(0, len(world.parents) - 1))]
+    while world.parents[path[0]] >= 0:
+        path.insert(0, world.parents[path[0]])
+    together = world.run(session)[path]
+    world.rows, world.parents = world.rows[path], list(range(-1, len(path) - 1))
+    assert np.array_equal(world.run(session), together)
+
+
+@pytest.mark.parametrize(("window", "f16"), [(0, False), (20, False), (0, True), (20, True)])
+@pytest.mark.parametrize("variant", ["avx512", "avx2", "neon"])
+def test_every_variant_computes_the_bits_of_the_reference(variant: str, window: int, f16: bool) -> None:
+    try:
+        fast = open_session(variant, window=window, f16=f16)
+    except Exception:
+        pytest.skip(f"{variant} does not run here")
+    reference = open_session("reference", window=window, f16=f16)
+    rng = np.random.default_rng(0)
+    for seed in range(30):
+        n = int(rng.integers(1, 20))
+        chain = seed % 2 == 0
+        parents = [node - 1 if chain else int(rng.integers(-1, node)) for node in range(n)]
+        world = World(int(rng.integers(0, 90)), parents, seed, f16=f16, n_turned=HEAD_DIM - 16 * (seed % 3 == 2))
+        world.rows *= np.float32(10.0 ** rng.integers(-3, 3))
+        assert np.array_equal(world.run(fast), world.run(reference))
+
+
+@pytest.mark.parametrize(
+    ("n_text", "parents"), [(0, [0]), (0, [-2]), (5, [-1, 1]), (N_CELLS, [-1]), (-1, [-1]), (0, [])]
+)
+def test_impossible_trees_are_refused(session: Any, n_text: int, parents: list[int]) -> None:
+    world = World(0, [-1] * max(len(parents), 1))
+    world.parents = parents
+    world.n_text = 0
+    with pytest.raises(Exception, match="AttendRows"):
+        session.run(
+            None,
+            {
+                "qkv": world.rows[None],
+                "keys": np.zeros((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), np.float32),
+                "values": np.zeros((N_HEAD_KV, N_CELLS, HEAD_DIM), np.float32),
+                "cos": world.cos,
+                "sin": world.sin,
+                "tree": np.array([n_text, *parents], np.int32),
+            },
+        )
+
+
+@pytest.mark.parametrize("changes", [{"head_dim": 40}, {"n_head": 5}, {"n_head_kv": 0}, {"head_dim": 1024}])
+def test_impossible_heads_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(Exception, match="impossible heads"):
+        open_session(**changes)
+
+
+def test_impossible_windows_are_refused() -> None:
+    with pytest.raises(Exception, match="impossible window"):
+        open_session(window=-1)
+
+
+@pytest.mark.parametrize("name", ["keys", "values", "cos", "sin", "qkv"])
+def test_arrays_that_do_not_fit_are_refused(session: Any, name: str) -> None:
+    world = World(0, [-1])
+    arrays: dict[str, Array] = {
+        "qkv": world.rows[None],
+        "keys": np.zeros((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), np.float32),
+        "values": np.zeros((N_HEAD_KV, N_CELLS, HEAD_DIM), np.float32),
+        "cos": world.cos,
+        "sin": world.sin,
+        "tree": np.array([0, -1], np.int32),
+    }
+    arrays[name] = arrays[name][..., :-1].copy()
+    with pytest.raises(Exception, match="do not fit"):
+        session.run(None, arrays)

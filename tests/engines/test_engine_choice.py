@@ -1,0 +1,212 @@
+"""Laws of the choice between engines: the faster one where it can run the model, and one sentence where it cannot."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import write_gguf
+
+import edge_spec
+from edge_spec import loading
+from edge_spec.cli.progress import Bar
+from edge_spec.controller.engine_choice import engines_of
+from edge_spec.controller.engine_choice.onnx import kernels
+from edge_spec.controller.engine_choice.onnx.transcription import plan
+from edge_spec.controller.engine_choice.onnx.transcription import store as transcriptions
+from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
+
+pytestmark = pytest.mark.skipif(
+    kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
+)
+
+MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "model.gguf")
+
+
+def chosen(path: Path | str, cache_dir: Path | None, **values: Any) -> tuple[str, tuple[str, ...]]:
+    """Engine and notes of a model, once it has written something."""
+    values = {"n_ctx": 64, "n_threads": 1, "speculation": "off"} | values
+    with edge_spec.load(path, cache_dir=cache_dir, **values) as model:
+        assert model.generate("a", max_tokens=4, raw=True, ignore_eos=True).read()
+        return model.profile.engine, model.notes
+
+
+def falls_back(path: Path | str, cache_dir: Path | None, why: str, **values: Any) -> None:
+    engine, notes = chosen(path, cache_dir, **values)
+    assert engine == "llama"
+    [note] = [note for note in notes if note.startswith("llama.cpp runs ")]
+    assert why in note
+
+
+def test_engines_are_named_by_role() -> None:
+    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "middle"), "auto")
+    assert engines_of("auto", "llama", None) == {"target": "auto", "draft": "llama", "middle": "auto"}
+    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "middle": "onnx"}
+    with pytest.raises(SettingsError, match="tensor"):
+        engines_of("llama", "tensor", None)
+
+
+def test_auto_takes_the_engine_with_our_kernels(gguf: Path, tmp_path: Path) -> None:
+    assert chosen(gguf, tmp_path / "cache") == ("onnx", ())
+    assert chosen(gguf, tmp_path / "cache", engine="llama") == ("llama", ())
+
+
+def test_every_role_is_chosen_for_itself(gguf: Path, tmp_path: Path) -> None:
+    floats = write_gguf(tmp_path / "floats.gguf", kinds=dict.fromkeys(MATRICES, "F16"))
+    asked = {"n_ctx": 64, "n_threads": 1, "speculation": "sequence", "cache_dir": tmp_path / "cache"}
+    texts = []
+    for target, draft in ((gguf, floats), (gguf, gguf), (floats, gguf), (floats, floats)):
+        with edge_spec.load(target, draft=draft, **asked) as model:
+            assert model.profile.engine == ("onnx" if target == gguf else "llama")
+            assert len(model.notes) == (floats in (target, draft))
+            texts.append(model.generate("a", max_tokens=20, raw=True, ignore_eos=True, seed=1).read())
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3]
+
+
+def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "BF16"))
+    falls_back(path, tmp_path / "cache", "weights of type BF16")
+    path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES[:-3], "BF16"))
+    falls_back(path, tmp_path / "cache", "weights of type BF16")
+    path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "BF16"})
+    falls_back(path, tmp_path / "cache", "BF16")
+    assert not (tmp_path / "cache" / "onnx").exists()
+
+
+def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_spec.engines.onnx.kernels.library.features", lambda: ("reference",))
+    falls_back(gguf, tmp_path, "processor")
+    monkeypatch.setattr("edge_spec.engines.onnx.kernels.library.available", lambda: "they were not built")
+    falls_back(gguf, tmp_path, "they were not built")
+
+
+@pytest.mark.parametrize(("name", "found", "why"), [
+    ("available", "they were not built", "not available because they were not built"),
+    ("features", ("reference",), "no fast kernels for this processor"),
+])  # fmt: skip
+def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, why: str
+) -> None:
+    target = write_gguf(tmp_path / "target.gguf", kinds={"token_embd": "Q4_1", "ffn_down": "Q4_1", "attn_v": "Q8_0"})
+    monkeypatch.setattr(f"edge_spec.engines.onnx.kernels.library.{name}", lambda: found)
+    texts = {}
+    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
+        with edge_spec.load(
+            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), middle=gguf, speculation=mode,
+            engine="onnx", n_ctx=96, n_threads=1, cache_dir=tmp_path,
+        ) as model:  # fmt: skip
+            assert model.profile.engine == "onnx"
+            assert ("weights", "nbits") in model.profile.facts
+            assert model.identity == "bitwise"
+            assert "ONNX Runtime's own operators run target.gguf: edge-spec" in model.notes[0]
+            assert why in model.notes[0]
+            reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=40, seed=3, temperature=0.9)
+            reply.read()
+            texts[mode] = reply.token_ids
+    assert all(text == texts["off"] for text in texts.values()), texts
+    uncarried = write_gguf(tmp_path / "uncarried.gguf", kinds=dict.fromkeys(MATRICES, "Q5_1"))
+    falls_back(uncarried, tmp_path, why, engine="onnx")
+    falls_back(gguf, tmp_path, "ONNX Runtime has no cache of f16", engine="onnx", kv_k="f16", kv_v="f16")
+    with pytest.raises(UnsupportedModel, match="gemma2"):
+        edge_spec.load(write_gguf(tmp_path / "other.gguf", architecture="gemma2"), engine="onnx", cache_dir=tmp_path)
+
+
+def test_a_setting_of_llama_cpp_is_heeded(gguf: Path, tmp_path: Path) -> None:
+    falls_back(gguf, tmp_path, "repack", repack=False)
+    falls_back(gguf, tmp_path, "kv_k, kv_v", kv_k="q8_0", kv_v="f16")
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_path: Path, kind: str) -> None:
+    with edge_spec.load(gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, kv_k=kind, kv_v=kind) as model:
+        assert model.profile.engine == "onnx"
+        assert ("kv", f"{kind}/{kind}") in model.profile.facts
+
+
+def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcriptions, "_SMALL_BYTES", 0)
+    told: list[tuple[int, int]] = []
+    sentences: list[str] = []
+    for _ in range(2):
+        edge_spec.load(
+            gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, on_wait=sentences.append,
+            on_progress=lambda *now: told.append(now),
+        ).close()  # fmt: skip
+    assert [sentence.split()[0] for sentence in sentences] == ["transcribing", "trying"]
+    assert told == sorted(told)
+    assert len(told) > 10
+    assert [done == total for done, total in told] == [False] * (len(told) - 1) + [True]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "term", "shows"), [
+    (_Terminal, "xterm", True), (_Terminal, "dumb", False), (io.StringIO, "xterm", False),
+])  # fmt: skip
+def test_a_bar_is_shown_to_who_looks_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], term: str, shows: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stderr", stream())
+    bar = Bar()
+    bar(100, 100)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    for done in (1 << 20, 3 << 20, 4 << 20):
+        bar(done, 4 << 20)
+    written = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert ("4.2/4.2 MB" in written) == shows
+    assert shows or written == ""
+    assert "\x1b[?25l" not in written
+
+
+def test_nothing_is_transcribed_that_could_not_be_kept(gguf: Path, tmp_path: Path) -> None:
+    falls_back(gguf, None, "no cache folder")
+    (tmp_path / "file").write_text("in the way of the folder")
+    falls_back(gguf, tmp_path / "file", "cannot be")
+
+
+@pytest.mark.parametrize("more", [1.0, 1.9])
+def test_a_disk_that_would_be_filled_is_left_alone(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: float
+) -> None:
+    usage, needed = shutil.disk_usage(tmp_path), int(more * gguf.stat().st_size)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=needed))
+    falls_back(gguf, tmp_path / "cache", "of disk")
+    assert not list((tmp_path / "cache" / "onnx").iterdir())
+
+
+def test_a_transcription_that_is_there_needs_no_room(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(gguf, tmp_path / "cache")[0] == "onnx"
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=0))
+    assert chosen(gguf, tmp_path / "cache") == ("onnx", ())
+
+
+def test_memory_that_only_llama_cpp_fits_into_decides(gguf: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n_ctx": 60_000, "n_threads": 1, "speculation": "off"}
+    llama, onnx = (
+        loading.plan(gguf, memory="20GiB", engine=engine, cache_dir=tmp_path, **asked).thresholds["fits"]
+        for engine in ("llama", "onnx")
+    )
+    assert llama < onnx
+    falls_back(gguf, tmp_path, "memory", n_ctx=60_000, memory=(llama + onnx) // 2)
+    with pytest.raises(BudgetExceeded):
+        chosen(gguf, tmp_path, n_ctx=60_000, memory=llama // 2)

@@ -1,0 +1,269 @@
+"""Kernels: every variant gives the reference's bits, and the reference gives the product."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edge_spec.engines.onnx.kernels as kernels
+from edge_spec.controller.engine_choice.onnx.kernels import library
+from edge_spec.errors import BackendError, ModelFileError, SettingsError, UnsupportedModel
+
+needs_kernels = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))
+VARIANTS = kernels.features() if kernels.available() is None else ()
+QUIET_NAN = 0x7FC00000
+
+
+def shape_of_blocks(kind: str) -> tuple[int, int]:
+    """Weights and bytes of GGUF's block."""
+    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    return int(weights), int(size)
+
+
+def sane_blocks(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Random codes under small finite scales."""
+    weights, size = shape_of_blocks(kind)
+    blocks = rng.integers(0, 256, (n_out, n_in // weights, size), dtype=np.uint8)
+    scales = (rng.random((n_out, n_in // weights, 2)) * 0.01).astype(np.float16).view(np.uint8)
+    if kind == "Q6_K":
+        blocks[..., 208:210] = scales[..., :2]
+    else:
+        n = 2 if kind in ("Q4_0", "Q5_0", "Q8_0") else 4
+        blocks[..., :n] = scales[..., :n]
+    return blocks.reshape(n_out, -1)
+
+
+def values_of(blocks: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    with np.errstate(all="ignore"):
+        return np.asarray(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]), np.float32)
+
+
+def same_bits(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> bool:
+    return a.shape == b.shape and bool((a.view(np.uint32) == b.view(np.uint32)).all())
+
+
+def activations(n_rows: int, n_in: int, flavour: str, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
+    if flavour == "zero":
+        return np.zeros_like(x)
+    if flavour == "sparse":
+        return np.where(rng.random(x.shape) < 0.02, x, np.float32(0))
+    if flavour == "denormal":
+        return x * np.float32(1e-41)
+    if flavour == "huge":
+        return np.clip(x, -3, 3) * np.float32(1.1e38)
+    if flavour == "spread":
+        return (x * 10.0 ** rng.integers(-30, 30, x.shape)).astype(np.float32)
+    if flavour == "bits":
+        return rng.integers(0, 1 << 32, x.shape, dtype=np.uint32).view(np.float32)
+    return x
+
+
+FLAVOURS = ("plain", "zero", "sparse", "denormal", "huge", "spread", "bits")
+
+
+@needs_kernels
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(kernels.KINDS),
+    n_out=st.integers(1, 70),
+    n_units=st.integers(1, 20),
+    n_rows=st.one_of(st.integers(1, 17), st.just(100)),
+    flavour=st.sampled_from(FLAVOURS),
+    any_scales=st.booleans(),
+    seed=st.integers(0, 1 << 32),
+)
+def test_every_variant_gives_the_bits_of_the_reference(
+    kind: str, n_out: int, n_units: int, n_rows: int, flavour: str, any_scales: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights, _ = shape_of_blocks(kind)
+    n_in = weights * (-(-n_units // 8) if weights == 256 else n_units)
+    blocks = sane_blocks(kind, n_out, n_in, rng)
+    if any_scales:  # NaN, infinite, denormal and negative ones among them
+        blocks = rng.integers(0, 256, blocks.shape, dtype=np.uint8)
+    packed = kernels.pack(blocks, kind)
+    x = activations(n_rows, n_in, flavour, rng)
+    expected = kernels.matmul_rows(packed, x, variant="reference")
+    for variant in VARIANTS:
+        assert same_bits(kernels.matmul_rows(packed, x, variant=variant), expected), variant
+    assert (expected.view(np.uint32)[np.isnan(expected)] == QUIET_NAN).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K"])
+def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    packed = kernels.pack(sane_blocks(kind, 40, 8192 + 256, rng), kind)
+    x = activations(16, 8192 + 256, "plain", rng)
+    for n_rows in (1, 2, 5, 16):
+        expected = kernels.matmul_rows(packed, x[:n_rows], variant="reference")
+        assert same_bits(kernels.matmul_rows(packed, x[:n_rows], variant=variant), expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", kernels.KINDS)
+def test_a_row_does_not_depend_on_the_rows_beside_it(kind: str, variant: str) -> None:
+    rng = np.random.default_rng(4)
+    packed = kernels.pack(sane_blocks(kind, 37, 2304, rng), kind)
+    x = activations(100, 2304, "plain", rng)
+    together = kernels.matmul_rows(packed, x, variant=variant)
+    for width in (1, 2, 3, 7, 8, 16, 17, 33):
+        for start in (0, 41):
+            alone = kernels.matmul_rows(packed, x[start : start + width], variant=variant)
+            assert same_bits(alone, together[start : start + width])
+
+
+@needs_kernels
+def test_threads_that_share_the_groups_give_the_same_bits() -> None:
+    rng = np.random.default_rng(5)
+    packed = kernels.pack(sane_blocks("Q4_0", 100, 512, rng), "Q4_0")
+    x = activations(5, 512, "plain", rng)
+    parts = np.full((5, 100), np.float32(-1))
+    for groups in (range(0, 3), range(3, 4), range(4, 7), range(7, 7)):
+        kernels.matmul_rows(packed, x, groups=groups, out=parts)
+    assert same_bits(parts, kernels.matmul_rows(packed, x))
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", kernels.KINDS)
+def test_packing_changes_no_weight(kind: str) -> None:
+    rng = np.random.default_rng(6)
+    weights, _ = shape_of_blocks(kind)
+    for n_out in (1, 16, 50):
+        blocks = sane_blocks(kind, n_out, 3 * weights, rng)
+        packed = kernels.pack(blocks, kind)
+        assert packed.nbytes == kernels.packed_bytes(kind, n_out, 3 * weights)
+        assert kernels.read_header(packed) == kernels.Header(kind=kind, n_out=n_out, n_in=3 * weights)
+        assert same_bits(kernels.weights(packed), values_of(blocks, kind))
+    assert same_bits(kernels.weights(packed, range(17, 40)), values_of(blocks, kind)[17:40])
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", kernels.KINDS)
+def test_packing_in_portions_is_packing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = sane_blocks(kind, 100, 512, np.random.default_rng(7))
+    whole = kernels.pack(blocks, kind)
+    monkeypatch.setattr("edge_spec.engines.onnx.kernels.packing._PORTION", 1)
+    assert (kernels.pack(blocks, kind) == whole).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("flavour", ["plain", "sparse", "zero"])
+@pytest.mark.parametrize("kind", kernels.KINDS)
+def test_the_product_is_off_by_no_more_than_8_bit_activations_explain(kind: str, flavour: str) -> None:
+    rng = np.random.default_rng(8)
+    blocks = sane_blocks(kind, 33, 1024, rng)
+    values = values_of(blocks, kind).astype(np.float64)
+    x = activations(4, 1024, flavour, rng)
+    y = kernels.matmul_rows(kernels.pack(blocks, kind), x).astype(np.float64)
+    exact = x.astype(np.float64) @ values.T
+    # Half a step of the activations' scale per value, and some rounding of the sum.
+    half_step = np.abs(x.astype(np.float64)).reshape(4, -1, 32).max(-1, keepdims=True) / 254
+    bound = np.broadcast_to(half_step, (4, 32, 32)).reshape(4, 1024) @ np.abs(values).T
+    bound = bound * 1.001 + 1e-5 * (np.abs(x.astype(np.float64)) @ np.abs(values).T)
+    assert (np.abs(y - exact) <= bound).all()
+
+
+@needs_kernels
+def test_a_row_with_a_nan_or_an_infinity_is_nan_and_no_other_row_is() -> None:
+    rng = np.random.default_rng(9)
+    packed = kernels.pack(sane_blocks("Q4_K", 20, 256, rng), "Q4_K")
+    x = activations(4, 256, "plain", rng)
+    expected = kernels.matmul_rows(packed, x)
+    for poison in (np.nan, np.inf, -np.inf):
+        x[2, 200] = poison
+        y = kernels.matmul_rows(packed, x)
+        assert (y[2].view(np.uint32) == QUIET_NAN).all()
+        assert same_bits(y[[0, 1, 3]], expected[[0, 1, 3]])
+
+
+@needs_kernels
+def test_zero_rows_are_zero_and_no_rows_are_no_rows() -> None:
+    packed = kernels.pack(sane_blocks("Q5_1", 20, 64, np.random.default_rng(10)), "Q5_1")
+    assert not kernels.matmul_rows(packed, np.zeros((3, 64), np.float32)).any()
+    assert kernels.matmul_rows(packed, np.zeros((0, 64), np.float32)).shape == (0, 20)
+
+
+@needs_kernels
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, 39), value=st.integers(0, 255), cut=st.integers(0, 300))
+def test_damaged_weights_are_refused_or_still_fit_their_memory(position: int, value: int, cut: int) -> None:
+    packed = kernels.pack(sane_blocks("Q4_0", 20, 64, np.random.default_rng(11)), "Q4_0")
+    packed[position] = value
+    packed = packed[: packed.size - cut]
+    try:
+        header = kernels.read_header(packed)
+    except ModelFileError:
+        with pytest.raises(ModelFileError):
+            kernels.matmul_rows(packed, np.ones((1, 64), np.float32))
+    else:
+        assert packed.nbytes == kernels.packed_bytes(header.kind, header.n_out, header.n_in)
+        kernels.matmul_rows(packed, np.ones((1, header.n_in), np.float32))
+
+
+@needs_kernels
+def test_wrong_arguments_are_errors_with_the_right_shape_in_them() -> None:
+    packed = kernels.pack(sane_blocks("Q4_0", 20, 64, np.random.default_rng(12)), "Q4_0")
+    x = np.ones((2, 64), np.float32)
+    with pytest.raises(SettingsError, match=r"float32 \[rows, 64\]"):
+        kernels.matmul_rows(packed, x[:, :32])
+    with pytest.raises(SettingsError, match="float64"):
+        kernels.matmul_rows(packed, x.astype(np.float64))  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="nonsense"):
+        kernels.matmul_rows(packed, x, variant="nonsense")
+    with pytest.raises(SettingsError, match=r"range\(0, 2\)"):
+        kernels.matmul_rows(packed, x, groups=range(0, 3))
+    with pytest.raises(SettingsError, match=r"\[2, 20\]"):
+        kernels.matmul_rows(packed, x, out=np.zeros((2, 21), np.float32))
+    with pytest.raises(SettingsError, match=r"range\(0, 20\)"):
+        kernels.weights(packed, range(10, 21))
+
+
+def test_kinds_without_a_kernel_and_broken_rows_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="IQ4_NL"):
+        kernels.pack(np.zeros((16, 18), np.uint8), "IQ4_NL")
+    with pytest.raises(SettingsError, match="18"):
+        kernels.pack(np.zeros((16, 19), np.uint8), "Q4_0")
+    with pytest.raises(SettingsError, match="256"):
+        kernels.packed_bytes("Q4_K", 16, 128)
+
+
+def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "_FILE", tmp_path / "rows.so")
+    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    assert "not built" in str(kernels.available())
+    (tmp_path / "not_built.txt").write_text("command 'cc' failed\n")
+    assert "command 'cc' failed" in str(kernels.available())
+    (tmp_path / "rows.so").write_bytes(b"no library")
+    assert "cannot be loaded" in str(kernels.available())
+    for use in (kernels.features, kernels.library_path):
+        with pytest.raises(BackendError, match="not available because"):
+            use()
+
+
+@pytest.mark.skipif("EDGE_SPEC_SLOW_TESTS" not in os.environ, reason="slow: set EDGE_SPEC_SLOW_TESTS=1")
+@pytest.mark.parametrize("script", ["on_arm.sh", "sanitize.sh"])
+def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
+    if shutil.which("sh") is None:
+        pytest.skip("there is no shell")
+    done = subprocess.run(
+        ["sh", str(Path(__file__).parent / "kernels" / script)], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,281 @@
+"""Laws of models on llama.cpp: what probing finds, what is saved, what stops a decode."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
+from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, SettingsError, StateError
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.tree import Tree
+
+Opener = Callable[..., LlamaModel]
+Loader = Callable[[str], LlamaWeights]
+
+
+def some_text(n: int, *, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
+
+
+def next_row(model: LlamaModel, token: int = 777) -> np.ndarray[Any, Any]:
+    row = model.decode(Tree.sequence([token]))[0].copy()
+    model.rollback(model.n_past)
+    return row
+
+
+@pytest.fixture
+def small(open_demo: Opener) -> LlamaModel:
+    """The drafter's model, which answers fast, with an empty cache."""
+    model = open_demo("draft", trees=True)
+    model.resume()
+    model.rollback(0)
+    return model
+
+
+# --- probing
+
+
+def test_the_demo_target_takes_drafts_and_trees_bit_for_bit(open_demo: Opener) -> None:
+    model = open_demo(trees=True)
+    assert isinstance(model, LanguageModel)
+    assert model.traits.can_rollback
+    assert {1, 2} <= set(model.traits.widths)
+    assert model.traits.takes_trees
+    assert model.traits.identity == "bitwise"
+    assert model.traits.max_rows <= model.traits.widths[-1]
+
+
+@pytest.mark.parametrize("n_ctx", [3, 30, 257])
+def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -> None:
+    model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=n_ctx, n_threads=1), file="x", cache_dir=None)
+    try:
+        assert model.traits.can_rollback
+        assert model.n_past == 0
+        assert 1 in found.seconds
+        model.prefill(some_text(n_ctx))
+    finally:
+        model.close()
+
+
+def test_what_probing_found_is_remembered(
+    weights: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_it(file: str = "x", **values: Any) -> Any:
+        model, found = open_llama(
+            weights("draft"), LlamaSettings(**({"n_ctx": 40, "n_threads": 1} | values)), file=file, cache_dir=tmp_path
+        )
+        model.close()
+        return found
+
+    first = open_it()
+    (memory,) = tmp_path.glob("**/*.json")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [memory]
+    with monkeypatch.context() as patch:
+        # The package shows the function of that name, not the module.
+        home = sys.modules["edge_spec.engines.probe"]
+        patch.setattr(home, "probe", lambda model: pytest.fail("probed again"))
+        assert open_it() == first
+        assert open_it(n_ctx=50) == first
+    # Whatever may change the answer asks again.
+    open_it(file="y")
+    open_it(kv_k="f16")
+    assert len(list(tmp_path.glob("**/*.json"))) == 3
+    for damage in (b"", b"{", b"[]", b"\xff\xfe", b'{"traits": {}, "seconds": {}}', memory.read_bytes()[:-7]):
+        memory.write_bytes(damage)
+        assert open_it().traits == first.traits
+        assert json.loads(memory.read_text())["traits"]["max_rows"] == first.traits.max_rows
+
+
+def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=30, n_threads=1), file="x", cache_dir=blocked)
+    model.close()
+    assert found.traits.can_rollback
+
+
+@pytest.mark.parametrize("n_ctx", [300, 640])
+def test_a_kernel_that_treats_a_lone_row_differently_is_padded(open_demo: Opener, n_ctx: int) -> None:
+    # llama.cpp splits a lone row's attention among threads: with one of them there is nothing to split.
+    model = open_demo("draft", n_ctx=n_ctx, kv_k="f16", n_threads=2)
+    if not model.traits.widths or 1 in model.traits.widths:
+        pytest.skip("on this device rows do not depend on the width with 16-bit keys")
+    assert model.traits.padded(1) > 1
+    text = some_text(n_ctx)
+    for depth in (20, 255, 256, 270, 520):
+        if depth + 8 > n_ctx:
+            continue
+        model.rollback(0)
+        model.prefill(text[:depth])
+        together = model.decode(Tree.sequence(text[depth : depth + 6])).copy()
+        model.rollback(depth)
+        for place in range(6):
+            assert np.array_equal(model.decode(Tree.sequence([text[depth + place]]))[0], together[place])
+            model.keep([0])
+
+
+# --- errors
+
+
+def test_a_full_context_says_so_and_commits_nothing(open_demo: Opener) -> None:
+    model = open_demo("draft", n_ctx=30)
+    model.rollback(0)
+    with pytest.raises(ContextFull) as caught:
+        model.prefill(some_text(30 + model.settings.max_rows + 1))
+    assert caught.value.n_past == 0
+    assert caught.value.n_ctx == 30
+    assert model.n_past == 0
+    model.prefill(some_text(30))
+    with pytest.raises(ContextFull):
+        model.prefill(some_text(model.settings.max_rows + 1))
+    model.decode(Tree.sequence(some_text(model.settings.max_rows)))
+    model.rollback(0)
+
+
+def test_too_many_rows_or_a_tree_that_is_not_grown_are_refused(small: LlamaModel) -> None:
+    with pytest.raises(ValueError, match="rows in one decode"):
+        small.decode(Tree.sequence(some_text(small.settings.max_rows + 1)))
+    small.decode(Tree.sequence([300, 301]))
+    with pytest.raises(ValueError, match="only be grown"):
+        small.decode(Tree.sequence([300, 302, 303]))
+    with pytest.raises(ValueError, match="no path"):
+        small.keep([1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_ctx": 0}, {"n_threads": -1}, {"n_threads": 513}, {"kv_k": "q3"}, {"max_rows": 65}, {"prefill_chunk": 8},
+     {"kv_v": "q8_0", "flash_attention": False}],
+    ids=str,
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        LlamaSettings(**({"n_ctx": 64} | wrong))
+
+
+def test_a_cache_type_that_does_not_fit_the_model_is_an_error_of_ours(weights: Loader) -> None:
+    """The drafter's heads are no multiple of a block of this type, or llama.cpp takes it: no abort, either way."""
+    try:
+        settings = LlamaSettings(n_ctx=30, n_threads=1, kv_k="q5_1", kv_v="q4_0")
+        open_llama(weights("draft"), settings, file="x", cache_dir=None)[0].close()
+    except BackendError as error:
+        assert "drafter" in str(error)
+
+
+def test_after_close_nothing_works(open_demo: Opener) -> None:
+    model = open_demo("draft", fresh=True, n_ctx=30)
+    model.close()
+    model.close()
+    for use in (lambda: model.prefill([300]), lambda: model.decode(Tree.sequence([300])), model.save,
+                lambda: model.rollback(0)):  # fmt: skip
+        with pytest.raises(Closed):
+            use()
+
+
+# --- cancelling
+
+
+def test_cancelling_from_another_thread_stops_a_long_prefill(open_demo: Opener) -> None:
+    model = open_demo(n_ctx=4096, prefill_chunk=4096)
+    text = some_text(4000)
+    model.rollback(0)
+    model.prefill(text[:20])
+    before = next_row(model)
+    started = threading.Event()
+
+    def cancel() -> None:
+        started.wait()
+        time.sleep(0.1)
+        model.cancel()
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    started.set()
+    begun = time.monotonic()
+    with pytest.raises(Cancelled):
+        model.prefill(text[20:])
+    took = time.monotonic() - begun
+    other.join()
+    assert model.n_past == 20
+    assert took < 2
+    assert np.array_equal(next_row(model), before)
+
+
+def test_a_cancel_that_came_early_stops_the_next_decode_only(small: LlamaModel) -> None:
+    small.prefill(some_text(9))
+    small.decode(Tree.sequence([300, 301]))
+    small.cancel()
+    with pytest.raises(Cancelled):
+        small.decode(Tree.sequence([300, 301, 302]))
+    assert small.n_past == 9
+    before = next_row(small)
+    small.cancel()
+    small.resume()
+    assert np.array_equal(next_row(small), before)
+
+
+# --- saving and restoring
+
+
+@given(st.integers(1, 60), st.booleans())
+@settings(max_examples=15)
+def test_saving_and_restoring_gives_the_same_rows(open_demo: Opener, n: int, pending: bool) -> None:
+    one, other = open_demo("draft", trees=True), open_demo("draft")
+    one.rollback(0)
+    one.prefill(some_text(n, seed=n))
+    if pending:
+        one.decode(Tree((400, 401, 402), (-1, 0, 0)))
+    state = one.save()
+    before = next_row(one)
+    for model in (one, other):
+        model.rollback(0)
+        model.prefill(some_text(n + 3, seed=1))
+        model.restore(state)
+        assert model.n_past == n
+        assert np.array_equal(next_row(model), before)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_damaged_state_is_refused_and_leaves_the_model_usable(open_demo: Opener, data: st.DataObject) -> None:
+    model = open_demo("draft")
+    model.rollback(0)
+    model.prefill(some_text(6))
+    before = next_row(model)
+    state = bytearray(model.save())
+    # The envelope is short and the body long: damage both.
+    place = data.draw(st.one_of(st.integers(0, 80), st.integers(0, len(state) - 1)))
+    if data.draw(st.booleans()):
+        state[place] ^= data.draw(st.integers(1, 255))
+    else:
+        del state[place:]
+    with pytest.raises(StateError) as caught:
+        model.restore(bytes(state))
+    assert caught.value.hint
+    assert model.n_past == 0
+    model.prefill(some_text(6))
+    assert np.array_equal(next_row(model), before)
+
+
+def test_state_of_another_profile_is_refused(open_demo: Opener) -> None:
+    models = [open_demo("draft"), open_demo("middle", trees=True), open_demo("draft", n_ctx=30)]
+    for model in models:
+        model.rollback(0)
+        model.prefill(some_text(5))
+    states = [model.save() for model in models]
+    for mine, model in enumerate(models):
+        for theirs, state in enumerate(states):
+            if mine != theirs:
+                with pytest.raises(StateError, match="profile"):
+                    model.restore(state)

@@ -1,0 +1,397 @@
+"""Laws of models on ONNX Runtime: rows, trees, rollback, state, and the texts that come of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_files import write_gguf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edge_spec
+from edge_spec.engines.onnx import OnnxModel, OnnxSettings, open_onnx
+from edge_spec.engines.onnx.transcription import best_form, transcribe
+from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError, UnsupportedModel
+from edge_spec.models import inspect, resolve_family
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.tree import Tree
+
+Opener = Callable[..., OnnxModel]
+
+
+LLAMA: dict[str, Any] = {}
+GEMMA3: dict[str, Any] = {
+    "architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True,
+    "extra": {"attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
+}  # fmt: skip
+PHI3: dict[str, Any] = {
+    "architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}
+}  # fmt: skip
+
+
+def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
+    return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]
+
+
+def next_row(model: OnnxModel, token: int = 777) -> np.ndarray[Any, Any]:
+    row = model.decode(Tree.sequence([token]))[0].copy()
+    model.rollback(model.n_past)
+    return row
+
+
+@pytest.fixture(scope="module")
+def open_demo_onnx(probe_cache: Path) -> Iterator[Opener]:
+    """Opens a demo model, the same one for the same settings; it may hold an earlier text."""
+    opened: dict[Any, OnnxModel] = {}
+
+    def open_it(role: str = "draft", *, fresh: bool = False, **values: Any) -> OnnxModel:
+        key = (role, len(opened) if fresh else -1, tuple(sorted(values.items())))
+        if key not in opened:
+            file = inspect(getattr(resolve_family("demo"), role))
+            source = transcribe(file, probe_cache / "onnx")
+            given_values = OnnxSettings(**({"n_ctx": 640, "n_threads": 1} | values))
+            opened[key] = open_onnx(source, given_values, file=file.fingerprint, cache_dir=probe_cache)[0]
+        model = opened[key]
+        model.resume()
+        model.rollback(0)
+        return model
+
+    yield open_it
+    for model in opened.values():
+        model.close()
+
+
+@pytest.fixture
+def small(open_demo_onnx: Opener) -> OnnxModel:
+    """The drafter's model, which answers fast, with an empty cache."""
+    return open_demo_onnx(trees=True)
+
+
+# --- rows
+
+
+def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> None:
+    model = open_demo_onnx("target")
+    assert isinstance(model, LanguageModel)
+    assert model.traits.can_rollback
+    assert set(range(2, 9)) <= set(model.traits.widths)
+    if best_form().name == "rows":
+        assert 1 in model.traits.widths
+        assert open_demo_onnx("target", trees=True).traits.takes_trees
+    assert model.traits.identity == "bitwise"
+    assert model.profile.engine == "onnx"
+
+
+def test_a_graph_for_trees_computes_sequences_alike(open_demo_onnx: Opener) -> None:
+    text = some_text(60)
+    rows = []
+    for trees in (False, True):
+        model = open_demo_onnx("target", trees=trees)
+        model.prefill(text[:50])
+        rows.append(model.decode(Tree.sequence(text[50:])).copy())
+    assert np.array_equal(*rows)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(0, 3))
+def test_a_row_does_not_depend_on_the_rows_beside_it(
+    open_demo_onnx: Opener, cuts: list[int], seed: int
+) -> None:
+    model = open_demo_onnx()
+    text = some_text(sum(cuts) + 20, seed=seed)
+    rows = []
+    for pieces in (cuts, [4] * (-(-sum(cuts) // 4))):
+        model.rollback(0)
+        model.prefill(text[:20])
+        found, start = [], 20
+        for n in pieces:
+            part = Tree.sequence(text[start : start + n])
+            found.append(model.decode(part).copy())
+            model.keep(range(len(part)))
+            start += n
+        rows.append(np.concatenate(found)[: sum(cuts)])
+    assert np.array_equal(*rows)
+
+
+@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+@pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
+def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
+    source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
+    given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv=kv)
+    model, found = open_onnx(source, given_values, file="x", cache_dir=None)
+    assert found.traits.takes_trees
+    assert set(range(1, 9)) <= set(found.traits.widths)
+    assert ("kv", f"{kv}/{kv}") in model.profile.facts
+    text = some_text(80, most=384)
+    model.prefill(text[:40])
+    rows = [model.decode(Tree.sequence(text[40:52])).copy()]
+    model.keep(range(12))
+    state = model.save()
+    after = model.decode(Tree.sequence(text[52:56])).copy()
+    model.restore(state)
+    assert np.array_equal(model.decode(Tree.sequence(text[52:56])), after)
+    model.rollback(0)
+    for token in text[:40]:
+        model.decode(Tree.sequence([token]))
+        model.keep([0])
+    rows.append(np.concatenate([_next_rows(model, [token]) for token in text[40:52]]))
+    assert np.array_equal(*rows)
+    model.close()
+
+
+def _next_rows(model: OnnxModel, tokens: list[int]) -> np.ndarray[Any, Any]:
+    rows = model.decode(Tree.sequence(tokens)).copy()
+    model.keep(range(len(tokens)))
+    return rows
+
+
+def _trees(n: int) -> st.SearchStrategy[Tree]:
+    parents = st.tuples(*(st.integers(-1, node - 1) for node in range(n)))
+    tokens = st.lists(st.integers(300, 8191), min_size=n, max_size=n, unique=True)
+    return st.builds(lambda p, t: Tree(tuple(t), tuple(p)), parents, tokens)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxModel, data: st.DataObject) -> None:
+    tree = data.draw(st.integers(1, 12).flatmap(_trees))
+    grown = data.draw(st.integers(1, len(tree)))
+    text = some_text(30)
+    small.rollback(0)
+    small.prefill(text)
+    rows = small.decode(Tree(tree.tokens[:grown], tree.parents[:grown])).copy()
+    if grown < len(tree):
+        rows = np.concatenate([rows, small.decode(tree)])
+    path = tree.path_to(data.draw(st.integers(0, len(tree) - 1)))
+    small.keep(path)
+    assert small.n_past == len(text) + len(path)
+    after = next_row(small)
+    branch = [tree.tokens[node] for node in path]
+    small.rollback(len(text))
+    alone = small.decode(Tree.sequence([*branch, 777])).copy()
+    small.rollback(small.n_past)
+    if small.traits.takes_trees and small.settings.exact and small.traits.identity == "bitwise":
+        assert np.array_equal(rows[path], alone[:-1])
+        assert np.array_equal(after, alone[-1])
+    assert np.allclose(rows[path], alone[:-1], atol=1e-3)
+    assert np.allclose(after, alone[-1], atol=1e-3)
+
+
+def test_a_first_branch_is_kept_bit_for_bit(small: OnnxModel) -> None:
+    text = some_text(40)
+    small.prefill(text[:30])
+    small.decode(Tree((text[30], text[31], 999, text[32]), (-1, 0, 0, 1)))
+    small.keep([0, 1])
+    after = next_row(small)
+    small.rollback(0)
+    small.prefill(text[:30])
+    small.decode(Tree.sequence(text[30:32]))
+    small.keep([0, 1])
+    assert np.array_equal(after, next_row(small))
+
+
+# --- the cache
+
+
+def test_rollback_restores_the_cache(small: OnnxModel) -> None:
+    text = some_text(100)
+    small.prefill(text[:50])
+    before = next_row(small)
+    small.decode(Tree.sequence(text[50:60]))
+    small.keep(range(10))
+    small.decode(Tree.sequence(text[60:64]))
+    small.rollback(50)
+    assert np.array_equal(before, next_row(small))
+
+
+def test_a_saved_cache_comes_back_bit_for_bit(open_demo_onnx: Opener) -> None:
+    model, other = open_demo_onnx(), open_demo_onnx(fresh=True)
+    model.prefill(some_text(50))
+    state = model.save()
+    other.restore(state)
+    assert other.n_past == 50
+    assert np.array_equal(next_row(model), next_row(other))
+
+
+def test_damaged_state_and_that_of_others_is_refused(open_demo_onnx: Opener) -> None:
+    model = open_demo_onnx()
+    model.prefill(some_text(20))
+    state = model.save()
+    for bad in (b"", state[:-1], state[:-1] + bytes([state[-1] ^ 1]), open_demo_onnx("middle").save()):
+        with pytest.raises(StateError):
+            model.restore(bad)
+        assert model.n_past == 0
+    model.restore(state)
+    assert model.n_past == 20
+
+
+def test_a_full_context_is_refused_before_anything_happens(open_demo_onnx: Opener) -> None:
+    model = open_demo_onnx(n_ctx=32)
+    model.prefill(some_text(32))
+    before = next_row(model)
+    with pytest.raises(ContextFull):
+        model.prefill(some_text(17))
+    with pytest.raises(ContextFull):
+        model.rollback(32)
+        model.prefill(some_text(16))
+        model.decode(Tree.sequence([1]))
+    model.rollback(32)
+    assert np.array_equal(before, next_row(model))
+
+
+def test_wrong_calls_are_told(small: OnnxModel, open_demo_onnx: Opener) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        small.decode(Tree.sequence(some_text(17)))
+    small.decode(Tree.sequence([400, 401]))
+    with pytest.raises(ValueError, match="grown"):
+        small.decode(Tree.sequence([400, 402, 403]))
+    with pytest.raises(ValueError, match="path"):
+        small.keep([1])
+    with pytest.raises(ValueError, match="rollback"):
+        small.rollback(1)
+    with pytest.raises(ValueError, match="sequences"):
+        open_demo_onnx().decode(Tree((400, 401), (-1, -1)))
+    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv": "q8_0"}):
+        with pytest.raises(SettingsError):
+            OnnxSettings(**wrong)
+
+
+# --- stopping
+
+
+def test_a_cancel_ends_a_long_prefill_and_leaves_the_model_usable(open_demo_onnx: Opener) -> None:
+    model = open_demo_onnx("target", n_ctx=8000)
+    timer = threading.Timer(0.1, model.cancel)
+    started = time.perf_counter()
+    timer.start()
+    with pytest.raises(Cancelled):
+        model.prefill(some_text(8000))
+    assert time.perf_counter() - started < 2
+    n_past = model.n_past
+    assert n_past % model.settings.prefill_chunk == 0
+    model.rollback(min(n_past, 5))
+    next_row(model)
+
+
+def test_a_cancel_before_a_decode_is_answered_once(small: OnnxModel) -> None:
+    small.prefill(some_text(20))
+    small.cancel()
+    with pytest.raises(Cancelled):
+        small.decode(Tree.sequence([400]))
+    before = next_row(small)
+    small.cancel()
+    small.resume()
+    assert np.array_equal(before, next_row(small))
+
+
+def test_after_close_there_is_nothing_but_closed(open_demo_onnx: Opener) -> None:
+    model = open_demo_onnx(fresh=True, n_ctx=24)
+    model.close()
+    model.close()
+    for call in (lambda: model.prefill([1]), lambda: model.decode(Tree.sequence([1])), model.save):
+        with pytest.raises(Closed):
+            call()
+
+
+# --- any engine in any role
+
+
+MIXES = [("onnx", "onnx", "onnx"), ("onnx", "llama", "onnx"), ("llama", "onnx", "llama")]
+
+
+@pytest.mark.parametrize(("target", "draft", "middle"), MIXES)
+def test_text_is_identical_with_every_drafter_on_every_engine(
+    probe_cache: Path, prompts: list[str], target: str, draft: str, middle: str
+) -> None:
+    texts: dict[str, list[list[int]]] = {}
+    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
+        with edge_spec.load(
+            speculation=mode, engine=target, draft_engine=draft, middle_engine=middle, n_ctx=256, n_threads=1,
+            cache_dir=probe_cache,
+        ) as model:  # fmt: skip
+            assert model.profile.engine == target
+            assert model.identity == "bitwise"
+            for number, prompt in enumerate(prompts[:3]):
+                for temperature in (0, 0.9):
+                    reply = model.generate(prompt, max_tokens=40, seed=number, temperature=temperature)
+                    reply.read()
+                    texts.setdefault(mode, []).append(reply.token_ids)
+    for mode, found in texts.items():
+        assert found == texts["off"], mode
+
+
+def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: list[str]) -> None:
+    """At temperature 0 two engines that round differently only part at near ties."""
+    written: list[list[list[int]]] = []
+    margins: list[float] = []
+    for engine in ("llama", "onnx"):
+        with edge_spec.load(speculation="off", engine=engine, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+            replies = [model.generate(p, max_tokens=24, temperature=0) for p in prompts]
+            for reply in replies:
+                reply.read()
+            written.append([list(reply.token_ids) for reply in replies])
+            if engine == "llama":
+                starts = [list(reply.prompt) for reply in replies]
+                continue
+            target = model._speculator.model
+            for start, *both in zip(starts, *written, strict=True):
+                if both[0] == both[1]:
+                    continue
+                n = next(n for n, (a, b) in enumerate(zip(*both, strict=False)) if a != b)
+                target.rollback(0)
+                target.prefill([*start, *both[0][:n]][:-1])
+                row = target.decode(Tree.sequence([*start, *both[0][:n]][-1:]))[0]
+                target.keep([])
+                margins.append(abs(float(row[both[0][n]] - row[both[1][n]])))
+    assert len(margins) < len(prompts) / 2
+    # llama.cpp keeps keys in 8 bits, which moves logits by some hundredths.
+    assert all(margin < 0.1 for margin in margins), margins
+
+
+def test_a_setting_that_would_change_nothing_is_refused() -> None:
+    for asked in ({"kv_k": "f16"}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "f16", "kv_v": "f32"}):
+        with pytest.raises(SettingsError, match="kv_k"):
+            edge_spec.load(engine="onnx", **asked)
+
+
+@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
+@pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])
+def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: Path, made: dict[str, Any]) -> None:
+    target, draft, middle = (
+        write_gguf(tmp_path / f"{seed}.gguf", **made, seed=seed, n_layers=layers)
+        for seed, layers in ((0, 3), (1, 1), (0, 2))
+    )
+    texts = {}
+    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
+        with edge_spec.load(
+            target, draft=draft, middle=middle, speculation=mode, engine="onnx", n_ctx=128, n_threads=1,
+            cache_dir=tmp_path,
+        ) as model:  # fmt: skip
+            assert model.identity == "bitwise"
+            reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=60, seed=3, temperature=0.9)
+            reply.read()
+            texts[mode] = reply.token_ids
+            assert mode in ("off", "ngram") or reply.statistics.drafted > 0
+    assert all(text == texts["off"] for text in texts.values()), texts
+
+
+def test_a_model_that_only_llama_cpp_runs_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", extra={"rope.scaling.type": "dynamic"})
+    with pytest.raises(UnsupportedModel, match="llama"):
+        edge_spec.load(path, engine="onnx", cache_dir=tmp_path)
+
+
+def test_without_a_cache_folder_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = write_gguf(tmp_path / "model.gguf")
+    with edge_spec.load(path, engine="onnx", n_ctx=64, n_threads=1, cache_dir=None) as model:
+        model.generate("a", max_tokens=4, raw=True).read()
+        assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,108 @@
+"""Laws of taking tokens out of the middle of a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_files import write_gguf
+
+from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
+from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx.transcription import FORMS, transcribe
+from edge_spec.models import inspect
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.tree import Tree
+
+MADE: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama3": {"rope_factors": True},
+    "yarn": {"extra": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                       "rope.scaling.original_context_length": 128}},
+    "qwen3": {"architecture": "qwen3", "head_norms": True},
+    "gemma3": {"architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True,
+               "extra": {"attention.sliding_window": 500, "attention.sliding_window_pattern": 2,
+                         "rope.freq_base": 1e6}},
+    "phi3": {"architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}},
+}  # fmt: skip
+
+CANNOT = {
+    ("gemma3", "llama/f16"), ("gemma3", "llama/q8_0"), ("yarn", "llama/f16"), ("yarn", "llama/q8_0"),
+    ("phi3", "llama/q8_0"),
+}  # fmt: skip
+"""What llama.cpp would get wrong, or would end the process at."""
+
+TOLERANCE = {"llama": 0.05, "onnx": 0.004}
+"""llama.cpp rounds keys to fewer bits, and rounds them again when it turns them; a wrong turn is off by far more."""
+
+ENGINES = ["llama/f16", "llama/q8_0", *(f"onnx/{name}" for name in FORMS)]
+
+
+def opened(engine: str, path: Path) -> tuple[LanguageModel, Any]:
+    """A model and what frees what it stands on."""
+    name, kind = engine.split("/")
+    if name == "llama":
+        weights = LlamaWeights(path)
+        settings = LlamaSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v="f16", trees=True)
+        return open_llama(weights, settings, file="x", cache_dir=None)[0], weights.close
+    source = transcribe(inspect(path), path.parent, form=FORMS[kind])
+    return open_onnx(source, OnnxSettings(n_ctx=300, n_threads=1), file="x", cache_dir=None)[0], lambda: None
+
+
+def rows_after(model: LanguageModel, tokens: list[int]) -> Logits:
+    rows = model.decode(Tree.sequence(tokens)).copy()
+    model.rollback(model.n_past)
+    return rows
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("made", MADE)
+def test_in_a_model_of_one_layer_a_shift_is_as_if_the_tokens_had_never_been(
+    made: str, engine: str, tmp_path: Path
+) -> None:
+    """Keys and values of one layer depend on token and place alone, so a shift may only round."""
+    if engine == "onnx/nbits" and made in ("gemma3", "phi3"):
+        pytest.skip("their attention needs our own kernels")
+    path = write_gguf(tmp_path / "model.gguf", **{"n_layers": 1, **MADE[made]})
+    model, free = opened(engine, path)
+    text = np.random.default_rng(1).integers(300, 384, 170).tolist()
+    try:
+        assert model.traits.can_shift == ((made, engine) not in CANNOT)
+        if not model.traits.can_shift:
+            return
+        model.prefill(text[:10] + text[100:160])
+        wanted = rows_after(model, text[160:164])
+        model.rollback(0)
+        model.prefill(text[:160])
+        model.shift(10, 100)
+        assert model.n_past == 70
+        found = rows_after(model, text[160:164])
+        assert np.abs(found - wanted).max() < TOLERANCE[engine.partition("/")[0]] * np.abs(wanted).max()
+        # Single tokens and drafts fill a shifted cache alike, and so does a saved one.
+        for token in text[160:164]:
+            row = model.decode(Tree.sequence([token]))[0].copy()
+            model.keep([0])
+            assert np.array_equal(row, found[text[160:164].index(token)]) or model.traits.identity == "rounding"
+        state = model.save()
+        after = rows_after(model, text[164:167])
+        model.restore(state)
+        assert np.array_equal(rows_after(model, text[164:167]), after)
+    finally:
+        model.close()
+        free()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_shift_outside_of_the_text_is_refused(engine: str, tmp_path: Path) -> None:
+    model, free = opened(engine, write_gguf(tmp_path / "model.gguf", n_layers=1))
+    model.prefill([300, 301, 302, 303])
+    for first, last in ((-1, 2), (3, 2), (2, 5)):
+        with pytest.raises(ValueError, match="shift"):
+            model.shift(first, last)
+    model.shift(2, 2)
+    model.shift(0, 4)
+    assert model.n_past == 0
+    model.close()
+    free()

@@ -1,0 +1,227 @@
+"""Laws of state: after every round, caches and drafters hold what the text says, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_spec.engines.llama import LlamaModel
+from edge_spec.engines.llama.library import library
+from edge_spec.engines.table import TableModel
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.tree import Tree
+
+# --- table models: every cell can be looked at
+
+
+def check_table(model: TableModel, text: list[int]) -> None:
+    assert model.n_past <= len(text)
+    assert model.cells == tuple(text[: model.n_past])
+    assert not model.pending
+
+
+def check_part(part: Any, text: list[int]) -> None:
+    """A drafter holds ``text``, as if it had read it just now."""
+    if isinstance(part, NgramDrafter):
+        fresh = NgramDrafter(longest=part._lengths[0], shortest=part._lengths[-1])
+        fresh._extend(text)
+        assert list(part._text) == text
+        assert part.draft(3).tokens == fresh.draft(3).tokens
+    elif isinstance(part, ModelDrafter):
+        assert part._text == text
+        check_table(part._model, text)
+        assert not part._pending
+    elif isinstance(part, HierarchyDrafter):
+        # It may have gone ahead of the text, but never elsewhere.
+        assert part._length == len(text)
+        inner = part._inner
+        assert inner.text[: len(text)] == text
+        check_table(inner.model, inner.text)
+        check_part(inner.drafter, inner.text)
+
+
+def check_speculator(speculator: Speculator) -> None:
+    assert speculator.model.n_past < len(speculator.text)
+    check_table(speculator.model, speculator.text)
+    check_part(speculator.drafter, speculator.text)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_after_every_round_all_state_agrees_with_the_text(
+    cases: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    case = data.draw(cases)
+    speculator = case.speculator()
+    chance = random.Random(case.seed)
+    sampler = Sampler(case.sampling, case.prompt)
+    speculator.begin(case.prompt, sampler, reuse=False)
+    check_speculator(speculator)
+    while len(speculator.text) < case.n_ctx:
+        most = case.n_ctx - len(speculator.text) - 1
+        done = speculator.step(min(chance.randint(0, 8), most), lambda token: token == case.end)
+        assert 1 <= len(done.tokens) <= len(done.drafted) + 1
+        assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
+        check_speculator(speculator)
+        if chance.random() < 0.2:
+            # Take some back and go on elsewhere.
+            length = chance.randint(len(case.prompt), len(speculator.text))
+            room = case.n_ctx - length - 1
+            others = [chance.randrange(case.n_vocab) for _ in range(chance.randint(0, max(0, min(3, room))))]
+            speculator.replace(length, others)
+            kept = speculator.text
+            assert speculator.model.n_past <= length
+            check_table(speculator.model, kept)
+            check_part(speculator.drafter, kept)
+        if chance.random() < 0.05:
+            break
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    case = data.draw(cases)
+    other = data.draw(st.lists(st.integers(0, case.n_vocab - 1), min_size=1, max_size=len(case.prompt)))
+    used, fresh = case.speculator(), None
+    for prompt in (case.prompt, other):
+        sampler = Sampler(case.sampling, prompt)
+        fresh = case.speculator()
+        for speculator in (used, fresh):
+            speculator.begin(prompt, sampler, reuse=data.draw(st.booleans()))
+            check_speculator(speculator)
+            for _ in range(6):
+                if len(speculator.text) < case.n_ctx:
+                    speculator.step(min(4, case.n_ctx - len(speculator.text) - 1), lambda token: False)
+                    check_speculator(speculator)
+        n = min(len(used.text), len(fresh.text))
+        assert used.text[:n] == fresh.text[:n]
+
+
+# --- llama.cpp: positions and sequence ids can be, and rows
+
+
+def check_cache(model: LlamaModel, n_past: int) -> None:
+    """Cells 0 to ``n_past`` of sequence 0, and no other sequence alive."""
+    c, memory = library().c, model._memory
+    assert model.n_past == n_past
+    assert not model._pending
+    assert c.llama_memory_seq_pos_max(memory, 0) == n_past - 1
+    assert c.llama_memory_seq_pos_min(memory, 0) == (0 if n_past else -1)
+    for other in range(1, model._ids.shape[1]):
+        assert c.llama_memory_seq_pos_max(memory, other) == -1
+
+
+def rows_of(model: LlamaModel, prompt: list[int], text: list[int]) -> np.ndarray[Any, Any]:
+    """The rows of plain decoding: the prompt read at once, then one token at a time, ``[reply + 1, n_vocab]``."""
+    model.rollback(0)
+    model.prefill(prompt[:-1])
+    rows = []
+    for token in text[len(prompt) - 1 :]:
+        rows.append(model.decode(Tree.sequence([token]))[0].copy())
+        model.keep([0])
+    return np.stack(rows)
+
+
+def random_tree(chance: random.Random, truth: list[int], n_vocab: int, n: int) -> Tree:
+    """A tree of ``n`` nodes that holds some of what comes, in any branch."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    for node in range(n):
+        parent = chance.randint(max(-1, node - 4), node - 1)
+        depth = depths[parent] + 1 if parent >= 0 else 0
+        depths.append(depth)
+        known = depth < len(truth) and chance.random() < 0.7
+        tokens.append(truth[depth] if known else chance.randrange(300, n_vocab))
+        parents.append(parent)
+    return Tree(tuple(tokens), tuple(parents))
+
+
+@given(
+    st.integers(0, 1 << 30), st.sampled_from([5, 40, 248]), st.sampled_from(["draft", "draft", "middle", "target"])
+)
+@settings(max_examples=20)
+def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
+    open_demo: Callable[..., LlamaModel], seed: int, n_prompt: int, role: str
+) -> None:
+    chance = random.Random(seed)
+    model, plain = open_demo(role, trees=True), open_demo(role)
+    if not model.traits.widths or not model.traits.takes_trees:
+        pytest.skip("on this device the model does not compute trees like sequences")
+    prompt = [chance.randrange(300, model.n_vocab) for _ in range(n_prompt)]
+    reply = [chance.randrange(300, model.n_vocab) for _ in range(14)]
+    text = [*prompt, *reply]
+    expected = rows_of(plain, prompt, text)
+    model.rollback(0)
+    model.prefill(prompt[:-1])
+    known = n_prompt  # tokens whose text is settled
+    while known < len(text):
+        behind = text[model.n_past : known]
+        n = chance.randint(0, model.traits.max_rows - len(behind))
+        tree = random_tree(chance, text[known:], model.n_vocab, n).under(behind)
+        grown = chance.randint(len(behind), len(tree))
+        rows = [model.decode(Tree(tree.tokens[:grown], tree.parents[:grown])).copy()]
+        if grown < len(tree):
+            rows.append(model.decode(tree).copy())
+        found = np.concatenate(rows)
+        path = tree.descend(text[model.n_past :])
+        for place, node in enumerate(path):
+            assert np.array_equal(found[node], expected[model.n_past + place - (n_prompt - 1)])
+        n_past = model.n_past
+        model.keep(path)
+        check_cache(model, model.n_past)
+        assert n_past + len(behind) <= model.n_past <= n_past + len(path)
+        known = min(n_past + len(path) + 1, len(text))
+        if chance.random() < 0.3:
+            known = chance.randint(n_prompt, known)
+            model.rollback(min(model.n_past, known - 1))
+            check_cache(model, model.n_past)
+        if model.n_past >= known:
+            model.rollback(known - 1)
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from(["sequence", "tree", "hierarchy", "ngram"]))
+@settings(max_examples=24)
+def test_after_every_round_positions_and_sequences_agree_with_the_text(
+    open_demo: Callable[..., LlamaModel], prompts: list[str], seed: int, mode: str
+) -> None:
+    chance = random.Random(seed)
+    target = open_demo(trees=mode == "tree")
+    if not target.traits.widths or (mode == "tree" and not target.traits.takes_trees):
+        pytest.skip("on this device the model does not compute drafts like plain text")
+    draft = open_demo("draft", trees=mode != "sequence", exact=False)
+    middle = open_demo("middle", trees=True, exact=False)
+    for model in (target, draft, middle):
+        model.rollback(0)
+    width = chance.randint(2, 5) if mode != "sequence" else 1
+    leaf = ModelDrafter(draft, width=width, depth=chance.randint(1, 5), least_value=chance.choice([0.0, 0.1]))
+    drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, middle)}.get(mode, leaf)
+    prompt = target._weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
+    sampling = SamplerSettings(seed=seed, temperature=chance.choice([0.0, 0.7, 1.0]), repeat_penalty=1.1)
+    speculator = Speculator(target, drafter)
+    speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
+    for _ in range(8):
+        speculator.step(chance.randint(0, 9), lambda token: False)
+        assert target.n_past < len(speculator.text)
+        check_cache(target, target.n_past)
+        if mode in ("sequence", "tree"):
+            assert leaf._text == speculator.text
+            check_cache(draft, draft.n_past)
+        elif mode == "hierarchy":
+            check_cache(middle, middle.n_past)
+            check_cache(draft, draft.n_past)
+            assert drafter._inner.text[: len(speculator.text)] == speculator.text
+    behind = speculator.text[target.n_past :]
+    last = target.decode(Tree.sequence(behind))[-1].copy()
+    target.rollback(0)
+    assert np.array_equal(last, rows_of(target, prompt, speculator.text)[-1])

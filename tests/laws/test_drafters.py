@@ -1,0 +1,284 @@
+"""Laws of drafters: what they may guess, what they cost, and that sharing the noise makes them guess well."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.errors import SettingsError
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.tree import Tree
+
+TABLE = random_table(7, order=2, seed=4)
+SAMPLING = SamplerSettings(seed=9, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+class Counted(TableModel):
+    """Counts its decodes and rows."""
+
+    def __init__(self, table: Logits, **values: Any) -> None:
+        super().__init__(table, **values)
+        self.widths: list[int] = []
+
+    def decode(self, tree: Tree) -> Logits:
+        rows = super().decode(tree)
+        self.widths.append(len(rows))
+        return rows
+
+
+def begun(drafter: Drafter, prompt: list[int], sampling: SamplerSettings = SAMPLING) -> Drafter:
+    drafter.begin(prompt, Sampler(sampling, prompt))
+    return drafter
+
+
+def continuation(table: Logits, prompt: list[int], n: int, sampling: SamplerSettings = SAMPLING) -> list[int]:
+    """What a model with this table writes."""
+    sampler, text = Sampler(sampling, prompt), list(prompt)
+    for _ in range(n):
+        before = [0, 0, *text]
+        text.append(sampler.pick(table[before[-2], before[-1]], text))
+    return text[len(prompt) :]
+
+
+# --- all of them
+
+
+@given(st.data())
+@settings(max_examples=250)
+def test_a_draft_keeps_its_limit_and_its_values_fall(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    case = data.draw(cases)
+    drafter = case.speculator().drafter
+    assert isinstance(drafter, Drafter)
+    begun(drafter, case.prompt, case.sampling)
+    chance = random.Random(case.seed)
+    for _ in range(4):
+        limit = chance.randint(0, 9)
+        draft = drafter.draft(limit)
+        assert len(draft) <= limit
+        assert all(0 <= token < case.n_vocab for token in draft.tokens)
+        for node, value in enumerate(draft.values):
+            parent = draft.parents[node]
+            assert 0 <= value <= (draft.values[parent] if parent >= 0 else 1)
+        siblings = list(zip(draft.parents, draft.tokens, strict=True))
+        assert len(set(siblings)) == len(siblings), "the same guess twice"
+        drafter.accept([chance.randrange(case.n_vocab) for _ in range(chance.randint(1, 3))])
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_drafting_twice_without_a_verdict_guesses_the_same(
+    cases: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    case = data.draw(cases)
+    drafter = begun(case.speculator().drafter, case.prompt, case.sampling)
+    first = drafter.draft(4)
+    assert drafter.draft(4) == first
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_after_a_rollback_the_same_is_guessed_again(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    case = data.draw(cases)
+    drafter = begun(case.speculator().drafter, case.prompt, case.sampling)
+    chance = random.Random(case.seed)
+    first = drafter.draft(4)
+    for _ in range(2):
+        drafter.draft(chance.randint(0, 5))
+        drafter.accept([chance.randrange(case.n_vocab) for _ in range(chance.randint(1, 4))])
+    drafter.rollback(len(case.prompt))
+    again = drafter.draft(4)
+    # An n-gram drafter's opinion of itself may have changed, its guess not.
+    assert (again.tokens, again.parents) == (first.tokens, first.parents)
+
+
+def test_plain_decoding_drafts_nothing() -> None:
+    assert not begun(NoDrafter(), [1]).draft(5)
+
+
+# --- a smaller model
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.integers(1, 9), st.integers(0, 2**64 - 1))
+def test_a_chain_is_what_its_model_would_write(prompt: list[int], limit: int, seed: int) -> None:
+    sampling = SamplerSettings(seed=seed, temperature=0.8)
+    draft = begun(ModelDrafter(TableModel(TABLE)), prompt, sampling).draft(limit)
+    assert draft.is_sequence
+    assert list(draft.tokens) == continuation(TABLE, prompt, limit, sampling)
+
+
+@given(st.integers(2, 5), st.integers(1, 5), st.integers(1, 12), st.integers(0, 2**32))
+def test_a_tree_begins_with_what_its_model_would_write(width: int, depth: int, limit: int, seed: int) -> None:
+    sampling = SamplerSettings(seed=seed, temperature=0.8)
+    model = Counted(TABLE)
+    draft = begun(ModelDrafter(model, width=width, depth=depth), [1, 2], sampling).draft(limit)
+    assert max(draft.depths) < depth
+    assert len(model.widths) <= depth
+    assert max(model.widths[1:], default=0) <= width
+    # The likeliest child comes first, and is what the model itself picks after the path so far.
+    expected = continuation(TABLE, [1, 2], depth, sampling)
+    assert draft.tokens[0] == expected[0]
+
+
+def test_a_model_that_is_the_target_is_always_right() -> None:
+    for sampling in (SAMPLING, SamplerSettings(temperature=0), SamplerSettings(seed=3, repeat_penalty=1.3)):
+        target = TableModel(TABLE)
+        speculator = Speculator(target, ModelDrafter(TableModel(TABLE)))
+        speculator.begin([3], Sampler(sampling, [3]), reuse=False)
+        for _ in range(30):
+            assert len(speculator.step(4, lambda token: False).tokens) == 5
+
+
+def test_sharing_the_noise_guesses_better_than_the_likeliest_token() -> None:
+    """A drafter of a similar law agrees with the draw more often than its most probable token would."""
+    like = random_table(7, order=2, seed=5, scale=0.5, like=TABLE)
+    shared = likeliest = 0
+    for seed in range(400):
+        sampling = SamplerSettings(seed=seed, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        prompt = [seed % 7, seed // 7 % 7]
+        drawn = continuation(TABLE, prompt, 1, sampling)[0]
+        shared += begun(ModelDrafter(TableModel(like)), prompt, sampling).draft(1).tokens[0] == drawn
+        likeliest += int(like[prompt[0], prompt[1]].argmax()) == drawn
+    assert shared > likeliest + 40
+
+
+def test_a_drafter_decodes_each_token_once() -> None:
+    """Chains cost one row per guess, and catching up with what was accepted costs no decode of its own."""
+    model = Counted(TABLE)
+    speculator = Speculator(TableModel(TABLE), ModelDrafter(model))
+    speculator.begin([3], Sampler(SAMPLING, [3]), reuse=False)
+    for _ in range(10):
+        model.widths.clear()
+        speculator.step(4, lambda token: False)
+        assert len(model.widths) == 4
+        assert model.widths[1:] == [1, 1, 1]
+        assert model.widths[0] <= 2
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"depth": 0}], ids=str)
+def test_a_tree_of_no_size_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(SettingsError):
+        ModelDrafter(TableModel(TABLE), **wrong)
+
+
+def test_a_model_that_cannot_do_what_drafting_takes_is_refused() -> None:
+    with pytest.raises(SettingsError, match="trees") as caught:
+        ModelDrafter(TableModel(TABLE, takes_trees=False), width=2)
+    assert caught.value.hint
+    ModelDrafter(TableModel(TABLE, takes_trees=False))
+    stuck = TableModel(TABLE, can_rollback=False)
+    for build in (lambda: ModelDrafter(stuck), lambda: HierarchyDrafter(NoDrafter(), stuck)):
+        with pytest.raises(SettingsError, match="back"):
+            build()
+
+
+# --- copying
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 3), st.integers(0, 2), st.integers(1, 6)
+)
+def test_the_longest_and_latest_match_is_copied(text: list[int], shortest: int, more: int, limit: int) -> None:
+    draft = begun(NgramDrafter(longest=shortest + more, shortest=shortest), text).draft(limit)
+    expected: list[int] = []
+    for n in range(shortest + more, shortest - 1, -1):
+        ends = [end for end in range(n, len(text)) if text[end - n : end] == text[-n:] and n <= len(text)]
+        if ends:
+            expected = text[ends[-1] : ends[-1] + limit]
+            break
+    assert list(draft.tokens) == expected
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.data())
+def test_an_index_that_was_rolled_back_is_the_index_of_the_shorter_text(text: list[int], data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, len(text)))
+    used, fresh = NgramDrafter(), NgramDrafter()
+    begun(used, text[:1])
+    used.accept(text[1:])
+    used.draft(3)
+    used.rollback(length)
+    begun(fresh, text[:length])
+    assert used._text == fresh._text
+    assert used.draft(3).tokens == fresh.draft(3).tokens
+    for token in (*text, *text):
+        used.accept([token])
+        fresh.accept([token])
+        assert used.draft(3).tokens == fresh.draft(3).tokens
+
+
+def test_a_text_whose_ngrams_share_a_bucket_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Watched(array):  # type: ignore[type-arg]
+        def __getitem__(self, place: Any) -> Any:
+            looks.append(1)
+            return super().__getitem__(place)
+
+    monkeypatch.setattr("edge_spec.speculation.drafters.ngram.array", Watched)
+    monkeypatch.setattr("edge_spec.speculation.drafters.ngram._Chains._bucket", lambda chains, end: 0)
+    drafter = NgramDrafter()
+    drafter.accept([*range(3000), 0, 1])
+    looks.clear()
+    assert drafter.draft(3).tokens == ()
+    assert len(looks) < 1000
+    drafter.accept([2999, 0, 1])
+    assert drafter.draft(1).tokens == (2999,)
+
+
+@pytest.mark.parametrize(("longest", "shortest"), [(1, 2), (2, 0), (0, 0)])
+def test_ngrams_of_no_length_are_refused(longest: int, shortest: int) -> None:
+    with pytest.raises(SettingsError):
+        NgramDrafter(longest=longest, shortest=shortest)
+
+
+# --- the hierarchy
+
+
+@given(st.data(), st.integers(1, 9))
+@settings(max_examples=150)
+def test_a_hierarchy_drafts_what_its_intermediate_model_would_write(
+    cases: st.SearchStrategy[Any], data: st.DataObject, limit: int
+) -> None:
+    case = data.draw(cases)
+    middle = random_table(case.n_vocab, order=2, seed=case.seed)
+    drafter = HierarchyDrafter(case.speculator().drafter, TableModel(middle), leaf_limit=3)
+    draft = begun(drafter, case.prompt, case.sampling).draft(limit)
+    assert draft.is_sequence
+    before = [0, 0, *case.prompt]
+    assert len(before) >= 3
+    assert list(draft.tokens) == continuation(middle, case.prompt, limit, case.sampling)
+
+
+def test_a_good_leaf_saves_decodes_of_the_intermediate_model() -> None:
+    decodes = []
+    leaves: list[Callable[[], Drafter]] = [NoDrafter, lambda: ModelDrafter(TableModel(TABLE))]
+    for leaf in leaves:
+        middle = Counted(TABLE)
+        begun(HierarchyDrafter(leaf(), middle), [1, 2]).draft(8)
+        decodes.append(len(middle.widths))
+    assert decodes == [8, 2]
+
+
+def test_what_the_target_agreed_with_is_not_drafted_again() -> None:
+    middle = Counted(TABLE)
+    drafter = begun(HierarchyDrafter(NoDrafter(), middle), [1, 2])
+    draft = drafter.draft(6)
+    middle.widths.clear()
+    drafter.accept(draft.tokens[:4])
+    assert drafter.draft(2).tokens == draft.tokens[4:]
+    assert not middle.widths
+    assert np.array_equal(middle.cells[:6], (1, 2, *draft.tokens[:4]))

@@ -1,0 +1,235 @@
+"""The engine's laws, on models whose laws are known: plain text is an exact draw, and drafts change nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.generation.reply import Generation
+from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.tree import EMPTY, Tree
+
+NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+N_SEEDS = 20_000
+
+
+# --- plain text has the exact law
+
+
+def law(row: Logits, text: list[int], asked: dict[str, Any]) -> list[float]:
+    """The probabilities of the next token, as slowly and plainly as the documented order allows."""
+    x = [float(logit) + asked.get("logit_bias", {}).get(token, 0.0) for token, logit in enumerate(row)]
+    for token, n in Counter(text[-asked.get("penalty_window", 64) :]).items():
+        repeat = asked.get("repeat_penalty", 1.0)
+        x[token] = x[token] * repeat if x[token] <= 0 else x[token] / repeat
+        x[token] -= n * asked.get("frequency_penalty", 0.0) + asked.get("presence_penalty", 0.0)
+    order = sorted(range(len(x)), key=lambda token: -x[token])
+    if asked["top_k"]:
+        order = order[: asked["top_k"]]
+    mass = {token: float(np.exp(x[token])) for token in order}
+    total, so_far, kept = sum(mass.values()), 0.0, []
+    for token in order:
+        kept.append(token)
+        so_far += mass[token] / total
+        if so_far >= asked["top_p"]:
+            break
+    kept = [token for token in kept if mass[token] >= asked["min_p"] * mass[order[0]]]
+    heat = {token: float(np.exp(x[token] / asked["temperature"])) for token in kept}
+    return [heat.get(token, 0.0) / sum(heat.values()) for token in range(len(x))]
+
+
+def replies(
+    table: Logits, prompt: list[int], asked: dict[str, Any], n: int, end: int
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All replies of at most ``n`` tokens and their probabilities."""
+    stack: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    while stack:
+        reply, chance = stack.pop()
+        if len(reply) == n or (reply and reply[-1] == end):
+            yield reply, chance
+            continue
+        text = [*prompt, *reply]
+        for token, p in enumerate(law(table[text[-2], text[-1]], text, asked)):
+            if p > 0:
+                stack.append(((*reply, token), chance * p))
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "n", "changes"),
+    [
+        (5, 3, {}),
+        (6, 2, {"temperature": 0.7, "top_k": 3}),
+        (6, 2, {"temperature": 1.3, "top_p": 0.75}),
+        (6, 2, {"min_p": 0.15, "logit_bias": {1: 1.5, 4: float("-inf")}}),
+        (5, 3, {"repeat_penalty": 1.4, "frequency_penalty": 0.3, "presence_penalty": 0.2, "penalty_window": 3}),
+    ],
+    ids=["whole", "top-k", "top-p", "min-p and bias", "penalties"],
+)
+def test_plain_text_has_the_exact_law(
+    letters: Callable[..., Any], n_vocab: int, n: int, changes: dict[str, Any]
+) -> None:
+    asked = NEUTRAL | changes
+    table = random_table(n_vocab, order=2, seed=11, scale=1.0)
+    speculator = Speculator(TableModel(table), NoDrafter())
+    prompt, end = [2, 0, 1], 3
+    seen: Counter[tuple[int, ...]] = Counter()
+    for seed in range(N_SEEDS):
+        reply = Generation(
+            speculator, FixedPolicy(0), letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n
+        )
+        reply.read()
+        seen[tuple(reply.token_ids)] += 1
+    expected = {reply: chance * N_SEEDS for reply, chance in replies(table, prompt, asked, n, end)}
+    assert set(seen) <= set(expected), "a reply was written that the law forbids"
+    common = [reply for reply in expected if expected[reply] >= 5]
+    found, wanted = [seen[reply] for reply in common], [expected[reply] for reply in common]
+    if N_SEEDS - sum(wanted) >= 5:
+        found.append(N_SEEDS - sum(found))
+        wanted.append(N_SEEDS - sum(wanted))
+    assert len(found) > 8
+    assert chisquare(found, np.array(wanted) * sum(found) / sum(wanted)).pvalue > 1e-4
+
+
+def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
+    """The chi-square above can fail: it tells temperature 1 from 1.3."""
+    table = random_table(5, order=0, seed=3, scale=1.0)
+    speculator = Speculator(TableModel(table), NoDrafter())
+    seen: Counter[int] = Counter()
+    for seed in range(N_SEEDS // 5):
+        asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
+        reply = Generation(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
+        reply.read()
+        seen[reply.token_ids[0]] += 1
+    wanted = np.array(law(table, [0], NEUTRAL)) * (N_SEEDS // 5)
+    assert chisquare([seen[token] for token in range(5)], wanted).pvalue < 1e-4
+
+
+# --- drafts change nothing
+
+
+def outcome(reply: Generation) -> tuple[Any, ...]:
+    text = reply.read()
+    return reply.token_ids, text, reply.finish_reason
+
+
+@given(st.data())
+@settings(max_examples=700)
+def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    case = data.draw(cases)
+    assert outcome(case.generation(drafts=True)) == outcome(case.generation(drafts=False))
+
+
+class Distorting:
+    """A kernel that rounds differently when it computes many rows."""
+
+    def __init__(self, beyond: int) -> None:
+        self._beyond = beyond
+
+    def __call__(self, row: Logits, n_rows: int) -> Logits:
+        return row[::-1].copy() if n_rows > self._beyond else row
+
+
+def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> tuple[list[int], list[int]]:
+    table = random_table(6, order=1, seed=5)
+    written = []
+    for limit in (5, 0):
+        model = TableModel(table, **target)
+        drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
+        reply = Generation(
+            Speculator(model, drafter), FixedPolicy(limit), letters(), [1], SamplerSettings(seed=seed), max_tokens=40
+        )
+        reply.read()
+        written.append(reply.token_ids)
+    return written[0], written[1]
+
+
+def test_text_may_differ_where_widths_round_differently(letters: Callable[..., Any]) -> None:
+    model = TableModel(random_table(6), widths=(), distort=Distorting(1))
+    assert model.traits.identity == "rounding"
+    differ = 0
+    for seed in range(20):
+        drafted, plain = drafted_and_plain(letters, seed, widths=(), distort=Distorting(1))
+        differ += drafted != plain
+    assert differ == 20
+
+
+@pytest.mark.parametrize("widths", [(8,), (6, 8)], ids=str)
+def test_padding_to_one_class_of_widths_restores_identity(
+    letters: Callable[..., Any], widths: tuple[int, ...]
+) -> None:
+    target: dict[str, Any] = {"widths": widths, "max_rows": 8, "distort": Distorting(1)}
+    assert TableModel(random_table(6), **target).traits.identity == "bitwise"
+    for seed in range(20):
+        drafted, plain = drafted_and_plain(letters, seed, **target)
+        assert drafted == plain
+
+
+def test_no_decode_is_wider_than_the_widest_of_its_class(letters: Callable[..., Any]) -> None:
+    """Widths beyond the class are no better than no class at all."""
+    with pytest.raises(ValueError, match="widths"):
+        TableModel(random_table(6), widths=(1, 2, 4), max_rows=8)
+    for seed in range(20):
+        drafted, plain = drafted_and_plain(letters, seed, widths=(1, 2, 4), max_rows=4, distort=Distorting(4))
+        assert drafted == plain
+
+
+class HidingDrafter:
+    """Knows what comes, and hides it in a random tree, in any branch and to any depth."""
+
+    name = "hiding"
+
+    def __init__(self, truth: list[int], n_vocab: int, seed: int) -> None:
+        self._truth = truth
+        self._rng = np.random.default_rng(seed)
+        self._n_vocab = n_vocab
+        self._length = 0
+
+    def begin(self, prompt: Any, sampler: Any) -> None:
+        self._length = len(prompt)
+
+    def draft(self, limit: int) -> Tree:
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node in range(int(self._rng.integers(0, limit + 1))):
+            parent = int(self._rng.integers(-1, node))
+            depth = 0 if parent < 0 else len(Tree(tuple(tokens), tuple(parents)).path_to(parent))
+            place = self._length + depth
+            known = place < len(self._truth) and self._rng.random() < 0.6
+            tokens.append(self._truth[place] if known else int(self._rng.integers(self._n_vocab)))
+            parents.append(parent)
+        return Tree(tuple(tokens), tuple(parents)) if tokens else EMPTY
+
+    def accept(self, tokens: Any) -> None:
+        self._length += len(tokens)
+
+    def rollback(self, length: int) -> None:
+        self._length = length
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@given(st.data(), st.integers(0, 1 << 20))
+@settings(max_examples=200)
+def test_text_is_identical_with_trees_of_any_shape(
+    cases: st.SearchStrategy[Any], data: st.DataObject, seed: int
+) -> None:
+    case = data.draw(cases)
+    plain = case.generation(drafts=False)
+    expected = outcome(plain)
+    reply = case.generation(drafts=False)
+    reply._speculator.drafter = HidingDrafter([*case.prompt, *plain.token_ids], case.n_vocab, seed)
+    assert outcome(reply) == expected

@@ -1,0 +1,83 @@
+"""The draw in C is the draw in Python, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.native import native_draw
+from edge_spec.sampling.noise import position_key
+
+pytestmark = pytest.mark.skipif(
+    native_draw(SamplerSettings()) is None, reason="the package was installed without a C compiler"
+)
+
+WIDTHS = (1, 2, 5, 40, 63, 64, 65, 300, 1000, 8192, 20_000)
+
+
+def rows(number: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A row of any width and spread; some with ties, some with infinities and NaN of both signs."""
+    n = int(rng.choice(WIDTHS))
+    row = (rng.standard_normal(n) * float(rng.choice([0.3, 1, 2, 4, 8]))).astype(np.float32)
+    if number % 5 == 0:
+        row = np.round(row)
+    if number % 7 == 0:
+        row[rng.integers(0, n, n // 3 + 1)] = -np.inf
+    if number % 11 == 0:
+        row[rng.integers(0, n)] = np.nan if number % 2 else -np.float32(np.nan)
+    if number % 13 == 0:
+        row[rng.integers(0, n)] = np.inf
+    return row
+
+
+def settings(number: int, rng: np.random.Generator) -> SamplerSettings:
+    return SamplerSettings(
+        temperature=float(rng.choice([1e-3, 0.2, 0.7, 1, 1.5])),
+        top_k=int(rng.choice([0, 1, 5, 40, 100])),
+        top_p=float(rng.choice([1e-6, 0.3, 0.9, 0.95, 1])),
+        min_p=float(rng.choice([0, 0.05, 0.001, 0.3, 1])),
+        seed=number,
+    )
+
+
+def test_draw_in_c_equals_draw_in_python() -> None:
+    rng = np.random.default_rng(5)
+    n_drawn = 0
+    for number in range(3000):
+        row = rows(number, rng)
+        sampler = Sampler(settings(number, rng), [1, 2])
+        text = [1, 2] + [3] * (number % 9)
+        native = sampler._native
+        assert native is not None
+        found = native(row, position_key(sampler.stream, len(text) - 2))
+        if found is None:
+            continue
+        n_drawn += 1
+        sampler._native = None
+        ids, scores = sampler._noisy(row, text)
+        assert found[0] == ids
+        assert found[1] == scores or len(ids) == 1, "a lone survivor needs no noise"
+    assert n_drawn > 1500, "the usual case must be one for C"
+
+
+def test_tokens_are_the_same_with_and_without_c() -> None:
+    rng = np.random.default_rng(6)
+    for number in range(1000):
+        row = rows(number, rng)
+        sampler = Sampler(settings(number, rng), [4])
+        text = [4] * (1 + number % 5)
+        picked, guessed = sampler.pick(row, text), sampler.guess(row, text, 3)
+        sampler._native = None
+        assert sampler.pick(row, text) == picked
+        assert sampler.guess(row, text, 3) == guessed
+
+
+def test_rows_that_are_no_contiguous_memory_are_left_to_python() -> None:
+    row = np.linspace(0, 5, 200, dtype=np.float32)[::2]
+    native = native_draw(SamplerSettings())
+    assert native is not None
+    assert native(row, 1) is None
+    assert Sampler(SamplerSettings(), [1]).pick(row, [1]) == Sampler(SamplerSettings(), [1]).pick(row.copy(), [1])

@@ -1,0 +1,556 @@
+"""Laws of a family under pressure: the text is the same on every lossless rung, and memory really comes back.
+
+By default a few runs; two hundred with ``EDGE_SPEC_SLOW_TESTS=1``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edge_spec
+from edge_spec import TextModel
+from edge_spec.errors import BackendError
+from edge_spec.loading import plan
+from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.modes import MODES, DraftModels, Mode
+
+N_RUNS = 200 if os.environ.get("EDGE_SPEC_SLOW_TESTS") else 12
+ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?", "Where is it?")
+PLENTY, SCARCE = 1 << 40, 0
+
+
+class Squeezer:
+    """A memory that gets scarce and plentiful when it is told to, and time that flies."""
+
+    def __init__(self, decide: Callable[[], int]) -> None:
+        self._decide = decide
+        self.now = 0.0
+
+    def clock(self) -> float:
+        self.now += 100.0
+        return self.now
+
+    def watch(self) -> PressureWatch:
+        def look() -> Squeeze:
+            return Squeeze(available_bytes=self._decide())
+
+        return PressureWatch(look, low_bytes=100, interval_s=0.0, clock=self.clock)
+
+
+@pytest.fixture
+def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TextModel]:
+    def of(decide: Callable[[], int], **values: Any) -> TextModel:
+        squeezer = Squeezer(decide)
+        # The ladder's patience is measured by the same clock.
+        monkeypatch.setattr("edge_spec.controller.degradation.monotonic", squeezer.clock)
+        asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
+        return edge_spec.load("demo", watch=squeezer.watch(), **asked)
+
+    return of
+
+
+def talk(model: TextModel, **values: Any) -> list[Any]:
+    seen: list[Any] = []
+    session = model.chat("You are a friend.", seed=3, max_tokens=40, on_notice=seen.append, **values)
+    for text in ASKED:
+        session.send(text).read()
+    return [*seen, *session.messages]
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(load: Callable[..., TextModel], engine: str) -> None:
+    with load(lambda: PLENTY, engine=engine) as model:
+        calm = talk(model)
+        assert model.given_up == ()
+    given_up: set[tuple[str, ...]] = set()
+    for run in range(N_RUNS // 2):
+        rng = random.Random(run)
+
+        def decide(rng: random.Random = rng) -> int:
+            given_up.add(model.given_up)
+            # Never down to the rungs that change the text.
+            down = len(model.given_up) < 3 and rng.random() < 0.25
+            return SCARCE if down else PLENTY if rng.random() < 0.2 else 150
+
+        with load(decide, engine=engine) as model:
+            assert talk(model) == calm, run
+            model.ledger.check_integrity()
+    assert {len(rungs) for rungs in given_up} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("mode", ["sequence", "tree", "ngram", "off", "auto"])
+def test_every_mode_can_be_squeezed(load: Callable[..., TextModel], mode: str) -> None:
+    with load(lambda: PLENTY, speculation=mode) as model:
+        calm = talk(model)
+    n_lossless = {"sequence": 2, "tree": 2, "auto": 2, "ngram": 1, "off": 0}[mode]
+    with load(lambda: SCARCE if len(model.given_up) < n_lossless else 150, speculation=mode) as model:
+        assert talk(model) == calm
+        assert len(model.given_up) == n_lossless
+
+
+@pytest.mark.parametrize(
+    ("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0", "q4_0/q4_0"]), ("onnx", ["f32/f32", "f16/f16"])]
+)
+def test_every_rung_gives_memory_back(load: Callable[..., TextModel], engine: str, kinds: list[str]) -> None:
+    wanted, n_smaller = 0, len(kinds) - 1
+    with load(lambda: SCARCE if len(model.given_up) < wanted else 150, n_ctx=None, engine=engine) as model:
+        held, caches = [], []
+        for wanted in range(1 + 3 + n_smaller + 2):
+            model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True).read()
+            assert len(model.given_up) == wanted
+            held.append(model.ledger.held_bytes)
+            caches.append(dict(model.profile.facts)["kv"])
+            model.ledger.check_integrity()
+        # Short drafts hold as much as long ones; what waits on the disk was nothing here.
+        assert held[0] == held[1]
+        assert all(high > low for high, low in itertools.pairwise(held[1:]))
+        assert model.n_ctx == 256
+        assert list(dict.fromkeys(caches)) == kinds
+
+
+RUNGS = """
+import gc, sys
+import edge_spec, edge_spec.controller.degradation
+from edge_spec.memory import usage
+from edge_spec.memory.pressure import PressureWatch, Squeeze
+
+now, wanted = [0.0], 0
+
+def clock():
+    now[0] += 100
+    return now[0]
+
+def look():
+    return Squeeze(available_bytes=0 if len(model.given_up) < wanted else 150)
+
+edge_spec.controller.degradation.monotonic = clock
+watch = PressureWatch(look, low_bytes=100, interval_s=0, clock=clock)
+asked = dict(engine=sys.argv[1], speculation="hierarchy", n_ctx=1024, n_threads=1, cache_dir=sys.argv[2], watch=watch)
+with edge_spec.load("demo", **asked) as model:
+    for wanted in range(4):
+        model.generate("Hello!", seed=1, max_tokens=40, ignore_eos=True).read()
+        gc.collect()
+        print(usage().unique_bytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measured as Linux counts")
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_the_system_sees_memory_come_back(engine: str, probe_cache: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNGS, engine, str(probe_cache)], check=True, capture_output=True, text=True
+    )
+    _, short_drafts, no_middle, no_drafter = map(int, done.stdout.split())
+    assert short_drafts - (1 << 20) > no_middle > no_drafter + (1 << 19)
+
+
+def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextModel]) -> None:
+    asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16"}
+    with load(lambda: SCARCE if len(model.given_up) < 5 else 150, **asked) as model:
+        seen = talk(model)
+        notices = [sentence for sentence in seen if isinstance(sentence, str)]
+        assert any("context is dropped" in sentence for sentence in notices)
+        # What the user fixed stays.
+        assert (model.n_ctx, dict(model.profile.facts)["kv"]) == (256, "q8_0/f16")
+        assert len([message for message in seen if not isinstance(message, str)]) == 1 + 2 * len(ASKED)
+
+
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", "q8_0/q8_0"), ("onnx", "f16/f16")])
+def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
+    load: Callable[..., TextModel], engine: str, kinds: str
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine=engine) as model:
+        before = model.profile.name
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        reply = session.send(ASKED[0])
+        reply.read()
+        assert dict(model.profile.facts)["kv"] == kinds
+        assert before != model.profile.name
+        (notice,) = reply.notices
+        assert "words may differ" in notice
+        assert model.profile.name in notice
+        # The context is as long as it was, and the models have all of the text in it.
+        assert model.n_ctx == 512
+        speculator = model._speculator
+        assert speculator.text == [*reply.prompt, *reply.token_ids]
+        assert speculator.model.n_past >= len(speculator.text) - 1 - speculator.model.traits.max_rows
+        session.send(ASKED[1]).read()
+
+
+def test_a_cache_made_smaller_answers_as_one_that_was_small_from_the_start(load: Callable[..., TextModel]) -> None:
+    asked: dict[str, Any] = {"seed": 3, "max_tokens": 40, "ignore_eos": True}
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine="llama") as model:
+        model.generate(ASKED[0], **asked).read()
+        profile, late = model.profile, model.generate(ASKED[1], **asked).read()
+    with load(lambda: PLENTY, engine="llama", kv_k="q8_0", kv_v="q8_0") as model:
+        assert model.profile == profile
+        assert model.generate(ASKED[1], **asked).read() == late
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_what_changes_words_stays_given_up_and_the_rest_comes_back(
+    load: Callable[..., TextModel], engine: str
+) -> None:
+    squeezed = True
+    with load(lambda: SCARCE if squeezed and len(model.given_up) < 4 else PLENTY, engine=engine) as model:
+        drafter = model._speculator.drafter.name
+        model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True).read()
+        profile, given_up, squeezed = model.profile, model.given_up, False
+        assert model._speculator.drafter.name != drafter
+        model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True).read()
+        assert (model.profile, model.given_up) == (profile, given_up[3:])
+        assert model._speculator.drafter.name == drafter
+        assert {line.owner for line in model.ledger} >= {"target", "middle", "draft"}
+        model.ledger.check_integrity()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_ctx": 256}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "q4_0", "kv_v": "q4_0"}]
+)
+def test_books_of_a_context_made_anew_are_those_of_a_plan(
+    load: Callable[..., TextModel], changes: dict[str, Any]
+) -> None:
+    with load(lambda: PLENTY, engine="llama", speculation="off") as model:
+        family = model._relief._family  # type: ignore[union-attr]
+        model._speculator.model = family.target_again(replace(family.target_settings, **changes), trees=False)
+        line = {line.name: line for line in model.ledger if line.owner == "target"}
+        asked: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "engine": "llama", "speculation": "off", **changes}
+        planned = plan(memory="1GiB", **asked).chosen.parts["target"]
+        assert {name: each.predicted_bytes for name, each in line.items()} == planned.lines()
+        cache = line["KV cache"]
+        assert cache.measured_bytes == pytest.approx(cache.predicted_bytes, abs=20 << 10)
+        model.ledger.check_integrity()
+
+
+def test_at_the_end_of_the_ladder_a_reply_stops_cleanly(load: Callable[..., TextModel]) -> None:
+    with load(lambda: SCARCE) as model:
+        reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
+        reply.read()
+        assert reply.finish_reason == "memory"
+        assert any("stops here" in notice for notice in reply.notices)
+        session = model.chat(seed=1)
+        session.send("Hello!").read()
+        assert session.messages[-1].finish_reason == "memory"
+
+
+def test_a_context_that_cannot_be_made_anew_leaves_the_old_one(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 3 else 150) as model:
+        calm = talk(model)
+    refused: list[int] = []
+    with load(lambda: 150 if refused else SCARCE, n_ctx=None) as model:
+        family = model._relief._family  # type: ignore[union-attr]
+        again = family.target_again
+
+        asked = family.target_settings
+
+        def refuse(settings: Any, **values: Any) -> Any:
+            if settings != asked:
+                refused.append(settings)
+                raise BackendError("no memory")
+            return again(settings, **values)
+
+        monkeypatch.setattr(family, "target_again", refuse)
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        session.send(ASKED[0]).read()
+        if session.messages[-1].finish_reason == "memory":
+            session.continue_answer().read()
+        assert (model.n_ctx, len(refused)) == (1024, 2 + len(family.smaller_kv(())))
+        assert session.messages[-1].content == next(
+            message.content for message in calm if not isinstance(message, str) and message.role == "assistant"
+        )
+
+
+def test_what_the_user_fixed_stays_until_the_reply_stops(load: Callable[..., TextModel]) -> None:
+    with load(lambda: SCARCE, engine="llama", n_ctx=512, kv_k="q8_0", kv_v="f16") as model:
+        profile = model.profile
+        reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
+        reply.read()
+        assert reply.finish_reason == "memory"
+        assert (model.n_ctx, model.profile) == (512, profile)
+
+
+def renewed(model: TextModel, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Let every target that is opened anew be changed by ``change``, or what that raises."""
+    family = model._relief._family  # type: ignore[union-attr]
+    again = family.target_again
+
+    def opened(settings: Any, **values: Any) -> Any:
+        new = again(settings, **values)
+        change(new)
+        return new
+
+    monkeypatch.setattr(family, "target_again", opened)
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine=engine) as model:
+        before = model.profile.name
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        reply = session.send(ASKED[0])
+
+        def cancelled_while_reading(target: Any) -> None:
+            prefill = target.prefill
+
+            def read(tokens: Any) -> None:
+                reply.cancel()
+                prefill(tokens)
+
+            target.prefill = read
+
+        renewed(model, monkeypatch, cancelled_while_reading)
+        reply.read()
+        assert reply.finish_reason == "cancelled"
+        assert len(model.given_up) == 4
+        assert model.profile.name != before
+        assert any(model.profile.name in notice for notice in reply.notices)
+        del model._speculator.model.prefill  # type: ignore[method-assign]
+        # It goes on, and has been told once.
+        rest = session.continue_answer()
+        rest.read()
+        assert rest.finish_reason in ("eos", "length")
+        assert rest.notices == []
+
+
+def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine="llama") as model:
+
+        def out_of_memory(target: Any) -> None:
+            def read(tokens: Any) -> None:
+                raise MemoryError
+
+            target.prefill = read
+
+        renewed(model, monkeypatch, out_of_memory)
+        reply = model.generate(ASKED[0], seed=1, max_tokens=40)
+        with pytest.raises(MemoryError):
+            reply.read()
+        assert any(model.profile.name in notice for notice in reply.notices)
+        assert len(model.given_up) == 4
+
+
+def test_everybody_is_told_once_of_a_profile_that_changed_meanwhile(load: Callable[..., TextModel]) -> None:
+    squeezed = False
+    with load(lambda: SCARCE if squeezed and len(model.given_up) < 4 else 150, engine="llama") as model:
+        one, other = (model.chat("You are a friend.", seed=3, max_tokens=20) for _ in range(2))
+        assert other.send(ASKED[0]).read()
+        squeezed = True
+        one.send(ASKED[0]).read()
+
+        def told(reply: Any) -> int:
+            reply.read()
+            return sum(model.profile.name in notice for notice in reply.notices)
+
+        assert [told(session.send(ASKED[1])) for session in (other, other, one)] == [1, 0, 0]
+        new = model.chat(seed=3, max_tokens=5)
+        assert [told(new.send(ASKED[0])), told(new.send(ASKED[1]))] == [1, 0]
+        assert told(model.generate(ASKED[0], max_tokens=5)) == 1
+
+
+@pytest.mark.parametrize("missing", ["middle", "draft"])
+def test_a_climb_that_fails_leaves_what_worked_and_nothing_else(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    wanted, squeezed = {"middle": 2, "draft": 3}[missing], True
+    with load(lambda: (SCARCE if len(model.given_up) < wanted else 150) if squeezed else PLENTY) as model:
+        for _ in range(4):
+            model.look_at_memory()
+        given_up, drafter = model.given_up, model._speculator.drafter.name
+        held = {(line.owner, line.name) for line in model.ledger}
+        family = model._relief._family  # type: ignore[union-attr]
+
+        def fails(**values: Any) -> Any:
+            raise OSError("no memory")
+
+        monkeypatch.setattr(family, missing, fails)
+        squeezed = False
+        for _ in range(4):
+            model.look_at_memory()
+        assert (model.given_up, model._speculator.drafter.name) == (given_up, drafter)
+        assert {(line.owner, line.name) for line in model.ledger} == held
+        model.ledger.check_integrity()
+        monkeypatch.undo()
+
+
+def test_a_mode_with_an_intermediate_model_alone_steps_down_too(load: Callable[..., TextModel]) -> None:
+    def build(models: DraftModels) -> Drafter:
+        return ModelDrafter(models.middle(trees=False))
+
+    mode = Mode(name="middle", build=build, limit=3, needs=("middle",))
+    with load(lambda: SCARCE if len(model.given_up) < 2 else 150, speculation=mode) as model:
+        reply = model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True)
+        reply.read()
+        assert (reply.finish_reason, len(model.given_up)) == ("length", 2)
+        assert not any(line.owner == "middle" for line in model.ledger)
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_half_a_context_forgets_turns_only_once_it_is_there(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    squeezed, refused = False, False
+    asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "engine": "llama", "speculation": "off"}
+
+    def decide() -> int:
+        return SCARCE if squeezed and not refused and not model.given_up else 150
+
+    with load(decide, **asked) as model:
+        session = model.chat("You are a friend.", seed=3, max_tokens=180, ignore_eos=True)
+        for text in ASKED[:3]:
+            session.send(text).read()
+        assert 512 < session.n_seen == session.n_tokens
+        family = model._relief._family  # type: ignore[union-attr]
+        before, again = family.target_settings, family.target_again
+
+        def refuse(settings: Any, **values: Any) -> Any:
+            nonlocal refused
+            if settings != before:
+                refused = True
+                raise BackendError("no memory")
+            return again(settings, **values)
+
+        if not opens:
+            monkeypatch.setattr(family, "target_again", refuse)
+        squeezed = True
+        reply = session.send(ASKED[3])
+        reply.read()
+        forgot = any("no longer sees" in notice for notice in reply.notices)
+        halved = any("half of the context is dropped" in notice for notice in reply.notices)
+        assert (forgot, halved, session.n_seen < session.n_tokens) == (opens, opens, opens)
+        assert model.n_ctx == (512 if opens else 1024)
+        session.continue_answer().read() if reply.finish_reason == "memory" else None
+        assert session.messages[-1].content
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    squeezed = True
+    with load(lambda: SCARCE if squeezed else 150, engine=engine) as model:
+        session = model.chat("You are a friend.", seed=3, max_tokens=40)
+        family = model._relief._family  # type: ignore[union-attr]
+        opened, profile = family._open, model.profile
+
+        def refuse(role: str, *args: Any, **values: Any) -> Any:
+            if role == "target":
+                raise BackendError("no memory")
+            return opened(role, *args, **values)
+
+        monkeypatch.setattr(family, "_open", refuse)
+        reply = session.send(ASKED[0])
+        begun = reply.read()
+        assert reply.finish_reason == "memory"
+        assert any("stops here" in notice for notice in reply.notices)
+        assert session.messages[-1].content == begun
+        assert not any(line.owner == "target" for line in model.ledger)
+        again = session.continue_answer()
+        assert again.read() == ""
+        assert again.finish_reason == "memory"
+        lone = model.generate(ASKED[0], seed=1, max_tokens=5)
+        lone.read()
+        assert lone.finish_reason == "memory"
+        monkeypatch.undo()
+        squeezed = False
+        rest = session.continue_answer()
+        rest.read()
+        assert rest.finish_reason in ("eos", "length")
+        assert session.messages[-1].content.startswith(begun)
+        assert any(line.owner == "target" for line in model.ledger)
+        assert model.profile == profile
+        model.ledger.check_integrity()
+
+
+def test_without_drafters_words_may_differ_where_drafts_make_a_difference(load: Callable[..., TextModel]) -> None:
+    mode = replace(MODES["sequence"], lossless=False)
+    with load(lambda: SCARCE if len(model.given_up) < 2 else 150, speculation=mode) as model:
+        for _ in range(4):
+            model.look_at_memory()
+        # With nobody to tell.
+        assert model.given_up == ()
+        reply = model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True)
+        reply.read()
+        assert [("is dropped" in notice, "words may differ" in notice) for notice in reply.notices] == [
+            (False, True),
+            (True, True),
+        ]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_copies_of_a_cache_are_lent_or_the_text_is_read_again(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    lent: list[int] = []
+    asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "engine": "llama", "speculation": "off"}
+    with load(lambda: SCARCE if not model.given_up else 150, **asked) as model:
+        lend = model.ledger.lend
+
+        def counted(owner: str, name: str, n_bytes: int) -> Any:
+            lent.append(n_bytes)
+            return lend(owner, name, n_bytes if room else 1 << 60)
+
+        model.ledger.budget_bytes = model.ledger.held_bytes + model.ledger.reserve_bytes + (64 << 20)
+        monkeypatch.setattr(model.ledger, "lend", counted)
+        reply = model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True)
+        reply.read()
+        assert (reply.finish_reason, model.n_ctx) == ("length", 512)
+        assert len(lent) == (2 if room else 1)
+        assert all(lent)
+        model.ledger.check_integrity()
+
+
+def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their_return(
+    load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeezed = True
+
+    def decide() -> int:
+        return PLENTY if not squeezed else SCARCE if len(model.given_up) < 4 else 150
+
+    with load(decide, engine="llama") as model:
+
+        def rounds(target: Any) -> None:
+            target.traits = replace(target.traits, widths=())
+
+        renewed(model, monkeypatch, rounds)
+        reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
+        reply.read()
+        (notice,) = reply.notices
+        assert "identity rounding" in notice
+        squeezed, given_up = False, model.given_up
+        for _ in range(6):
+            model.look_at_memory()
+        assert model.given_up == given_up
+        reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
+        reply.read()
+        assert model.given_up == given_up[3:]
+        assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 3
+
+
+@pytest.mark.parametrize(("asked", "left"), [({"n_ctx": 512}, 512), ({"least_n_ctx": 300}, 512), ({}, 256)])
+def test_a_context_gives_way_down_to_what_was_asked_for_at_least(
+    load: Callable[..., TextModel], asked: dict[str, int], left: int
+) -> None:
+    wanted: dict[str, Any] = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "speculation": "off", **asked}
+    with load(lambda: SCARCE, **wanted) as model:
+        reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
+        reply.read()
+        assert (reply.finish_reason, model.n_ctx) == ("memory", left)

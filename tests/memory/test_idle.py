@@ -1,0 +1,184 @@
+"""Laws of the time between replies: memory is looked after, words are not touched, and no reply is disturbed."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from chat_world import chat_model, chat_table
+
+import edge_spec
+from edge_spec import TextModel
+from edge_spec.controller.idle import IdleWatch
+from edge_spec.errors import Closed
+from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.speculation.drafters.plain import NoDrafter
+
+ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?")
+PLENTY, BETWEEN, SCARCE = 1 << 40, 150, 0
+NEVER_S = 1e6
+
+
+@pytest.fixture
+def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TextModel]:
+    def of(decide: Callable[[], int], *, every_s: float = NEVER_S, **values: Any) -> TextModel:
+        now = [0.0]
+
+        def clock() -> float:
+            now[0] += 100.0
+            return now[0]
+
+        monkeypatch.setattr("edge_spec.controller.degradation.monotonic", clock)
+        monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", every_s)
+        watch = PressureWatch(
+            lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock
+        )
+        asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
+        return edge_spec.load("demo", watch=watch, **asked)
+
+    return of
+
+
+def talk(model: TextModel, between: Callable[[], object] = lambda: None) -> list[Any]:
+    seen: list[Any] = []
+    session = model.chat("You are a friend.", seed=3, max_tokens=30, on_notice=seen.append)
+    for text in ASKED:
+        between()
+        session.send(text).read()
+    return [*seen, *session.messages]
+
+
+def wait_until(said: Callable[[], bool]) -> None:
+    end = monotonic() + 60
+    while not said():
+        assert monotonic() < end, "nobody looked"
+        sleep(0.01)
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_between_replies_only_what_costs_no_word_is_given_up(load: Callable[..., TextModel], engine: str) -> None:
+    with load(lambda: PLENTY, engine=engine) as model:
+        calm = talk(model)
+    now = SCARCE
+    with load(lambda: now, engine=engine) as model:
+        profile, held = model.profile, model.ledger.held_bytes
+        for _ in range(9):
+            assert model.look_at_memory()
+        assert len(model.given_up) == 3
+        assert model.ledger.held_bytes < held
+        assert model.profile == profile
+        now = BETWEEN
+        assert talk(model, model.look_at_memory) == calm
+        now = PLENTY
+        for _ in range(9):
+            model.look_at_memory()
+        assert model.given_up == ()
+        assert model.ledger.held_bytes == held
+        model.ledger.check_integrity()
+        assert talk(model) == calm
+
+
+def test_nobody_looks_while_a_reply_is_written(load: Callable[..., TextModel]) -> None:
+    looks: list[int] = []
+
+    def decide() -> int:
+        looks.append(1)
+        return BETWEEN
+
+    with load(decide) as model:
+        reply = model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True)
+        assert model.look_at_memory()
+        next(reply)
+        n_looks = len(looks)
+        assert not model.look_at_memory()
+        assert len(looks) == n_looks
+        reply.read()
+        assert model.look_at_memory()
+    assert not model.look_at_memory()
+    with pytest.raises(Closed):
+        model.generate(ASKED[0])
+
+
+def test_a_talk_that_waits_is_looked_after_by_itself(load: Callable[..., TextModel]) -> None:
+    with load(lambda: PLENTY) as model:
+        calm = talk(model)
+    now = SCARCE
+    with load(lambda: now, every_s=0.01) as model:
+        wait_until(lambda: len(model.given_up) == 3)
+        now = PLENTY
+        wait_until(lambda: model.given_up == ())
+        assert talk(model) == calm
+
+
+def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> None:
+    with load(lambda: PLENTY) as model:
+        calm = talk(model)
+    model_of: list[TextModel] = []
+    for run in range(3):
+        rng = random.Random(run)
+
+        def decide(rng: random.Random = rng) -> int:
+            down = bool(model_of) and len(model_of[0].given_up) < 3
+            return rng.choice([SCARCE if down else BETWEEN, BETWEEN, PLENTY])
+
+        model_of.clear()
+        with load(decide, every_s=0.001) as model:
+            model_of.append(model)
+            assert talk(model, lambda: sleep(0.02)) == calm, run
+            model.ledger.check_integrity()
+
+
+def test_without_a_watch_nobody_looks() -> None:
+    with chat_model(chat_table(1), NoDrafter()) as model:
+        assert model._idle is None
+        assert not model.look_at_memory()
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.looked = threading.Event()
+
+    def look(self) -> None:
+        self.looked.set()
+
+
+def test_a_watch_ends_with_its_owner_or_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", 0.01)
+    for closes in (False, True):
+        owner = Owner()
+        watch, gone = IdleWatch(owner.look), weakref.ref(owner)
+        assert owner.looked.wait(60)
+        if closes:
+            watch.close()
+            watch.close()
+        else:
+            del owner
+            gc.collect()
+            wait_until(lambda gone=gone: gone() is None)  # type: ignore[misc]
+        wait_until(lambda watch=watch: watch.is_over)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("error", "n_logged"), [(MemoryError, 0), (OSError, 0), (RuntimeError, 1), (KeyError, 1)])
+def test_a_look_that_fails_is_not_the_last(
+    error: type[Exception], n_logged: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", 0.01)
+    looks: list[int] = []
+
+    class Failing:
+        def look(self) -> None:
+            looks.append(1)
+            raise error
+
+    owner = Failing()
+    watch = IdleWatch(owner.look)
+    wait_until(lambda: len(looks) > 2)
+    watch.close()
+    assert len(caplog.records) == n_logged

@@ -1,0 +1,65 @@
+"""A chat model whose laws are a table: letters, three control tokens, and a template for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from edge_spec import TextModel
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy, Policy
+
+LETTERS = "abcd"
+USER, ASSISTANT, SYSTEM, END = range(len(LETTERS), len(LETTERS) + 4)
+N_VOCAB = len(LETTERS) + 4
+NAMES = {USER: "<u>", ASSISTANT: "<a>", SYSTEM: "<s>", END: "<e>"}
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+class Speller:
+    """Letters and control tokens."""
+
+    adds_bos = False
+    bos = eos = -1
+
+    def piece(self, token: int) -> bytes:
+        return LETTERS[token : token + 1].encode()
+
+    def ends(self, token: int) -> bool:
+        return token == END
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        tokens: list[int] = []
+        while text:
+            control = next((token for token, name in NAMES.items() if text.startswith(name)), None)
+            tokens.append(LETTERS.index(text[0]) if control is None else control)
+            text = text[1 if control is None else len(NAMES[control]) :]
+        return tokens
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.piece, tokens)).decode()
+
+    def name(self, token: int) -> str:
+        return NAMES.get(token, LETTERS[token : token + 1]) if token >= 0 else ""
+
+
+def chat_table(seed: int = 0, order: int = 2, end: float = 0.0) -> Any:
+    """Logits that let a model say letters, and end more often the higher ``end`` is; never a control token else."""
+    table = random_table(N_VOCAB, order=order, seed=seed, scale=1.5)
+    table[..., USER], table[..., ASSISTANT], table[..., SYSTEM] = -1e9, -1e9, -1e9
+    table[..., END] += end
+    return table
+
+
+def chat_model(
+    table: Any, drafter: Any = None, *, policy: Policy | None = None, helpers: Sequence[Any] = (), **model: Any
+) -> TextModel:
+    """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
+    speculator = Speculator(TableModel(table, **model), drafter or NoDrafter(), helpers=lambda: helpers)
+    chosen = policy or FixedPolicy(4)
+    return TextModel(speculator, lambda: chosen, Speller(), mode="test", chat_template=TEMPLATE)

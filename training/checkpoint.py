@@ -1,0 +1,89 @@
+"""Files of a training: the state to go on from, and finished weights.
+
+Finished weights are 16-bit floats: every later use of a model, in PyTorch or in a GGUF, starts from these, so all
+agree to the last bit. They are a tenth of the state and need no PyTorch to be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.errors import ModelFileError
+from edge_spec.training.settings import Shape
+
+if TYPE_CHECKING:
+    from edge_spec.training.model import Llama
+
+__all__ = ["load_model", "read_weights", "save_state", "save_weights", "whole_file"]
+
+
+class whole_file:
+    """A path beside ``path`` to write to; it takes its place at the end, whole, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._beside = path.with_name(f"{path.name}.part")
+
+    def __enter__(self) -> Path:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return self._beside
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self._beside.replace(self._path)
+        else:
+            self._beside.unlink(missing_ok=True)
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Keep what a training goes on from."""
+    import torch
+
+    with whole_file(path) as beside:
+        torch.save(dict(state), beside)
+
+
+def save_weights(path: Path, model: Llama) -> None:
+    """Keep a trained model's weights, rounded to 16 bits."""
+    from edge_spec.training.model import named_weights
+
+    arrays = {name: weight.detach().half().cpu().numpy() for name, weight in named_weights(model).items()}
+    shape = np.frombuffer(json.dumps(asdict(model.shape)).encode(), np.uint8)
+    with whole_file(path) as beside, beside.open("wb") as file:
+        np.savez(file, shape=shape, **arrays)
+
+
+def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]:
+    """The shape and the weights, by their names in a GGUF.
+
+    Raises:
+        ModelFileError: the file is not there or damaged.
+    """
+    try:
+        with np.load(path) as found:
+            arrays = {name: found[name] for name in found.files}
+        shape = Shape(**json.loads(arrays.pop("shape").tobytes()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{path} holds no trained weights ({error})", hint="run the stage before") from error
+    return shape, arrays
+
+
+def load_model(path: Path, device: str) -> Llama:
+    """A trained model, ready to compute; its weights are those of the file."""
+    import torch
+
+    from edge_spec.training.model import Llama, named_weights
+
+    shape, arrays = read_weights(path)
+    model = Llama(shape)
+    with torch.no_grad():
+        for name, weight in named_weights(model).items():
+            weight.copy_(torch.from_numpy(arrays[name]))
+    return model.eval().to(device)

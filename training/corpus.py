@@ -1,0 +1,220 @@
+"""Training text: JSONL files read, cleaned, split and written as conversations.
+
+A record is ``{"source", "turns": [{"role", "text"}]}`` or ``{"source", "text"}`` (with a ``title`` for books), one
+per line, in files that end in ``.jsonl`` or ``.jsonl.xz``.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any, TextIO, cast
+
+from edge_spec.errors import ModelFileError
+from edge_spec.training.requests import request_for
+
+__all__ = ["TEMPLATE", "Document", "Span", "read_documents", "read_records", "spans_of"]
+
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""The chat template (ChatML) that the files carry; ``spans_of`` writes conversations just so."""
+
+_STORIES = ("tinystories-pieces", "asp-source")
+_PIECE_CHARACTERS = 6000
+_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Grace", "Henry", "Jack", "Kate", "Leo", "Mary", "Noah", "Paul",
+          "Rose", "Sam", "Tom", "Vera", "Will")  # fmt: skip
+_TRAILING = re.compile(r"[ \t\u00a0]+(?=\n|$)")
+_INNER = re.compile(r"(?<=\S)[ \t\u00a0]+")
+_BLANKS = re.compile(r"\n{3,}")
+_PLACEHOLDER = re.compile(r"\[(?:user ?([12])(?:'s)?(?: name)?|(?:your |user)?name)\]", re.IGNORECASE)
+_SIGNS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"', "\r": None, "\u200b": None})
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a document: who says it decides what of it is learned.
+
+    ``kind`` is ``head`` (the frame of a turn, never written by a reply), ``user``, or ``text``. ``special`` text is
+    read with the names of special tokens.
+    """
+
+    text: str
+    kind: str
+    special: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """One training text.
+
+    ``whole`` is False for a piece of a book that goes on: the end of text after it is not learned. ``n_bytes``
+    counts the words, not the frame.
+    """
+
+    source: str
+    spans: tuple[Span, ...]
+    whole: bool
+    n_bytes: int
+    held_out: bool
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of one file.
+
+    Raises:
+        ModelFileError: the file cannot be read, or a line is no record.
+    """
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                record = json.loads(line)
+                if not _is_record(record):
+                    raise ModelFileError(
+                        f"line {number} of {path} is no record",
+                        hint='give it a "text", or "turns" that are objects with a "role" and a "text"',
+                    )
+                yield record
+    except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
+        raise ModelFileError(f"{path} is no readable JSONL ({error})", hint="one JSON object per line") from error
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict):
+        return False
+    if "turns" not in record:
+        return isinstance(record.get("text"), str)
+    turns = record["turns"]
+    # An evaluation set may hold the words of turns alone.
+    return isinstance(turns, list) and all(
+        isinstance(turn, str)
+        or (isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("text"), str))
+        for turn in turns
+    )
+
+
+def read_documents(
+    folder: Path, *, limits: Mapping[str, int], valid_share: float, skip: Iterable[str] = ()
+) -> Iterator[Document]:
+    """All documents below a folder, in file order, each text once.
+
+    What is held out depends on a record's words alone, so another order or selection of files moves nothing from
+    one side to the other.
+
+    Args:
+        limits: the most bytes per source; the key ``""`` holds for every source.
+        skip: words of records that must not be read (an evaluation set), as ``words_of`` gives them.
+
+    Raises:
+        ModelFileError: no files, or one that cannot be read.
+    """
+    paths = sorted(path for pattern in ("*.jsonl", "*.jsonl.xz") for path in folder.glob(pattern))
+    if not paths:
+        raise ModelFileError(f"{folder} holds no .jsonl or .jsonl.xz files", hint="give the folder of the texts")
+    seen = {_digest(words) for words in skip}
+    taken: dict[str, int] = {}
+    for path in paths:
+        for record in read_records(path):
+            source = str(record.get("source", path.stem))
+            words = words_of(record)
+            digest = _digest(words)
+            if digest in seen or not words.strip():
+                continue
+            limit = limits.get(source, limits.get("", 1 << 62))
+            if taken.get(source, 0) >= limit:
+                continue
+            seen.add(digest)
+            held_out = int.from_bytes(digest[:4], "little") < valid_share * (1 << 32)
+            for document in _documents(record, source, held_out, Random(digest)):
+                taken[source] = taken.get(source, 0) + document.n_bytes
+                yield document
+                if taken[source] >= limit:
+                    break
+
+
+def words_of(record: Mapping[str, Any]) -> str:
+    """All words of a record."""
+    return "\n".join(turn["text"] for turn in record["turns"]) if "turns" in record else str(record["text"])
+
+
+def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tuple[Span, ...]:
+    """A conversation as the template writes it; ``answer`` adds the head of an answer to come."""
+    spans: list[Span] = []
+    for turn in turns:
+        user = turn["role"] != "assistant"
+        spans += [
+            Span(f"<|im_start|>{'user' if user else 'assistant'}\n", "head", special=True),
+            Span(turn["text"], "user" if user else "text"),
+            Span("<|im_end|>", "user" if user else "text", special=True),
+            Span("\n", "head"),
+        ]
+    if answer:
+        spans.append(Span("<|im_start|>assistant\n", "head", special=True))
+    return tuple(spans)
+
+
+def clean(text: str, names: tuple[str, str] = ("Anna", "Tom")) -> str:
+    """The text with plain quotation marks, names for placeholders, and no names of special tokens.
+
+    Spaces are single, but for indentation.
+    """
+    text = text.translate(_SIGNS).replace("<|", "< |")
+    text = _PLACEHOLDER.sub(lambda found: names[found.group(1) == "2"], text)
+    return _BLANKS.sub("\n\n", _INNER.sub(" ", _TRAILING.sub("", text))).strip()
+
+
+def _documents(record: Mapping[str, Any], source: str, held_out: bool, random: Random) -> Iterator[Document]:
+    first, second = random.sample(_NAMES, 2)
+    if "turns" in record:
+        turns = [{"role": turn["role"], "text": clean(turn["text"], (first, second))} for turn in record["turns"]]
+        turns = [turn for turn in turns if turn["text"]]
+        if any(turn["role"] == "assistant" for turn in turns):
+            yield _document(source, spans_of(turns), held_out)
+        return
+    text = clean(record["text"])
+    if source in _STORIES:
+        # As an answer, and every fourth bare, for those who begin a story themselves.
+        if random.random() < 0.75:
+            request = request_for(text, random)
+            turns = [{"role": "user", "text": request}, {"role": "assistant", "text": text}]
+            yield _document(source, spans_of(turns), held_out)
+        else:
+            yield _document(source, (Span(text, "text"),), held_out)
+        return
+    pieces = list(_pieces(text))
+    for number, piece in enumerate(pieces):
+        yield _document(source, (Span(piece, "text"),), held_out, whole=number + 1 == len(pieces))
+
+
+def _document(source: str, spans: tuple[Span, ...], held_out: bool, *, whole: bool = True) -> Document:
+    n_bytes = sum(len(span.text.encode()) for span in spans if span.kind != "head" and not span.special)
+    return Document(source, spans, whole, n_bytes, held_out)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Long texts cut at ends of paragraphs into pieces that fit a training row."""
+    piece = ""
+    for paragraph in text.split("\n\n"):
+        if piece and len(piece) + len(paragraph) > _PIECE_CHARACTERS:
+            yield piece
+            piece = ""
+        piece = f"{piece}\n\n{paragraph}" if piece else paragraph
+    if piece:
+        yield piece
+
+
+def _digest(words: str) -> bytes:
+    return blake2b(" ".join(words.split()).lower().encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".xz":
+        return cast(TextIO, lzma.open(path, "rt", encoding="utf-8"))
+    return path.open(encoding="utf-8")

@@ -1,0 +1,272 @@
+"""The recipe, stage by stage; each finds what the ones before have left and leaves alone what is finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edge_spec.errors import SettingsError
+from edge_spec.training.clock import Clock
+from edge_spec.training.packing import Corpus
+from edge_spec.training.settings import Setting
+
+if TYPE_CHECKING:
+    from edge_spec.training.train import TextLoss, Trainer
+
+__all__ = ["STAGES", "TRAININGS", "Recipe"]
+
+TRAININGS = ("target", "middle", "draft", "middle-plain", "draft-plain")
+"""Names of all trainings; the last two are those that the card compares with."""
+
+_NAMES = {"target": "target", "middle": "intermediate", "draft": "drafter"}
+_LOGITS_ROWS = 3
+
+
+@dataclass(kw_only=True)
+class Recipe:
+    """Everything that the stages need.
+
+    Args:
+        texts: folder of the JSONL files; only ``prepare`` needs it.
+        evaluation: folder of held-out JSONL files, whose records are kept out of training; ``in_domain_dev.jsonl`` in
+            it, or else its first file, gives the prompts that acceptance is measured on.
+        out: where everything is written.
+        steps: number of steps by the name of a training, instead of what setting and budget say.
+    """
+
+    setting: Setting
+    texts: Path | None
+    evaluation: Path | None
+    out: Path
+    seed: int
+    device: str
+    clock: Clock
+    say: Callable[[str], None]
+    steps: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def vocabulary(self) -> Path:
+        """``tokenizer.json``."""
+        return self.out / "prepared" / "tokenizer.json"
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The prepared corpus."""
+        return self._in_rows(self.setting.row)
+
+    def _in_rows(self, row: int) -> Corpus:
+        return Corpus(self.out / "prepared", row=row, weights=self.setting.weights, seed=self.seed)
+
+    @cached_property
+    def _text(self) -> TextLoss:
+        from edge_spec.training.train import TextLoss
+
+        setting = self.setting
+        short = self._in_rows(setting.short_row) if setting.short_row is not None else None
+        return TextLoss(
+            self.corpus.batch, setting.row,
+            short=TextLoss(short.batch, short.row) if short is not None else None, share=setting.short_share,
+        )  # fmt: skip
+
+    @property
+    def prompts(self) -> Path:
+        """The file that acceptance is measured on."""
+        found = sorted(self.evaluation.glob("*.jsonl*")) if self.evaluation is not None else []
+        if not found:
+            raise SettingsError("acceptance needs held-out prompts", hint="give --evaluation a folder of JSONL files")
+        return next((path for path in found if path.stem.startswith("in_domain")), found[0])
+
+    def prepare(self) -> None:
+        """Read the texts, make the vocabulary, write token ids."""
+        from edge_spec.training.corpus import Document, read_documents
+        from edge_spec.training.evaluate import evaluation_texts
+        from edge_spec.training.packing import prepare
+        from edge_spec.training.vocabulary import Speller, make_vocabulary
+
+        if (self.out / "prepared" / "corpus.json").is_file():
+            return
+        if self.texts is None:
+            raise SettingsError("there is no prepared corpus yet", hint="give --corpus the folder of the texts")
+        setting, texts = self.setting, self.texts
+        skip = evaluation_texts(self.evaluation) if self.evaluation is not None else []
+
+        def documents() -> Iterator[Document]:
+            return read_documents(texts, limits=setting.limits, valid_share=setting.valid_share, skip=skip)
+
+        if not self.vocabulary.is_file():
+            self.say("prepare: making the vocabulary")
+            of_training = (document for document in documents() if not document.held_out)
+            some = islice(of_training, None, None, setting.vocabulary_every)
+            make_vocabulary(some, n_vocab=setting.n_vocab, path=self.vocabulary)
+        self.say("prepare: writing token ids")
+        counts = prepare(documents(), Speller(self.vocabulary), self.out / "prepared")
+        n_tokens, n_bytes = (sum(count[key] for count in counts.values()) for key in ("tokens", "bytes"))
+        self.say(f"prepare: {n_tokens:,} tokens of {n_bytes:,} bytes from {len(counts)} sources")
+
+    def target(self) -> None:
+        """Train the target on the texts."""
+        self._on_text("target", "target").run()
+
+    def samples(self) -> None:
+        """Let the target write what the smaller models learn from."""
+        from edge_spec.training.checkpoint import load_model
+        from edge_spec.training.distill import write_samples
+
+        target = load_model(self.out / "target" / "weights.npz", self.device)
+        write_samples(
+            target, self.corpus, self.setting.sampling, self.out / "samples",
+            seed=self.seed, device=self.device, clock=self.clock, say=self.say,
+        )  # fmt: skip
+
+    def middle(self) -> None:
+        """Train the intermediate model on the target's law."""
+        self._distilled("middle")
+
+    def draft(self) -> None:
+        """Train the drafter on the target's law."""
+        self._distilled("draft")
+
+    def plain(self) -> None:
+        """Train both smaller models on the texts alone, to see what distillation brings."""
+        for name in TRAININGS[3:]:
+            role = name.removesuffix("-plain")
+            trainer = self._on_text(name, role)
+            # As many steps as the model that it is compared with, wherever a budget has cut those.
+            trainer.steps = trainer.steps or self._log(role)[-1]["steps"]
+            trainer.run()
+
+    def export(self) -> None:
+        """Write GGUFs: Q4_0 into ``family``, others into ``more``."""
+        from edge_spec.training.card import FILES, write_manifest
+        from edge_spec.training.export import export
+        from edge_spec.training.sources import sources_of
+
+        sources = sources_of(self.corpus.sources)
+        for name in TRAININGS:
+            role = name.removesuffix("-plain")
+            size = self.setting.shapes[role].n_params
+            for kind in ("Q4_0", "F16", "F32"):
+                shipped = kind == "Q4_0" and name == role
+                path = self.out / "family" / FILES[role] if shipped else self._more(name, kind)
+                export(
+                    self.out / name / "weights.npz", self.vocabulary, path, kind=kind, sources=sources,
+                    name=f"edge-spec demo {_NAMES[role]} {size / 1e6:.1f}M",
+                    description="Home-trained small model; one of a family of three with one vocabulary.",
+                )  # fmt: skip
+        write_manifest(self.out / "family")
+        self.say(f"export: the family lies in {self.out / 'family'}")
+
+    def evaluate(self) -> None:
+        """Measure what the card reports, through llama.cpp."""
+        from edge_spec.training import evaluate
+        from edge_spec.training.card import FILES
+
+        family = self.out / "family"
+        rows, bytes_per_token = self.corpus.valid(self.setting.valid_rows)
+        results: dict[str, Any] = {"models": {}}
+        if self.evaluation is not None:
+            texts = evaluate.evaluation_texts(self.evaluation)
+            different = evaluate.differing_texts(family / FILES["target"], self.vocabulary, texts)
+            results["texts"], results["differing_texts"] = len(texts), len(different)
+            self.say(f"evaluate: {len(different)} of {len(texts)} texts have other token ids in llama.cpp")
+        for role, file in FILES.items():
+            log = self._log(role)
+            f16 = self._more(role, "F16")
+            found = results["models"][role] = {
+                "n_params": self.setting.shapes[role].n_params,
+                "file_bytes": (family / file).stat().st_size,
+                "tokens": log[-1]["tokens"],
+                "seconds": log[-1]["seconds"],
+                "F16": evaluate.losses_of(f16, rows, bytes_per_token),
+                "Q4_0": evaluate.losses_of(family / file, rows, bytes_per_token),
+                "logits_differ": {
+                    kind: evaluate.largest_difference(
+                        self.out / role / "weights.npz", self._more(role, kind), rows[:_LOGITS_ROWS]
+                    )
+                    for kind in ("F32", "F16")
+                },
+            }
+            self.say(
+                f"evaluate: {role}: loss {found['F16']['loss']:.4f} in F16, {found['Q4_0']['loss']:.4f} in Q4_0; "
+                f"logits of PyTorch and llama.cpp differ by at most {found['logits_differ']['F32']:.1g} in F32, "
+                f"{found['logits_differ']['F16']:.1g} in F16"
+            )
+        files = {name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
+                 for name in TRAININGS[1:]}  # fmt: skip
+        prompts = 40 if self.setting.name == "small" else 180
+        results["acceptance_prompts"], results["acceptance_file"] = prompts, self.prompts.name
+        results["acceptance"] = evaluate.acceptance_of(
+            family / FILES["target"], files, self.prompts, most=prompts, n_ctx=max(1024, self.setting.row), say=self.say
+        )
+        # So that a talk of three questions fits into a short context as well.
+        results["most_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
+        results["conversations"] = evaluate.conversations(family, max_tokens=results["most_answer_tokens"])
+        _write_json(self.out / "results.json", results)
+
+    def card(self) -> None:
+        """Write the card, and the log of the trainings beside it."""
+        from edge_spec.training.card import card_of
+
+        results = json.loads((self.out / "results.json").read_text("utf-8"))
+        text = card_of(results, self.setting.as_json(), self.corpus.sources)
+        (self.out / "family" / "README.md").write_text(text, encoding="utf-8")
+        logs = {name: self._log(name) for name in TRAININGS}
+        record = {"setting": self.setting.as_json(), "seed": self.seed, "trainings": logs}
+        _write_json(self.out / "family" / "training_log.json", record)
+        self.say(f"card: {self.out / 'family' / 'README.md'}")
+
+    def _more(self, name: str, kind: str) -> Path:
+        return self.out / "more" / f"{name}-{kind.lower()}.gguf"
+
+    def _log(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.out / name / "log.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _on_text(self, name: str, role: str) -> Trainer:
+        from edge_spec.training.train import Trainer
+
+        setting = self.setting
+        return Trainer(
+            folder=self.out / name,
+            shape=setting.shapes[role],
+            training=setting.trainings[role],
+            objective=self._text,
+            valid=self.corpus.valid(setting.valid_rows)[0],
+            seed=self.seed,
+            device=self.device,
+            clock=self.clock,
+            say=self.say,
+            steps=self.steps.get(name),
+        )
+
+    def _distilled(self, role: str) -> None:
+        from edge_spec.training.checkpoint import load_model
+        from edge_spec.training.distill import TeacherLoss, inherit_embedding, read_samples
+        from edge_spec.training.train import fuse
+
+        target = load_model(self.out / "target" / "weights.npz", self.device)
+        target.settle()
+        fuse(target, self.device)
+        trainer = self._on_text(role, role)
+        trainer.start = partial(inherit_embedding, target)
+        trainer.objective = TeacherLoss(
+            target=target,
+            text=self._text,
+            samples=read_samples(self.out / "samples"),
+            share=self.setting.sampling.share,
+            seed=self.seed,
+        )
+        trainer.run()
+
+
+STAGES = ("prepare", "target", "samples", "middle", "draft", "plain", "export", "evaluate", "card")
+"""In order; each is a method of ``Recipe``."""
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

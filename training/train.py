@@ -1,0 +1,292 @@
+"""The training of one model: steps, progress, checkpoints, and going on after an interruption.
+
+What a step does depends on its number alone: which rows it reads, what dropout drops, the learning rate. So a run
+that was interrupted ends in the same weights as one that was not, on the same device and number of threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from edge_spec.training.checkpoint import save_state, save_weights
+from edge_spec.training.clock import Clock, TimeIsUp
+from edge_spec.training.head import summed_entropy
+from edge_spec.training.model import Llama
+from edge_spec.training.optimiser import Optimiser
+from edge_spec.training.packing import HEAD, ID, Rows
+from edge_spec.training.precision import autocast
+from edge_spec.training.settings import Shape, Training
+
+__all__ = ["Alternation", "Objective", "TextLoss", "Trainer", "fuse", "mean_loss", "to_device"]
+
+_MEASURED_STEPS = (10, 30)
+"""A budget is turned into steps by the speed between these two."""
+
+_SILVER = 2**0.5 - 1
+
+
+class Objective(Protocol):
+    """What a step makes smaller."""
+
+    def rows(self, step: int, tokens: int) -> Rows:
+        """The rows of a step, ``[n, length]`` with ``n * length = tokens``."""
+
+    def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the loss over the learned tokens of some rows, and their number."""
+
+
+@dataclass(frozen=True)
+class Alternation:
+    """Which steps do the one thing and which the other, as evenly as can be: ``share`` of them take the first.
+
+    Two alternations with different irrational ``ratio`` are independent of each other.
+    """
+
+    share: float
+    ratio: float
+
+    def takes(self, step: int) -> bool:
+        """Whether this step takes the first."""
+        return (step * self.ratio) % 1 < self.share
+
+    def before(self, step: int) -> int:
+        """How many earlier steps took the first."""
+        return sum(self.takes(earlier) for earlier in range(step))
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """Cross entropy of the training text, in nats; ``batch`` gives rows of length ``row`` by number.
+
+    ``short`` is the same text in shorter rows, which ``share`` of the steps read: attention costs them less.
+    """
+
+    batch: Callable[[int, int], Rows]
+    row: int
+    short: TextLoss | None = None
+    share: float = 0.0
+
+    def rows(self, step: int, tokens: int) -> Rows:
+        turns = Alternation(self.share, _SILVER)
+        if self.short is not None and turns.takes(step):
+            return self.short.rows(turns.before(step), tokens)
+        n = tokens // self.row
+        return self.batch((step - turns.before(step)) * n, n)
+
+    def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, matrix = model.hidden(rows & ID)
+        wanted, learned = targets(rows)
+        return summed_entropy(hidden, matrix, wanted, learned), learned.sum()
+
+
+def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The token after each token, and whether it is learned; nothing follows the last of a row."""
+    after = torch.roll(rows, -1, dims=1)
+    learned = (after & HEAD) == 0
+    learned[:, -1] = False
+    return after & ID, learned
+
+
+def to_device(rows: Rows, device: str) -> Tensor:
+    """Rows as 64-bit ids with flags."""
+    return torch.from_numpy(rows.astype("int64")).to(device, non_blocking=True)
+
+
+def fuse(model: Llama, device: str) -> None:
+    """Let PyTorch fuse what a layer computes; all layers share what is compiled. Not on the CPU, where it costs more
+    than it brings."""
+    if device == "cpu":
+        return
+    import torch._dynamo
+
+    # Shapes of texts and of samples, with and without rounding, target and student: more than the default allows.
+    torch._dynamo.config.cache_size_limit = 64
+    # Without a compiler on the machine it is only slower.
+    torch._dynamo.config.suppress_errors = True
+    for block in model.blocks:
+        block.compile(dynamic=False)
+
+
+def eager() -> AbstractContextManager[Any]:
+    """Here nothing is worth compiling."""
+    return torch.compiler.set_stance("force_eager")
+
+
+@torch.no_grad()
+def mean_loss(model: Llama, rows: Rows, device: str, *, at_once: int = 1 << 14) -> float:
+    """Mean cross entropy per learned token of held-out rows, in nats and 32-bit arithmetic."""
+    was_training = model.training
+    model.eval()
+    with eager():
+        loss = _mean_loss(model, rows, device, at_once)
+    model.train(was_training)
+    return loss
+
+
+def _mean_loss(model: Llama, rows: Rows, device: str, at_once: int) -> float:
+    total, count = 0.0, 0
+    n = max(1, at_once // rows.shape[1])
+    objective = TextLoss(lambda first, n: rows, rows.shape[1])
+    for first in range(0, len(rows), n):
+        loss, learned = objective.loss(model, to_device(rows[first : first + n], device))
+        total, count = total + float(loss), count + int(learned)
+    return total / max(1, count)
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """Trains one model and keeps its files in a folder: ``state.pt``, ``log.jsonl`` and, at the end, ``weights.npz``.
+
+    Args:
+        folder: one per training.
+        valid: held-out rows, for the log.
+        clock: when it is over, the state is kept and ``TimeIsUp`` raised.
+        start: changes the weights that a new training begins with.
+        steps: instead of what the training says: repeats a run whose budget has set them.
+        save_every_s: how often the state is kept on the way.
+        say: told a line of progress now and then.
+    """
+
+    folder: Path
+    shape: Shape
+    training: Training
+    objective: Objective
+    valid: Rows
+    seed: int
+    device: str
+    clock: Clock
+    say: Callable[[str], None]
+    start: Callable[[Llama], None] = lambda model: None
+    steps: int | None = None
+    save_every_s: float = 240.0
+    log_every: int = 20
+    valid_every: int = 250
+
+    def run(self) -> None:
+        """Train from the beginning, or from where an earlier run was interrupted; nothing if it was finished."""
+        if (self.folder / "weights.npz").is_file():
+            return
+        torch.manual_seed(self.seed)
+        model = Llama(self.shape, dropout=self.training.dropout).to(self.device).train()
+        self.start(model)
+        optimiser = Optimiser(model, self.training.weight_decay)
+        step, steps, before_s = 0, self.steps or self.training.steps, 0.0
+        kept = self.folder / "state.pt"
+        if kept.is_file():
+            state = torch.load(kept, map_location=self.device, weights_only=True)
+            model.load_state_dict(state["model"])
+            optimiser.restore(state["optimiser"])
+            step, steps, before_s = state["step"], state["steps"], state["seconds"]
+            self.say(f"{self.folder.name}: going on at step {step} of {steps}")
+        self._forget_after(step)
+        fuse(model, self.device)
+        run = Clock()
+        saved_s, measured_s = 0.0, None
+
+        def keep() -> None:
+            save_state(kept, {
+                "model": model.state_dict(), "optimiser": optimiser.state(), "step": step, "steps": steps,
+                "seconds": before_s + run.elapsed_s,
+            })  # fmt: skip
+
+        losses: list[Tensor] = []
+        since_s, began = 0.0, step
+        while step < steps:
+            losses.append(self._step(model, optimiser, step, steps))
+            step += 1
+            if step == _MEASURED_STEPS[0]:
+                self._wait()
+                measured_s = run.elapsed_s
+            elif step == _MEASURED_STEPS[1] and measured_s is not None:
+                self._wait()
+                step_s = (run.elapsed_s - measured_s) / (_MEASURED_STEPS[1] - _MEASURED_STEPS[0])
+                steps = self._fitting(step, steps, step_s, before_s + run.elapsed_s)
+            if step % self.log_every == 0 or step == steps:
+                loss = float(torch.stack(losses).mean())
+                speed = (step - began) * self.training.step_tokens / max(1e-9, run.elapsed_s - since_s)
+                valid = mean_loss(model, self.valid, self.device) if self._validates(step, steps) else None
+                self._log(step, steps, loss, speed, valid, before_s + run.elapsed_s)
+                losses, began, since_s = [], step, run.elapsed_s
+            over = step < steps and self.clock.over
+            if over or run.elapsed_s - saved_s > self.save_every_s:
+                keep()
+                saved_s = run.elapsed_s
+            if over:
+                raise TimeIsUp(f"{self.folder.name} stands at step {step} of {steps}")
+        save_weights(self.folder / "weights.npz", model)
+        kept.unlink(missing_ok=True)
+
+    def _fitting(self, step: int, steps: int, step_s: float, seconds: float) -> int:
+        """How many steps the budget allows, which are no more than planned; all of them if they were asked for."""
+        budget_s = self.training.budget_s
+        if budget_s is None or self.steps is not None:
+            return steps
+        fitting = max(step + 1, min(steps, step + int((budget_s - seconds) / step_s)))
+        self.say(f"{self.folder.name}: {fitting} steps of {step_s:.3f} s in {budget_s:.0f} s")
+        return fitting
+
+    def _forget_after(self, step: int) -> None:
+        """Drop what an interrupted run logged after its last checkpoint."""
+        log = self.folder / "log.jsonl"
+        if log.is_file():
+            lines = [line for line in log.read_text("utf-8").splitlines(True) if json.loads(line)["step"] <= step]
+            log.write_text("".join(lines), encoding="utf-8")
+
+    def _validates(self, step: int, steps: int) -> bool:
+        return step == steps or step // self.valid_every != (step - self.log_every) // self.valid_every
+
+    def _step(self, model: Llama, optimiser: Optimiser, step: int, steps: int) -> Tensor:
+        training = self.training
+        on = step >= steps * (1 - training.quantised)
+        if on != model.quantised:
+            model.quantise(on)
+        torch.manual_seed((self.seed << 32) + step)  # for dropout: by number, not by history
+        rows = self.objective.rows(step, training.step_tokens)
+        moved = to_device(rows, self.device)
+        total = torch.zeros((), device=self.device)
+        learned = sum_learned(moved)
+        for some in moved.split(training.micro_tokens // rows.shape[1]):
+            with autocast(self.device):
+                loss, _ = self.objective.loss(model, some)
+            (loss / learned).backward()
+            total += loss.detach()
+        optimiser.step(_learning_rate(training, step, steps))
+        return total / learned
+
+    def _wait(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    def _log(self, step: int, steps: int, loss: float, speed: float, valid: float | None, seconds: float) -> None:
+        left_s = (steps - step) * self.training.step_tokens / speed
+        entry = {"step": step, "steps": steps, "tokens": step * self.training.step_tokens, "loss": round(loss, 4),
+                 "tokens_per_s": round(speed), "seconds": round(seconds, 1)}  # fmt: skip
+        if valid is not None:
+            entry["valid_loss"] = round(valid, 4)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        checked = f", held out {valid:.3f}" if valid is not None else ""
+        self.say(
+            f"{self.folder.name}: step {step} of {steps}, loss {loss:.3f}{checked}, {speed:,.0f} tokens/s, "
+            f"{left_s / 60:.1f} min left"
+        )
+
+
+def sum_learned(rows: Tensor) -> Tensor:
+    """How many tokens of the rows are learned."""
+    return targets(rows)[1].sum().clamp(min=1)
+
+
+def _learning_rate(training: Training, step: int, steps: int) -> float:
+    """Warm-up, constant, then linearly down (Hägele et al., arXiv 2405.18392)."""
+    left = min(1.0, (steps - step) / max(1.0, training.decay * steps))
+    return training.learning_rate * min(1.0, (step + 1) / max(1, training.warmup)) * max(0.05, left)
