@@ -13,6 +13,7 @@ from hashlib import blake2b
 from types import ModuleType
 from typing import Any
 
+from edge_spec.engines.llama.amx import leave_out_amx
 from edge_spec.engines.processor import processor
 
 __all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
@@ -45,6 +46,7 @@ class Library:
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         self.c.llama_backend_init()
+        leave_out_amx(self.c._lib)
         # Which instructions the library was built for and finds here: they decide how it rounds.
         features = self.c.llama_print_system_info()
         self.features: str = features.decode("ascii", "replace")
