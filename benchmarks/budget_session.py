@@ -71,7 +71,7 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"read_tokens_per_s": n_prompt / read_s} if step["fill"] else {}
         found |= {"peak_bytes": peak_resident_bytes(), "more_bytes": more}
         found |= {"mode": model.mode, "notes": list(model.notes)}
-    found["given_up"] = reader.given_up + another_plan(step["what"], budget.budget_bytes, held, step["load"])
+    found["degradations"] = reader.degradations + another_plan(step["what"], budget.budget_bytes, held, step["load"])
     if step["prompts"]:
         found |= {"tokens_per_s": n_tokens / seconds, "tokens_per_round": n_tokens / rounds}
     return found

@@ -62,7 +62,7 @@ def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def whole(point: Mapping[str, Any]) -> bool:
     """Whether what was run is what was planned: nothing was given up for want of memory meanwhile."""
-    return not point.get("given_up")
+    return not point.get("degradations")
 
 
 def keeps(points: Sequence[Mapping[str, Any]], naive: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -188,7 +188,7 @@ class Sweep:
         """Say what was not run as planned; the exit status."""
         broken = [(engine, point) for engine, point in self._points() if not whole(point)]
         for engine, point in broken:
-            print(f"{engine} {point['what']}: {'; '.join(point['given_up'])}")
+            print(f"{engine} {point['what']}: {'; '.join(point['degradations'])}")
         other = self.found["naive"].get("other_texts", 0)
         if other:
             print(f"naive: {other} texts are not those of its own plain decoding: no reference for what is lossless")
@@ -207,7 +207,7 @@ class Sweep:
 
     @staticmethod
     def _note_given_up(point: dict[str, Any], done: Mapping[str, Any]) -> None:
-        point["given_up"] = list(dict.fromkeys([*point.get("given_up", ()), *done["given_up"]]))
+        point["degradations"] = list(dict.fromkeys([*point.get("degradations", ()), *done["degradations"]]))
 
     def _note_same(self, done: Mapping[str, Any]) -> None:
         """A reference that writes another text than it would without drafts is to be known as such."""

@@ -46,7 +46,7 @@ class ScarceMemory:
         return self._now_s
 
     def look(self) -> Squeeze:
-        taken = len(self.model.given_up) if self.model is not None else 0
+        taken = len(self.model.degradations) if self.model is not None else 0
         return Squeeze(available_bytes=0 if taken < self.wanted else 150)
 
     def watch(self) -> PressureWatch:
@@ -67,11 +67,11 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
             reply = model.generate(tokens=text, max_tokens=_NEW, seed=1, ignore_eos=True)
             reply.read()
             gc.collect()
-            if reply.finish_reason == "memory" or len(model.given_up) < scarce.wanted:
+            if reply.finish_reason == "memory" or len(model.degradations) < scarce.wanted:
                 return found
             model.ledger.check_integrity()
             found.append({
-                "step": model.given_up[-1] if model.given_up else "everything is there",
+                "step": model.degradations[-1] if model.degradations else "everything is there",
                 "planned_bytes": model.ledger.held_bytes, "unique_bytes": usage().unique_bytes,
                 "n_ctx": model.n_ctx, "profile": model.profile.name,
             })  # fmt: skip
@@ -99,7 +99,7 @@ def main() -> int:
     fell = True
     for engine in ("llama", "onnx"):
         wish = {
-            "model": "llama-0.1b", "draft": "llama-20m", "middle": "llama-20m", "n_ctx": None, "engine": engine,
+            "model": "llama-0.1b", "draft": "llama-20m", "intermediate": "llama-20m", "n_ctx": None, "engine": engine,
             "speculation": "hierarchy",
         }  # fmt: skip
         asked = prepared(wish, values.models, long=False, n_threads=values.threads)

@@ -41,7 +41,7 @@ def forget_files(asked: dict[str, Any]) -> None:
     from edge_spec.models import resolve_family
 
     family = resolve_family(asked["model"])
-    files = [family.target, family.draft, family.middle, asked.get("draft"), asked.get("middle")]
+    files = [family.target, family.draft, family.intermediate, asked.get("draft"), asked.get("intermediate")]
     if asked.get("cache_dir"):
         files += Path(asked["cache_dir"]).glob("onnx/*/weights.bin")
     for path in filter(None, files):
@@ -132,7 +132,7 @@ def faults(found: Mapping[str, Any]) -> dict[str, str]:
     """What went wrong with a plan: kinds of fault, and each in a few words."""
     if "failed" in found:
         return {"died": f"exit status {found['failed']}"}
-    if "given_up" not in found:
+    if "degradations" not in found:
         return {"lack what is judged": "measured before this script looked at what is given up"}
     wrong = {}
     group, (predicted, peak, _) = found["group"], peaks(found)
@@ -141,8 +141,8 @@ def faults(found: Mapping[str, Any]) -> dict[str, str]:
         wrong["ran out of memory"] = ", ".join(f"{name} {count}" for name, count in events.items())
     if peak > found["limit_bytes"]:
         wrong["held more than the budget"] = f"{peak / MIB:.1f} of {found['limit_bytes'] / MIB:.1f} MiB"
-    if found["given_up"]:
-        wrong["gave something up"] = "; ".join(found["given_up"])
+    if found["degradations"]:
+        wrong["gave something up"] = "; ".join(found["degradations"])
     if not found["limited"] and not good(found):
         wrong["are outside the bounds"] = f"{(predicted - peak) / MIB:+.1f} MiB, {predicted / peak - 1:+.1%}"
     return wrong
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = named(asked)
         if any(text in name for text in values.without) or not any(text in name for text in values.only or [""]):
             continue
-        if "given_up" not in rows.get(name, {}):
+        if "degradations" not in rows.get(name, {}):
             ready = prepared(asked, values.models, long=values.long, n_threads=values.threads)
             if values.fill:
                 ready["fill"] = min(values.fill, ready.get("fill", ready["n_ctx"]))

@@ -49,7 +49,7 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
     yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-0.1b", "speculation": "sequence"}
     yield {
-        "model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "middle": "llama-0.1b",
+        "model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "intermediate": "llama-0.1b",
         "speculation": "hierarchy",
     }  # fmt: skip
     yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 600}
@@ -76,7 +76,7 @@ def large() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
     yield {"model": "llama-3b", "kind": "Q4_K", "n_ctx": 512, "repack": False}
     yield {
-        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "draft": "llama-20m", "middle": "llama-0.1b",
+        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "draft": "llama-20m", "intermediate": "llama-0.1b",
         "speculation": "hierarchy",
     }  # fmt: skip
     yield {
@@ -108,7 +108,7 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
     kind = asked.pop("kind", "Q4_0")
     big = asked["model"].endswith(("1b", "3b")) and asked["model"] != "llama-0.1b"
     if asked["model"] != "demo":
-        for role in ("draft", "middle"):
+        for role in ("draft", "intermediate"):
             if role in asked:
                 asked[role] = str(model_path(folder, asked[role], "Q4_0"))
         asked["model"] = str(model_path(folder, asked["model"], kind))
@@ -137,7 +137,7 @@ def _transcribe(asked: dict[str, Any], cache: Path) -> None:
     from edge_spec.models import inspect, resolve_family
 
     family = resolve_family(asked["model"])
-    for path in (family.target, asked.get("draft") or family.draft, asked.get("middle")):
+    for path in (family.target, asked.get("draft") or family.draft, asked.get("intermediate")):
         if path:
             transcribe(inspect(path), cache / "onnx")
     for old in (cache / "probes").glob("*.json"):

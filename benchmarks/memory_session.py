@@ -19,7 +19,7 @@ from hard_limit import impose, mappings_bytes
 import edge_spec.loading as loading
 from edge_spec.controller.budget import Budget
 from edge_spec.controller.request import request_of
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.memory import probe, usage
 from edge_spec.model import TextModel
 
@@ -33,15 +33,15 @@ class Reader:
     """Reads replies of a model.
 
     Attributes:
-        given_up: what the model gave up for want of memory meanwhile, if only for a while, and what it told the
+        degradations: what the model gave up for want of memory meanwhile, if only for a while, and what it told the
             reader, such as that words may differ now.
     """
 
     def __init__(self, model: TextModel) -> None:
         self._model = model
-        self.given_up: list[str] = []
+        self.degradations: list[str] = []
 
-    def read(self, reply: Generation) -> Generation:
+    def read(self, reply: Reply) -> Reply:
         """Read a reply to its end."""
         self._look()
         for _ in reply:
@@ -51,10 +51,10 @@ class Reader:
         return reply
 
     def _look(self) -> None:
-        self._add(self._model.given_up)
+        self._add(self._model.degradations)
 
     def _add(self, sentences: Iterable[str]) -> None:
-        self.given_up += [sentence for sentence in sentences if sentence not in self.given_up]
+        self.degradations += [sentence for sentence in sentences if sentence not in self.degradations]
 
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
         model.ledger.check_integrity()
         lines = model.ledger.report()["lines"]
         notes = list(model.notes)
-    given_up = [*reader.given_up, *another_plan(plan.chosen.described, limit, first_held, arguments)]
+    degradations = [*reader.degradations, *another_plan(plan.chosen.described, limit, first_held, arguments)]
     return {
         "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
-        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "given_up": given_up,
+        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "degradations": degradations,
         "limited": asked["limited"], "mappings_bytes": mapped,
     }  # fmt: skip
 

@@ -67,7 +67,7 @@ def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
     """
     figure, axes = _figure(6.4, 3.8)
     for engine, points in found["engines"].items():
-        whole = [p for p in points if p.get("tokens_per_s") and not p.get("given_up")]
+        whole = [p for p in points if p.get("tokens_per_s") and not p.get("degradations")]
         drawn = sorted((p["memory_bytes"] / MIB, p["tokens_per_s"]) for p in whole)
         axes.plot(
             [m for m, _ in drawn], [s for _, s in drawn], "o-", markersize=4, linewidth=1,

@@ -21,7 +21,7 @@ from edge_spec.engines.llama.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.modes.language_model import Logits, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import EMPTY, Tree
 
 
@@ -33,7 +33,7 @@ class CannedModel:
         self.n_vocab = rows.shape[1]
         self.n_ctx = 1 << 20
         self.n_past = 0
-        self.traits = Traits(can_rollback=True, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
+        self.capabilities = Capabilities(can_rollback=True, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
         self.profile = NumericsProfile(engine="canned")
         self._pending: Tree = EMPTY
 

@@ -8,8 +8,8 @@
 
 A call is the start of a Python function, a comprehension or a generator; a generator that goes on is none. Python 3.12
 and later run most comprehensions in place, so numbers are compared under one version. What runs because a module is
-imported does not count, nor do functions in C. Functions that ``dataclass`` writes are calls of the module that asked
-for them, and no file.
+imported does not count, nor do functions in C, nor other threads. Functions that ``dataclass`` writes are calls of the
+module that asked for them, and no file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import inspect
 import json
 import statistics
 import sys
-import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
@@ -37,44 +39,47 @@ WATCHED_FUNCTIONS = ("best", "candidates")
 PROMPT = "Once upon a time there was a small engine that"
 TOKENS = 160
 WARM_UP_ROUNDS = 8
+REPLIES = 5
 
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _RESUME = dis.opmap["RESUME"]
 
 
-class Calls:
-    """A profile function that counts; of one thread, or of several that share the numbers."""
+@dataclass
+class Piece:
+    """What was counted between two calls of the function to cut at: of the package, and in all."""
+
+    files: set[str] = field(default_factory=set)
+    own: int = 0
+    all: int = 0
+
+
+class Calls(Piece):
+    """A profile function that counts what one thread calls."""
 
     def __init__(self, cut_at: str | None = None) -> None:
-        """With ``cut_at``, the full name of a function, the numbers are also kept from one call of it to the next."""
-        self.files: set[str] = set()
-        self.own = self.all = 0
+        """With ``cut_at``, the full name of a function, counting begins anew with every call of it."""
+        super().__init__()
         self.watched: Counter[str] = Counter()
-        self.pieces: list[tuple[set[str], int, int]] = []
+        self.pieces: list[Piece] = []
         self._cut_at = cut_at
         self._resumes: dict[tuple[CodeType, int], bool] = {}
-        # The outermost import that runs, by thread.
-        self._importing: dict[int, FrameType] = {}
+        # The outermost import that runs.
+        self._importing: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in ("call", "return"):
-            return
-        thread = threading.get_ident()
-        importing = self._importing.get(thread)
-        if event == "return":
-            if frame is importing:
-                del self._importing[thread]
-            return
+        if event == "return" and frame is self._importing:
+            self._importing = None
         code = frame.f_code
-        if importing is not None or self._goes_on(code, frame.f_lasti):
+        if event != "call" or self._importing is not None or self._goes_on(code, frame.f_lasti):
             return
         if code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib"):
-            self._importing[thread] = frame
+            self._importing = frame
             return
         module = str(frame.f_globals.get("__name__", ""))
         own = module == PACKAGE or module.startswith(f"{PACKAGE}.")
-        if own and self._cut_at is not None and f"{module}.{code.co_qualname}" == self._cut_at:
-            self.pieces.append((self.files, self.own, self.all))
+        if own and f"{module}.{code.co_qualname}" == self._cut_at:
+            self.pieces.append(Piece(self.files, self.own, self.all))
             self.files, self.own, self.all = set(), 0, 0
         self.all += 1
         if own:
@@ -105,53 +110,62 @@ class Calls:
                 self.watched[type(made).__name__] += 1
 
 
+@contextmanager
+def profiled(calls: Calls) -> Iterator[None]:
+    """Count what this thread does. Garbage is collected before: when it is found is chance, and finalizers are calls."""
+    gc.collect()
+    gc.disable()
+    sys.setprofile(calls)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+
+
 def calls_of_load(engine: str) -> dict[str, Any]:
-    """One ``load`` of the demo family, with all threads that it starts, up to its return."""
+    """One ``load`` of the demo family, up to its return."""
     import edge_spec
 
     load, calls = edge_spec.load, Calls()
-    # Garbage is collected when it happens to be, and finalizers are functions.
-    gc.collect()
-    gc.disable()
-    threading.setprofile(calls)
-    sys.setprofile(calls)
-    try:
+    with profiled(calls):
         model = load("demo", engine=engine)
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # the standard library takes None, its stubs do not
-    found = {"files": sorted(calls.files), "calls": calls.own, "all calls": calls.all}
     with model:
-        return {**found, "watched": dict(calls.watched), "engine": model.profile.engine}
+        engine = model.profile.engine
+    found = {"files": sorted(calls.files), "calls": calls.own, "all calls": calls.all}
+    return {**found, "watched": dict(calls.watched), "engine": engine}
 
 
 def calls_of_round(engine: str, step: str) -> dict[str, Any]:
-    """The median round of a reply in mode ``sequence``: from one call of ``step`` to the next, in this thread."""
+    """The median round of a reply in mode ``sequence``: from one call of ``step`` to the next.
+
+    The most likely token always wins, so that every reply has the same rounds. What is done by the clock in some of
+    them, such as looking at memory, is left out: of each round the reply counts that took fewest calls for it.
+    """
     import edge_spec
 
+    replies = []
     with edge_spec.load("demo", engine=engine, speculation="sequence") as model:
-        reply = model.generate(PROMPT, seed=1, temperature=0.0, ignore_eos=True, max_tokens=TOKENS)
-        gc.collect()
-        gc.disable()
-        calls = Calls(cut_at=step)
-        sys.setprofile(calls)
-        try:
-            reply.read()
-        finally:
-            sys.setprofile(None)
+        for _ in range(REPLIES):
+            reply = model.generate(PROMPT, seed=1, temperature=0.0, ignore_eos=True, max_tokens=TOKENS)
+            calls = Calls(cut_at=step)
+            with profiled(calls):
+                reply.read()
+            # What comes before the first step is the prompt; what follows the last one is not looked at.
+            replies.append(calls.pieces[1 + WARM_UP_ROUNDS :])
         engine = model.profile.engine
-    # What comes before the first step is the prompt; what follows the last one is not looked at.
-    rounds = calls.pieces[1 + WARM_UP_ROUNDS :]
-    if not rounds:
-        raise SystemExit(f"{step} was called {len(calls.pieces)} times: no round to measure")
+    if not all(replies) or len({len(pieces) for pieces in replies}) != 1:
+        raise SystemExit(f"no rounds to compare: {step} was called {[len(pieces) for pieces in replies]} times")
+    rounds = [min(same, key=lambda piece: piece.all) for same in zip(*replies, strict=True)]
     # The low median is one of the rounds, and a whole number.
-    typical = {name: statistics.median_low(values) for name, values in (
-        ("n files", [len(files) for files, _, _ in rounds]),
-        ("calls", [own for _, own, _ in rounds]),
-        ("all calls", [every for _, _, every in rounds]),
-    )}  # fmt: skip
-    files = sorted(set().union(*(files for files, _, _ in rounds)))
-    return {**typical, "files": files, "rounds": len(rounds), "engine": engine}
+    return {
+        "n files": statistics.median_low(len(piece.files) for piece in rounds),
+        "calls": statistics.median_low(piece.own for piece in rounds),
+        "all calls": statistics.median_low(piece.all for piece in rounds),
+        "files": sorted(set().union(*(piece.files for piece in rounds))),
+        "rounds": len(rounds),
+        "engine": engine,
+    }
 
 
 def main() -> None:

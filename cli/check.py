@@ -82,7 +82,7 @@ def command(**values: Any) -> int:
 
 def modes_of(values: Mapping[str, Any]) -> list[str]:
     """The modes that ``--modes`` names, or all that can be had; one that lacks a model is refused at once."""
-    possible = ["auto", *possible_modes(values["model"], values["draft"], values["middle"])]
+    possible = ["auto", *possible_modes(values["model"], values["draft"], values["intermediate"])]
     if values["modes"] is None:
         return [mode for mode in possible if mode != "auto"]
     modes = [mode.strip() for mode in values["modes"].split(",")]

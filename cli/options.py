@@ -31,11 +31,11 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
         if found is None:
             said = f"{str(value)[:32]!r} is no number of tokens; write 4096, or 4096+ for at least as many"
             self.fail(said, param, ctx)
-        return "least_n_ctx" if found[2] else "n_ctx", int(found[1])
+        return "min_n_ctx" if found[2] else "n_ctx", int(found[1])
 
 
 _ENGINE = click.Choice(["auto", *ENGINES])
-_PASSED = ("model", "draft", "middle", "engine", "draft_engine", "middle_engine", "draft_limit", "memory")
+_PASSED = ("model", "draft", "intermediate", "engine", "draft_engine", "intermediate_engine", "draft_limit", "memory")
 _SAMPLER = {
     "temperature": (float, "Divides the logits; 0 takes the best token. [default: 0.8]"),
     "top_k": (int, "Keep the k best tokens; 0 for all. [default: 40]"),
@@ -64,10 +64,14 @@ def model_options(command: Command) -> Command:
     for option in reversed((
         click.argument("model", default="demo"),
         click.option("--draft", metavar="PATH", help="The drafter, of any kind; the demo family brings its own."),
-        click.option("--middle", metavar="PATH", help="The intermediate model, for the hierarchy."),
+        click.option("--intermediate", metavar="PATH", help="The intermediate model, for the hierarchy."),
+        click.option("--middle", "intermediate", hidden=True),
         click.option("--engine", type=_ENGINE, help="What runs the models. [default: auto]"),
         click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
-        click.option("--middle-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"),
+        click.option(
+            "--intermediate-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"
+        ),
+        click.option("--middle-engine", "intermediate_engine", type=_ENGINE, hidden=True),
         click.option("--draft-limit", type=int, metavar="N", help="Most tokens drafted per round."),
         click.option(
             "--ctx", type=_Context(), metavar="N[+]",

@@ -19,7 +19,7 @@ from edge_spec.cli.options import (
 )
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.summary import summary
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.speculation.modes import MODES
@@ -59,14 +59,14 @@ def command(**values: Any) -> int:
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     prompt = read_prompt(values["prompt"], values["file"])
-    writing: list[Generation] = []
+    writing: list[Reply] = []
 
     def cancel() -> bool:
         for generation in writing:
             generation.cancel()
         return bool(writing)
 
-    def work() -> Generation:
+    def work() -> Reply:
         with load(**load_arguments(values), speculation=values["speculation"]) as model:
             for note in model.notes:
                 click.echo(f"edge-spec: note: {note}", err=True)
@@ -87,7 +87,7 @@ def command(**values: Any) -> int:
     return 130 if interruptible(work, cancel).finish_reason == "cancelled" else 0
 
 
-def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Generation:
+def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Reply:
     messages = [{"role": "user", "content": prompt}]
     if values["system"] is not None:
         if values["raw"] or not model.has_chat_template:
@@ -105,7 +105,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Generati
     )
 
 
-def _print(generation: Generation) -> None:
+def _print(generation: Reply) -> None:
     """Stream the text; it ends with a newline, as text files do."""
     if hasattr(sys.stdout, "reconfigure"):
         # A terminal that lacks a character shows a substitute rather than an error.
@@ -119,7 +119,7 @@ def _print(generation: Generation) -> None:
     sys.stdout.flush()
 
 
-def _report(model: TextModel, generation: Generation, *, asked: str) -> dict[str, Any]:
+def _report(model: TextModel, generation: Reply, *, asked: str) -> dict[str, Any]:
     statistics = generation.statistics
     return {
         "text": generation.text,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
 __all__ = ["summary"]
 
 
-def summary(model: TextModel, generation: Generation) -> str:
+def summary(model: TextModel, generation: Reply) -> str:
     """Tokens, speed, rounds, drafts, and what is needed to have the same text again."""
     statistics = generation.statistics
     return (

@@ -16,7 +16,7 @@ from edge_spec.errors import EdgeSpecError
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
     from edge_spec.engines.table import TableModel, random_table
-    from edge_spec.generation.reply import Generation
+    from edge_spec.generation.reply import Reply
     from edge_spec.loading import load
     from edge_spec.model import TextModel
     from edge_spec.sampling import SamplerSettings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatSession",
     "EdgeSpecError",
-    "Generation",
+    "Reply",
     "Mode",
     "SamplerSettings",
     "Statistics",
@@ -40,7 +40,7 @@ __all__ = [
 
 _HOMES = {
     "ChatSession": "edge_spec.chat",
-    "Generation": "edge_spec.generation.reply",
+    "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
     "SamplerSettings": "edge_spec.sampling",
     "Statistics": "edge_spec.speculation.statistics",

@@ -38,15 +38,15 @@ def load(
     model: StrPath = "demo",
     *,
     draft: StrPath | None = None,
-    middle: StrPath | None = None,
+    intermediate: StrPath | None = None,
     speculation: str | Mode = "auto",
     engine: str = "auto",
     draft_engine: str | None = None,
-    middle_engine: str | None = None,
+    intermediate_engine: str | None = None,
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
-    least_n_ctx: int | None = None,
+    min_n_ctx: int | None = None,
     memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
@@ -61,17 +61,17 @@ def load(
         model: path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with the
             package (``demo``).
         draft: path of the drafter's GGUF; a family brings its own.
-        middle: path of the intermediate model's GGUF; a family brings its own.
+        intermediate: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
             or ``auto``: ONNX Runtime where edge-spec's kernels are there and know the model, else llama.cpp, and
             ``notes`` of what is returned say why.
-        draft_engine, middle_engine: the same for the smaller models; the target's engine by default.
+        draft_engine, intermediate_engine: the same for the smaller models; the target's engine by default.
         draft_limit: tokens drafted per round; the mode's own default if None.
         policy: chooses the limit of each round instead.
         n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096, or less where
             that does not fit the memory.
-        least_n_ctx: instead of ``n_ctx``: at least so many, and more, up to what the model was trained for, where the
+        min_n_ctx: instead of ``n_ctx``: at least so many, and more, up to what the model was trained for, where the
             memory has room. How many is part of the numerics profile.
         memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
             mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
@@ -90,9 +90,9 @@ def load(
         SettingsError: a setting is out of range or contradicts another.
     """
     request = request_of(
-        model, draft=draft, middle=middle, speculation=speculation, engine=engine, draft_engine=draft_engine,
-        middle_engine=middle_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx,
-        least_n_ctx=least_n_ctx, **llama,
+        model, draft=draft, intermediate=intermediate, speculation=speculation, engine=engine, draft_engine=draft_engine,
+        intermediate_engine=intermediate_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx,
+        min_n_ctx=min_n_ctx, **llama,
     )  # fmt: skip
     library().verbose = verbose
     request.load_libraries()
@@ -134,8 +134,8 @@ def plan(
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    wished = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
-    request = request_of(model, **wished)
+    requested = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
+    request = request_of(model, **requested)
     request.load_libraries()
     folder = _cache_dir(cache_dir)
     if memory is None:
@@ -152,7 +152,7 @@ def plan(
     for name in _ONE_OF_EACH_STAGE:
         # What other speculation would need is worth knowing as well, where the models for it are there.
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            other = request_of(model, **{**wished, "speculation": name, "draft_limit": None})
+            other = request_of(model, **{**requested, "speculation": name, "draft_limit": None})
             needs = other.settled(Transcriptions(folder, only_look=True), budget).thresholds(budget)
             least |= {stage: min(n_bytes, least.get(stage, n_bytes)) for stage, n_bytes in needs.items()}
     chosen: Configuration = found.chosen.configuration
@@ -183,10 +183,10 @@ def _saying_what_would_do(request: Request, folder: Path | None) -> Iterator[Non
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
-def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, middle: StrPath | None = None) -> list[str]:
+def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, intermediate: StrPath | None = None) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)
-    given = given_roles(draft or family.draft, middle or family.middle)
+    given = given_roles(draft or family.draft, intermediate or family.intermediate)
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 
@@ -197,13 +197,13 @@ def _assemble(
     # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
     folder = folder if folder is not None and folder.is_dir() else None
     target, probed = opened.target(trees=mode.target_trees)
-    if not target.traits.can_rollback and mode.name != "off":
+    if not target.capabilities.can_rollback and mode.name != "off":
         notes.append("speculation is off: this model's cache cannot be rolled back")
         mode = MODES["off"]
-    elif mode.target_trees and not target.traits.takes_trees:
+    elif mode.target_trees and not target.capabilities.takes_trees:
         notes.append(f"speculation {mode.name!r} is off: this model does not compute trees like sequences")
         mode = MODES["off"]
-    elif target.traits.identity == "rounding" and mode.name != "off":
+    elif target.capabilities.identity == "rounding" and mode.name != "off":
         notes.append("this model's rows round differently from width to width: drafts may change near ties")
     drafter = NoDrafter() if mode.name == "off" else mode.build(opened)
     speculator = Speculator(target, drafter, helpers=opened.helpers)
@@ -229,7 +229,7 @@ def _assemble(
         shelf=shelf,
         relief=Relief(
             speculator, opened, mode, shelf, watch or system_watch(), fixed=request.fixed,
-            least_n_ctx=request.least_n_ctx, folder=folder,
+            min_n_ctx=request.min_n_ctx, folder=folder,
         ),
         on_close=opened.close,
     )

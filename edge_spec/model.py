@@ -14,7 +14,7 @@ from edge_spec.controller.idle import IdleWatch
 from edge_spec.errors import Closed, PromptError, SettingsError
 from edge_spec.generation.chat_template import render_chat
 from edge_spec.generation.lock import Turns, TurnTaking
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import Shelf
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.memory import Ledger
@@ -37,7 +37,7 @@ Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
 
 
-Reply = TypeVar("Reply", bound=TurnTaking)
+AnyReply = TypeVar("AnyReply", bound=TurnTaking)
 
 
 class TextModel:
@@ -84,7 +84,7 @@ class TextModel:
         self._shelf = shelf or Shelf(self.ledger)
         self._relief = relief
         self.turns = Turns(speculator, self._shelf)
-        self._idle = IdleWatch(self.look_at_memory) if relief is not None else None
+        self._idle = IdleWatch(self.check_memory) if relief is not None else None
 
     @property
     def n_ctx(self) -> int:
@@ -104,15 +104,15 @@ class TextModel:
     @property
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._speculator.model.traits.identity
+        return self._speculator.model.capabilities.identity
 
     @property
-    def given_up(self) -> tuple[str, ...]:
+    def degradations(self) -> tuple[str, ...]:
         """What is given up now because memory is scarce, in order; see ``Relief``."""
-        return self._relief.ladder.given_up if self._relief is not None else ()
+        return self._relief.ladder.degradations if self._relief is not None else ()
 
     @property
-    def held_bytes(self) -> int:
+    def session_cache_bytes(self) -> int:
         """Memory that laid aside conversations take."""
         return self._shelf.n_bytes
 
@@ -169,11 +169,11 @@ class TextModel:
 
     def is_control(self, token: int) -> bool:
         """Whether a token stands for no text, but for a place in it, such as the end of a message."""
-        return not self._tokenizer.piece(token) and bool(self._tokenizer.name(token))
+        return not self._tokenizer.token_bytes(token) and bool(self._tokenizer.name(token))
 
     def spelling(self, token: int) -> bytes:
         """How a rendered conversation writes a token: its bytes, or the name of a control token."""
-        return self._tokenizer.piece(token) or self._tokenizer.name(token).encode()
+        return self._tokenizer.token_bytes(token) or self._tokenizer.name(token).encode()
 
     def ends(self, token: int) -> bool:
         """Whether a token ends a reply."""
@@ -192,7 +192,7 @@ class TextModel:
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
         **sampling: Any,
-    ) -> Generation:
+    ) -> Reply:
         """A reply, to be iterated over piece by piece; it is written as it is asked for.
 
         Args:
@@ -247,7 +247,7 @@ class TextModel:
 
     def reply(
         self,
-        kind: type[Reply],
+        kind: type[AnyReply],
         tokens: Sequence[int],
         settings: SamplerSettings,
         *,
@@ -255,7 +255,7 @@ class TextModel:
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
         **more: Any,
-    ) -> Reply:
+    ) -> AnyReply:
         """A reply of this model, of a class that takes its turn."""
         return kind(
             self.turns,
@@ -290,7 +290,7 @@ class TextModel:
         names = map(self._tokenizer.name, range(self.n_vocab))
         return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
 
-    def look_at_memory(self) -> bool:
+    def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.
 
         It is called every second by itself; a program that knows better when may call it as well. A look takes one

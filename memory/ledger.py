@@ -29,7 +29,7 @@ class Line:
     """One entry.
 
     Attributes:
-        owner: who holds it: ``target``, ``draft``, ``middle``, ``process``, or a session's name.
+        owner: who holds it: ``target``, ``draft``, ``intermediate``, ``process``, or a session's name.
         name: what it is, such as ``KV cache``.
         predicted_bytes: what was planned for.
         measured_bytes: what the engine or the system said; None while nobody did.

@@ -15,7 +15,7 @@ _UNITS = {
     "g": 1 << 30, "gi": 1 << 30, "gib": 1 << 30, "gb": 1000**3,
     "t": 1 << 40, "ti": 1 << 40, "tib": 1 << 40, "tb": 1000**4,
 }  # fmt: skip
-_MOST = 1 << 60
+_MAX_REPEATS = 1 << 60
 
 
 def parse_size(text: str | int) -> int:
@@ -33,7 +33,7 @@ def parse_size(text: str | int) -> int:
         whole, _, part = found[1].partition(".")
         unit = _UNITS[found[2]]
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
-    if not 0 < n_bytes <= _MOST:
+    if not 0 < n_bytes <= _MAX_REPEATS:
         what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
         raise SettingsError(f"memory is {str(text)[:32]} and {what}", hint="write it like 2GiB, 512MiB or 1.5g")
     return n_bytes

@@ -2,7 +2,7 @@
 
 A family is a folder with a manifest, ``family.json``, which says which file plays which role::
 
-    {"target": "target-q4_0.gguf", "middle": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
+    {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
 
 Other files, or another family, need no change of code.
 """
@@ -21,7 +21,9 @@ __all__ = ["DEFAULT_FAMILY", "Family", "family_names", "resolve", "resolve_famil
 DEFAULT_FAMILY = "demo"
 
 _MANIFEST = "family.json"
-_ROLES = ("target", "middle", "draft")
+_ROLES = ("target", "intermediate", "draft")
+_OLD_NAMES = {"middle": "intermediate"}
+"""Roles as manifests of version 0.1 call them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +33,13 @@ class Family:
     Attributes:
         name: of the family; empty for a single file.
         target: the model whose text is wanted.
-        middle: drafts for the target and is drafted for; None if there is none.
+        intermediate: drafts for the target and is drafted for; None if there is none.
         draft: the smallest; None if there is none.
     """
 
     name: str = ""
     target: Path
-    middle: Path | None = None
+    intermediate: Path | None = None
     draft: Path | None = None
 
 
@@ -111,6 +113,8 @@ def _read_family(folder: Path, name: str) -> Family:
         raise NotAModel(
             f"{manifest} is no readable JSON", hint='it should look like {"target": "a.gguf"}'
         ) from error
+    if isinstance(roles, dict):
+        roles = {_OLD_NAMES.get(role, role): file_name for role, file_name in roles.items()}
     if not isinstance(roles, dict) or "target" not in roles or not set(roles) <= set(_ROLES):
         raise NotAModel(
             f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed"
@@ -127,4 +131,4 @@ def _read_family(folder: Path, name: str) -> Family:
             raise ModelNotFound(
                 f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again"
             )
-    return Family(name=name, target=paths["target"], middle=paths.get("middle"), draft=paths.get("draft"))
+    return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))

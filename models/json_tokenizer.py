@@ -11,7 +11,7 @@ from typing import Any
 from edge_spec.errors import EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.heap import trim_heap
 from edge_spec.models.onnx import TokenizerSize
-from edge_spec.tokens.token_bytes import Pieces
+from edge_spec.tokens.token_bytes import TokenBytes
 
 __all__ = ["JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
 
@@ -99,7 +99,7 @@ class JsonTokenizer:
         self.eos = eos
         first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
-        self.pieces = Pieces(self._piece)
+        self.remembered = TokenBytes(self._piece)
 
     @property
     def n_vocab(self) -> int:
@@ -120,9 +120,9 @@ class JsonTokenizer:
             ) from None
         return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for special tokens, and for ids that have none."""
-        return self.pieces.of(token)
+        return self.remembered.of(token)
 
     def _piece(self, token: int) -> bytes:
         added = self._added.get(token)
@@ -141,7 +141,7 @@ class JsonTokenizer:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of a sequence of tokens, without special tokens."""
-        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
         """Whether a token ends a reply."""

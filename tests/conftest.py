@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.models import inspect, resolve_family
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters import Drafter
@@ -42,7 +42,7 @@ class Letters:
     def __init__(self, end: int = -1) -> None:
         self.end = end
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return LETTERS[token]
 
     def ends(self, token: int) -> bool:
@@ -151,8 +151,8 @@ class Case:
         self.models, self.parts = [], []
         return Speculator(self.target(), self._build(self.recipe) if drafts else NoDrafter())
 
-    def generation(self, *, drafts: bool = True) -> Generation:
-        return Generation(
+    def generation(self, *, drafts: bool = True) -> Reply:
+        return Reply(
             self.speculator(drafts=drafts), RandomLimits(self.seed), Letters(self.end), self.prompt,
             self.sampling, max_tokens=self.max_tokens, stop=self.stop, grammar=self.grammar(),
         )  # fmt: skip
@@ -168,8 +168,8 @@ class Case:
         elif kind == "ngram":
             drafter = NgramDrafter(longest=rest[1], shortest=rest[0])
         elif kind == "model":
-            width, depth, least_value, model = rest
-            drafter = ModelDrafter(self._model(model), width=width, depth=depth, least_value=least_value)
+            width, depth, min_value, model = rest
+            drafter = ModelDrafter(self._model(model), width=width, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
             drafter = HierarchyDrafter(self._build(leaf), self._model(model), leaf_limit=leaf_limit)
@@ -275,7 +275,7 @@ def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def weights() -> Iterator[Callable[[str], LlamaWeights]]:
-    """The demo family's weights by role (target, middle, draft), loaded when first asked for."""
+    """The demo family's weights by role (target, intermediate, draft), loaded when first asked for."""
     loaded: dict[str, LlamaWeights] = {}
 
     def load(role: str) -> LlamaWeights:

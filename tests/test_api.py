@@ -26,7 +26,7 @@ class Speller:
     adds_bos = False
     bos = eos = -1
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return b"abcde"[token : token + 1]
 
     def ends(self, token: int) -> bool:

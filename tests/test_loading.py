@@ -132,7 +132,7 @@ def check(error: EdgeSpecError, path: Path) -> None:
     ],
     ids=["empty", "text", "random bytes", "random GGUF", "zip"],
 )
-@pytest.mark.parametrize("role", ["model", "draft", "middle"])
+@pytest.mark.parametrize("role", ["model", "draft", "intermediate"])
 def test_what_is_no_model_is_refused(
     load: Callable[..., Any], tmp_path: Path, role: str, content: bytes, expected: tuple[type[EdgeSpecError], ...]
 ) -> None:

@@ -52,17 +52,17 @@ def sampler_for(temperature: float, prompt: Sequence[int], seed: int) -> Sampler
     return Sampler(SamplerSettings(temperature=temperature, seed=seed), prompt)
 
 
-def write(target: Reader, prompts: Iterable[str], temperature: float, *, most_tokens: int = 64) -> list[Text]:
+def write(target: Reader, prompts: Iterable[str], temperature: float, *, max_run_tokens: int = 64) -> list[Text]:
     """Let the target answer; a reply ends where the target ends it."""
     texts = []
     for seed, prompt in enumerate(prompts):
         tokens = target.weights.tokenize(prompt, add_special=False)
-        if not 0 < len(tokens) <= target.model.n_ctx - most_tokens:
+        if not 0 < len(tokens) <= target.model.n_ctx - max_run_tokens:
             continue
         sampler, text = sampler_for(temperature, tokens, seed), list(tokens)
         target.model.rollback(0)
         target.model.prefill(tokens[:-1])
-        for _ in range(most_tokens):
+        for _ in range(max_run_tokens):
             row = target.model.decode(Tree.sequence(text[-1:]))[0]
             target.model.keep([0])
             text.append(sampler.pick(row, text))

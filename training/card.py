@@ -11,7 +11,7 @@ from edge_spec.training.sources import sources_of
 
 __all__ = ["FILES", "card_of", "write_manifest"]
 
-FILES = {"target": "target-q4_0.gguf", "middle": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
+FILES = {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
 """File of each role in the family's folder."""
 
 
@@ -55,7 +55,7 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
         _acceptance(results),
         "## Conversations",
-        f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['most_answer_tokens']}` holds them at its "
+        f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['max_answer_tokens']}` holds them at its "
         "default temperature of 0.8; other processors and engines round differently and may go on in other words. "
         "Answers are cut after that many tokens; most end by themselves before.",
         *_talks(results["conversations"]),
@@ -120,7 +120,7 @@ def _agreement(results: Mapping[str, Any]) -> str:
 
 
 def _acceptance(results: Mapping[str, Any]) -> str:
-    names = {"middle": "middle", "draft": "draft", "middle-plain": "middle, trained without the target",
+    names = {"intermediate": "intermediate", "draft": "draft", "intermediate-plain": "intermediate, trained without the target",
              "draft-plain": "draft, trained without the target"}  # fmt: skip
     found = results["acceptance"]
     rows = [

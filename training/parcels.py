@@ -18,7 +18,7 @@ from edge_spec.errors import EdgeSpecError, ModelFileError
 
 __all__ = ["main", "pack", "unpack"]
 
-_MOST_BYTES = 15 << 20
+_MAX_BYTES = 15 << 20
 # Token ids have two bytes: matches and literals are aligned to them.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
 # Weights hardly shrink: this is for the sums that tell damaged parts.
@@ -26,10 +26,10 @@ _QUICK = [{"id": lzma.FILTER_LZMA2, "preset": 0}]
 
 
 class _Parts:
-    """Writes files of at most ``most_bytes`` in a row."""
+    """Writes files of at most ``max_bytes`` in a row."""
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most_bytes = folder, most_bytes
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder, self._most_bytes = folder, max_bytes
         self._paths: list[Path] = []
         self._file: BinaryIO | None = None
         self._left = 0
@@ -79,7 +79,7 @@ class _Joined:
         return out
 
 
-def pack(paths: Sequence[Path], folder: Path, *, squeeze: bool, most_bytes: int = _MOST_BYTES) -> list[Path]:
+def pack(paths: Sequence[Path], folder: Path, *, squeeze: bool, max_bytes: int = _MAX_BYTES) -> list[Path]:
     """Put files and folders, by their own names, into ``parcel.000`` and so on; returns these.
 
     Raises:
@@ -93,7 +93,7 @@ def pack(paths: Sequence[Path], folder: Path, *, squeeze: bool, most_bytes: int 
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("parcel.*"):
         old.unlink()
-    parts = _Parts(folder, most_bytes)
+    parts = _Parts(folder, max_bytes)
     with (
         lzma.LZMAFile(
             cast(BinaryIO, parts), "w", format=lzma.FORMAT_XZ, filters=_FILTERS if squeeze else _QUICK

@@ -11,7 +11,7 @@ from edge_spec.errors import SettingsError
 
 __all__ = ["ROLES", "SETTINGS", "SOURCE_WEIGHTS", "Sampling", "Setting", "Shape", "Training", "setting_of"]
 
-ROLES = ("target", "middle", "draft")
+ROLES = ("target", "intermediate", "draft")
 
 SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({
     # Stories and small talk are what the family is asked for; long medical answers and old books are plenty.
@@ -204,12 +204,12 @@ _SMALL = Setting(
     n_vocab=1024,
     shapes={
         "target": _shape(1024, 256, 3, 128, 4, 2, 352),
-        "middle": _shape(1024, 256, 2, 64, 2, 1, 192),
+        "intermediate": _shape(1024, 256, 2, 64, 2, 1, 192),
         "draft": _shape(1024, 256, 1, 32, 1, 1, 96),
     },
     trainings={
         "target": Training(tokens=1 << 20, step_tokens=4096, micro_tokens=4096, learning_rate=6e-3, warmup=15),
-        "middle": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=8e-3, warmup=15),
+        "intermediate": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=8e-3, warmup=15),
         "draft": Training(tokens=3 << 18, step_tokens=4096, micro_tokens=4096, learning_rate=1e-2, warmup=15),
     },
     sampling=Sampling(rows=1024, batch=256, prompt=64, new=64),
@@ -229,13 +229,13 @@ _CPU = Setting(
     n_vocab=8192,
     shapes={
         "target": _shape(8192, 1024, 8, 256, 4, 2, 704),
-        "middle": _shape(8192, 1024, 3, 128, 2, 1, 352),
+        "intermediate": _shape(8192, 1024, 3, 128, 2, 1, 352),
         # Nearly all of it is the embedding, and a narrower one guesses worse; its layer is a fifth of those above.
         "draft": _shape(8192, 1024, 1, 96, 3, 1, 288),
     },
     trainings={
         "target": Training(tokens=1350 << 13, step_tokens=8192, micro_tokens=8192, learning_rate=3e-3),
-        "middle": Training(tokens=750 << 13, step_tokens=8192, micro_tokens=8192, learning_rate=5e-3),
+        "intermediate": Training(tokens=750 << 13, step_tokens=8192, micro_tokens=8192, learning_rate=5e-3),
         "draft": Training(tokens=750 << 13, step_tokens=8192, micro_tokens=8192, learning_rate=7e-3),
     },
     sampling=Sampling(rows=4096, batch=256, prompt=128, new=128, share=0.7),
@@ -254,7 +254,7 @@ _GPU = Setting(
     n_vocab=8192,
     shapes={
         "target": _shape(8192, 2048, 12, 640, 10, 2, 1728),
-        "middle": _shape(8192, 2048, 5, 320, 5, 1, 864),
+        "intermediate": _shape(8192, 2048, 5, 320, 5, 1, 864),
         "draft": _shape(8192, 2048, 2, 128, 4, 1, 352),
     },
     trainings={
@@ -262,7 +262,7 @@ _GPU = Setting(
             tokens=3000 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=2e-3, weight_decay=0.5,
             dropout=0.1, budget_s=660,
         ),
-        "middle": Training(
+        "intermediate": Training(
             tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=3e-3, budget_s=190
         ),
         "draft": Training(

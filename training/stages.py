@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGES", "TRAININGS", "Recipe"]
 
-TRAININGS = ("target", "middle", "draft", "middle-plain", "draft-plain")
+TRAININGS = ("target", "intermediate", "draft", "intermediate-plain", "draft-plain")
 """Names of all trainings; the last two are those that the card compares with."""
 
-_NAMES = {"target": "target", "middle": "intermediate", "draft": "drafter"}
+_NAMES = {"target": "target", "intermediate": "intermediate", "draft": "drafter"}
 _LOGITS_ROWS = 3
 
 
@@ -123,9 +123,9 @@ class Recipe:
             seed=self.seed, device=self.device, clock=self.clock, say=self.say,
         )  # fmt: skip
 
-    def middle(self) -> None:
+    def intermediate(self) -> None:
         """Train the intermediate model on the target's law."""
-        self._distilled("middle")
+        self._distilled("intermediate")
 
     def draft(self) -> None:
         """Train the drafter on the target's law."""
@@ -204,8 +204,8 @@ class Recipe:
             family / FILES["target"], files, self.prompts, most=prompts, n_ctx=max(1024, self.setting.row), say=self.say
         )
         # So that a talk of three questions fits into a short context as well.
-        results["most_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
-        results["conversations"] = evaluate.conversations(family, max_tokens=results["most_answer_tokens"])
+        results["max_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
+        results["conversations"] = evaluate.conversations(family, max_tokens=results["max_answer_tokens"])
         _write_json(self.out / "results.json", results)
 
     def card(self) -> None:
@@ -264,7 +264,7 @@ class Recipe:
         trainer.run()
 
 
-STAGES = ("prepare", "target", "samples", "middle", "draft", "plain", "export", "evaluate", "card")
+STAGES = ("prepare", "target", "samples", "intermediate", "draft", "plain", "export", "evaluate", "card")
 """In order; each is a method of ``Recipe``."""
 
 

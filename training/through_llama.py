@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import Tree
 from edge_spec.training.packing import HEAD, ID, Rows
 
@@ -59,7 +59,7 @@ def opened(path: Path, n_ctx: int, *, n_threads: int = 0, kv: str = "f16") -> It
     try:
         model = LlamaModel(
             weights, settings, profile=NumericsProfile(engine="llama"),
-            traits=Traits(can_rollback=True, takes_trees=False, widths=(), max_rows=_ROWS),
+            capabilities=Capabilities(can_rollback=True, takes_trees=False, widths=(), max_rows=_ROWS),
         )  # fmt: skip
         try:
             yield Reader(weights, model)

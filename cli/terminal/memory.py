@@ -17,5 +17,5 @@ def memory_lines(model: TextModel) -> list[str]:
     """What ``/memory`` says: who holds what, and what was given up because memory is scarce."""
     device = probe()
     free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
-    given_up = [f"given up while memory is scarce: {name}" for name in model.given_up]
-    return [*model.ledger.table(usage()).splitlines(), "", free, *given_up]
+    degradations = [f"given up while memory is scarce: {name}" for name in model.degradations]
+    return [*model.ledger.table(usage()).splitlines(), "", free, *degradations]

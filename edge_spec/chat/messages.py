@@ -23,9 +23,9 @@ class Message:
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
         content: its text; of an answer all that the model wrote, thoughts included.
-        finish_reason: why an answer ended, see ``Generation``; empty for all others.
+        finish_reason: why an answer ended, see ``Reply``; empty for all others.
         attempt: how many answers to the same question were rejected before this one.
-        drawn: what its tokens do not tell of the draw of an answer, see ``Generation``.
+        drawn: what its tokens do not tell of the draw of an answer, see ``Reply``.
         statistics: what speculation did for an answer and how long it took; makes no difference to anything.
 
     Raises:

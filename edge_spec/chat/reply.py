@@ -13,7 +13,7 @@ __all__ = ["ChatReply"]
 
 
 class ChatReply(TurnTaking):
-    """A ``Generation`` whose text becomes a message of its conversation, however it ends.
+    """A ``Reply`` whose text becomes a message of its conversation, however it ends.
 
     Attributes:
         is_taken_down: it has ended, and the conversation holds it.

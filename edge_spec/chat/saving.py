@@ -160,7 +160,7 @@ def _states(path: Path, model: TextModel) -> dict[str, bytes] | None:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
             sizes = [entry.file_size for entry in entries]
-            if sum(sizes) > model.turns.most_cached_bytes:
+            if sum(sizes) > model.turns.max_cached_bytes:
                 return None
             # All of them, and one twice while its pieces are put together.
             wanted = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES

@@ -19,13 +19,13 @@ from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
 from edge_spec.speculation.drafters.ngram import table_bytes
 from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.tokens.token_bytes import PIECES_BYTES
+from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT
 
-__all__ = ["LEAST_N_CTX", "NGRAMS", "PIECES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
+__all__ = ["MIN_N_CTX", "NGRAMS", "TOKEN_BYTES", "Configuration", "Planner", "note_of", "stage_of", "tables_of"]
 
-NGRAMS, PIECES = "n-gram table", "bytes of tokens"
+NGRAMS, TOKEN_BYTES = "n-gram table", "bytes of tokens"
 
-LEAST_N_CTX = 256
+MIN_N_CTX = 256
 """No context is made shorter than this for want of memory."""
 
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
@@ -55,7 +55,7 @@ class Planner:
         engines: by role.
         settings: as asked for.
         fixed: names of the settings that the user gave: these are never changed.
-        least_rows: no fewer rows than these in a decode that returns logits.
+        min_rows: no fewer rows than these in a decode that returns logits.
         base_bytes: what the process holds now.
     """
 
@@ -66,23 +66,23 @@ class Planner:
         settings: LlamaSettings,
         *,
         fixed: frozenset[str],
-        least_rows: int = 1,
+        min_rows: int = 1,
         base_bytes: int,
     ) -> None:
         self._files = {role: file for role, file in files.items() if file is not None}
         self._engines = engines
         self._settings = settings
         self._fixed = fixed
-        self._least_rows = least_rows
+        self._least_rows = min_rows
         self._base_bytes = base_bytes
         self._estimates = Estimates(self._files, engines)
 
-    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, most_n_ctx: int = 0) -> Plan:
+    def plan(self, modes: Sequence[Mode], budget_bytes: int, *, max_n_ctx: int = 0) -> Plan:
         """The best way to run one of ``modes`` within a budget.
 
         Args:
             modes: that will do.
-            most_n_ctx: with room to spare the context gets longer, up to so many tokens.
+            max_n_ctx: with room to spare the context gets longer, up to so many tokens.
 
         Raises:
             BudgetExceeded: nothing fits; the error names what the budget would have to be, and for what.
@@ -93,7 +93,7 @@ class Planner:
         levels = (self._level(modes, settings, budget_bytes) for settings in self._texts())
         try:
             found = choose(levels, budget_bytes, thresholds=least, what=target.path.name)
-            return self._with_more_context(replace(found, engine=self._engines["target"]), most_n_ctx)
+            return self._with_more_context(replace(found, engine=self._engines["target"]), max_n_ctx)
         except BudgetExceeded as error:
             nearest = self._nearest(modes, budget_bytes)
             if nearest is None:
@@ -104,18 +104,18 @@ class Planner:
                 hint=f"with {changes} it would fit; {error.hint}",
             ) from None  # fmt: skip
 
-    def _with_more_context(self, found: Plan, most_n_ctx: int) -> Plan:
+    def _with_more_context(self, found: Plan, max_n_ctx: int) -> Plan:
         """The same plan with as much more context as fits."""
         chosen: Configuration = found.chosen.configuration
         least = chosen.settings.n_ctx
-        if most_n_ctx <= least:
+        if max_n_ctx <= least:
             return found
 
         def of(n_ctx: int) -> Candidate:
             return self._asked_if_near(chosen.mode, replace(chosen.settings, n_ctx=n_ctx), found.budget_bytes)
 
         # Between these multiples of the step, and the end itself.
-        places = [*range(least - least % CTX_STEP + CTX_STEP, most_n_ctx, CTX_STEP), most_n_ctx]
+        places = [*range(least - least % CTX_STEP + CTX_STEP, max_n_ctx, CTX_STEP), max_n_ctx]
         n_fitting = bisect_left(places, 1, key=lambda n: of(n).needed_bytes > found.budget_bytes)
         if not n_fitting:
             return found
@@ -139,18 +139,18 @@ class Planner:
                 found[stage] = min(needed, found.get(stage, needed))
         return {name: found[name] for name in ("fits", "tables", "drafter", "hierarchy") if name in found}
 
-    def _nearest(self, wished: Sequence[Mode], budget_bytes: int) -> Candidate | None:
-        """What would fit if nothing but the files were fixed, speculating as wished if that does."""
+    def _nearest(self, requested: Sequence[Mode], budget_bytes: int) -> Candidate | None:
+        """What would fit if nothing but the files were fixed, speculating as requested if that does."""
         free = Planner(
-            self._files, self._engines, LlamaSettings(n_ctx=max(LEAST_N_CTX, min(4096, self._settings.n_ctx))),
-            fixed=frozenset(), least_rows=self._least_rows, base_bytes=self._base_bytes,
+            self._files, self._engines, LlamaSettings(n_ctx=max(MIN_N_CTX, min(4096, self._settings.n_ctx))),
+            fixed=frozenset(), min_rows=self._least_rows, base_bytes=self._base_bytes,
         )  # fmt: skip
         with free:
             modes = [mode for mode in MODES.values() if set(mode.needs) <= self._files.keys()]
             for settings in free._texts():
                 fitting = [c for c in free._level(modes, settings, budget_bytes) if c.needed_bytes <= budget_bytes]
                 if fitting:
-                    return max(fitting, key=lambda c: (c.configuration.mode in wished, c.speed, -c.needed_bytes))
+                    return max(fitting, key=lambda c: (c.configuration.mode in requested, c.speed, -c.needed_bytes))
         return None
 
     def _changes(self, modes: Sequence[Mode], other: Candidate) -> Iterator[str]:
@@ -172,7 +172,7 @@ class Planner:
         """Settings that make a difference to the text: as asked for, then with less and less context and precision."""
         asked = self._settings
         sizes = [asked.n_ctx]
-        while "n_ctx" not in self._fixed and sizes[-1] >= 2 * LEAST_N_CTX:
+        while "n_ctx" not in self._fixed and sizes[-1] >= 2 * MIN_N_CTX:
             sizes.append(sizes[-1] // 2)
         # What rounds visibly comes last, after much of the context; see ``Relief`` for the same order at work.
         smaller = smaller_kv(self._files["target"], self._engines["target"], asked, self._fixed)
@@ -259,7 +259,7 @@ class Planner:
 
 def tables_of(mode: Mode, settings: LlamaSettings) -> dict[str, int]:
     """What is held beside models and the interpreter, by name."""
-    tables = {PIECES: PIECES_BYTES}
+    tables = {TOKEN_BYTES: TOKEN_BYTES_LIMIT}
     return tables | {NGRAMS: table_bytes(settings.n_ctx)} if stage_of(mode) == "tables" else tables
 
 
@@ -267,7 +267,7 @@ def stage_of(mode: Mode) -> str:
     """What a mode costs memory for, see ``edge_spec.memory.STAGES``."""
     if not mode.needs:
         return "plain" if mode.limit == 0 else "tables"
-    return "hierarchy" if "middle" in mode.needs else "drafter"
+    return "hierarchy" if "intermediate" in mode.needs else "drafter"
 
 
 def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint], *, engine: str) -> float:
@@ -297,13 +297,13 @@ def _kv_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     )  # fmt: skip
 
 
-def note_of(plan: Plan, target: ModelFile, asked: LlamaSettings, wished: Sequence[Mode]) -> list[str]:
-    """Sentences about what the plan leaves out of what was wished for."""
+def note_of(plan: Plan, target: ModelFile, asked: LlamaSettings, requested: Sequence[Mode]) -> list[str]:
+    """Sentences about what the plan leaves out of what was requested for."""
     chosen: Configuration = plan.chosen.configuration
     notes = []
     budget = f"to fit {format_size(plan.budget_bytes)}"
-    if chosen.mode is not wished[0]:
-        notes.append(f"speculation is {chosen.mode.name!r} instead of {wished[0].name!r} {budget}")
+    if chosen.mode is not requested[0]:
+        notes.append(f"speculation is {chosen.mode.name!r} instead of {requested[0].name!r} {budget}")
     if chosen.settings.n_ctx > asked.n_ctx:
         notes.append(f"the context is {chosen.settings.n_ctx}, more than the {asked.n_ctx} asked for at least")
     elif chosen.settings.n_ctx < asked.n_ctx:

@@ -10,13 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from edge_spec.controller.candidates import LEAST_N_CTX
+from edge_spec.controller.candidates import MIN_N_CTX
 from edge_spec.controller.open_models import OpenFamily
 from edge_spec.controller.reopening import FAILURES, Renewal
 from edge_spec.controller.steps import Ladder, Rung
 from edge_spec.engines.kv_types import ROUNDS_VISIBLY
 from edge_spec.generation.lock import TurnTaking
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import Shelf
 from edge_spec.memory.pressure import PressureWatch
 from edge_spec.speculation.drafters.base import Drafter
@@ -47,7 +47,7 @@ class Relief:
         shelf: conversations that wait, which can wait on the disk.
         watch: looks at the system.
         fixed: names of settings that the user gave: types of keys and values among them stay.
-        least_n_ctx: the context is not made shorter than this.
+        min_n_ctx: the context is not made shorter than this.
         folder: where a cache lies while its context is made anew; the system's own by default.
     """
 
@@ -60,27 +60,27 @@ class Relief:
         watch: PressureWatch,
         *,
         fixed: Collection[str] = (),
-        least_n_ctx: int = LEAST_N_CTX,
+        min_n_ctx: int = MIN_N_CTX,
         folder: Path | None = None,
     ) -> None:
         self._fixed = fixed
-        self._least_n_ctx = least_n_ctx
+        self._least_n_ctx = min_n_ctx
         self._speculator = speculator
         self._family = family
         self._mode = mode
         self._shelf = shelf
-        self._reply: Generation | None = None
+        self._reply: Reply | None = None
         self._exhausted = False
         self._renewal = Renewal(speculator, family, trees=mode.target_trees, folder=folder)
         self._profile = self._first_profile = speculator.model.profile.name
-        self._identity = speculator.model.traits.identity
+        self._identity = speculator.model.capabilities.identity
         # With which profile they wrote last, conversations and lone replies.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
-        self.most_drafted: int | None = None
+        self.max_drafted: int | None = None
         self.steps: list[str] = []
         self.ladder = Ladder(self._rungs(), watch, on_step=self._note, clock=lambda: monotonic())
 
-    def before_reply(self, reply: Generation) -> bool:
+    def before_reply(self, reply: Reply) -> bool:
         """Called before a reply reads its prompt: whether there is a target. It is told what it missed."""
         if self._renewal.is_lost:
             if not self._renewal.recover():
@@ -94,7 +94,7 @@ class Relief:
         self._known[_writer(reply)] = name
         return True
 
-    def before_round(self, reply: Generation) -> bool:
+    def before_round(self, reply: Reply) -> bool:
         """Called before every round of a reply: whether it can go on."""
         self._reply = reply
         try:
@@ -121,15 +121,15 @@ class Relief:
             rungs.append(
                 Rung(name=name, down=self._keep_short, up=self._draft_on, lossless=self._drafts_change_nothing)
             )
-        if "middle" in mode.needs:
+        if "intermediate" in mode.needs:
             rungs.append(
                 self._changing_drafters(
-                    "the intermediate model is dropped", "middle",
+                    "the intermediate model is dropped", "intermediate",
                     without=lambda: below.build(family), again=lambda: mode.build(family),
                 )
             )  # fmt: skip
         if "draft" in mode.needs:
-            above = below if "middle" in mode.needs else mode
+            above = below if "intermediate" in mode.needs else mode
             rungs.append(
                 self._changing_drafters(
                     "the drafter is dropped", "draft", without=family.table, again=lambda: above.build(family)
@@ -163,7 +163,7 @@ class Relief:
         )
 
     def _drafts_change_nothing(self) -> bool:
-        return self._mode.lossless and self._speculator.model.traits.identity == "bitwise"
+        return self._mode.lossless and self._speculator.model.capabilities.identity == "bitwise"
 
     def _note(self, sentence: str, lossless: bool) -> None:
         model, reply = self._speculator.model, self._reply
@@ -172,8 +172,8 @@ class Relief:
         if model.profile.name != self._profile:
             self._profile = model.profile.name
             sentence += f"; the numerics profile is {self._profile} now"
-        if model.traits.identity != self._identity:
-            self._identity = model.traits.identity
+        if model.capabilities.identity != self._identity:
+            self._identity = model.capabilities.identity
             sentence += f", its identity {self._identity}"
         self.steps.append(sentence)
         if reply is not None:
@@ -182,12 +182,12 @@ class Relief:
                 reply.notice(sentence)
 
     def _keep_short(self) -> bool:
-        self.most_drafted = _SHORT
+        self.max_drafted = _SHORT
         self._shelf.to_disk(True)
         return True
 
     def _draft_on(self) -> None:
-        self.most_drafted = None
+        self.max_drafted = None
         self._shelf.to_disk(False)
 
     def _draft_with(self, *ways: Callable[[], Drafter]) -> bool:
@@ -198,7 +198,7 @@ class Relief:
         for place, way in enumerate((*ways, self._family.table, NoDrafter)):
             # What an attempt before this one has opened goes as well.
             self._speculator.change_drafter(None)
-            for role in ("middle", "draft"):
+            for role in ("intermediate", "draft"):
                 self._family.release(role)
             self._family.drop_table()
             with suppress(*FAILURES):
@@ -232,7 +232,7 @@ class Relief:
         return True
 
 
-def _writer(reply: Generation) -> object:
+def _writer(reply: Reply) -> object:
     """The conversation that a reply belongs to, or itself."""
     return reply.holder if isinstance(reply, TurnTaking) and reply.holder is not None else reply
 
@@ -246,6 +246,6 @@ class _Bounded:
         self.learn = policy.learn
 
     def limit(self) -> int:
-        most = self._relief.most_drafted
+        most = self._relief.max_drafted
         limit = self._policy.limit()
         return limit if most is None else min(limit, most)

@@ -21,14 +21,14 @@ AUTO = "auto"
 
 _ONLY_LLAMA = ("n_threads_batch", "kv_k", "kv_v", "flash_attention", "repack")
 
-_LEAST_SHARE = 0.75
+_MIN_SHARE = 0.75
 """Of a model's bytes, in types that our kernels multiply with: other matrices are slower and larger than there."""
 
 
 def engines_of(
-    engine: str, draft: str | None, middle: str | None, *, published: Collection[str] = ()
+    engine: str, draft: str | None, intermediate: str | None, *, published: Collection[str] = ()
 ) -> dict[str, str]:
-    """The engine asked for, by role: target, draft and middle; the smaller models follow the target if not told.
+    """The engine asked for, by role: target, draft and intermediate; the smaller models follow the target if not told.
 
     Args:
         published: the roles whose models are ONNX graphs, which only ONNX Runtime runs.
@@ -36,11 +36,11 @@ def engines_of(
     Raises:
         SettingsError: there is no such engine, or it was asked for by name to run what it cannot.
     """
-    wanted = {"target": engine, "draft": draft or engine, "middle": middle or engine}
+    wanted = {"target": engine, "draft": draft or engine, "intermediate": intermediate or engine}
     for name in wanted.values():
         if name not in (AUTO, *ENGINES):
             raise SettingsError(f"there is no engine {name!r}", hint=f"choose {AUTO}, {' or '.join(ENGINES)}")
-    asked = {"target": engine, "draft": draft, "middle": middle}
+    asked = {"target": engine, "draft": draft, "intermediate": intermediate}
     for role in published:
         if asked[role] == "llama":
             raise SettingsError(
@@ -121,7 +121,7 @@ def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Tran
     slow = why_slow()
     if slow is not None:
         return slow
-    if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _LEAST_SHARE * file.weight_bytes:
+    if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _MIN_SHARE * file.weight_bytes:
         kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
         return f"edge-spec has no kernels for weights of type {kind}"
     if best_form().attention(file.head_dim_k) != "rows":

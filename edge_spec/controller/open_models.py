@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from edge_spec.controller.candidates import NGRAMS, PIECES
+from edge_spec.controller.candidates import NGRAMS, TOKEN_BYTES
 from edge_spec.controller.estimates import Estimates
 from edge_spec.engines.kv_types import smaller_kv
 from edge_spec.engines.llama import (
@@ -16,7 +16,7 @@ from edge_spec.engines.llama import (
     loads_mapped,
     open_llama,
 )
-from edge_spec.engines.llama.external_vocabulary import ForeignVocabulary, foreign_bytes
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
 from edge_spec.engines.llama.grammar import grammar_bytes
 from edge_spec.engines.onnx import open_onnx, open_published
 from edge_spec.engines.onnx.transcription.store import Transcriptions
@@ -54,7 +54,7 @@ class OpenFamily:
         target_settings: of the target as it is open now.
 
     Args:
-        files: by role: target, and as far as there are any draft and middle.
+        files: by role: target, and as far as there are any draft and intermediate.
         settings: the target's; the smaller models get the same context and their own threads.
         engines: by the same roles, see ``edge_spec.controller.engine_choice``.
         ledger: where everything that is loaded is claimed before, line by line.
@@ -99,9 +99,9 @@ class OpenFamily:
         """The drafter's model."""
         return self._open("draft", self._settings, trees=trees)[0]
 
-    def middle(self, *, trees: bool) -> LanguageModel:
+    def intermediate(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
-        return self._open("middle", self._settings, trees=trees)[0]
+        return self._open("intermediate", self._settings, trees=trees)[0]
 
     def table(self) -> NgramDrafter:
         """A drafter without a model, which keeps to the line of its table.
@@ -111,7 +111,7 @@ class OpenFamily:
         """
         n_bytes = table_bytes(self._settings.n_ctx)
         self.ledger.enter("process", NGRAMS, n_bytes)
-        drafter = NgramDrafter(most_bytes=n_bytes)
+        drafter = NgramDrafter(max_bytes=n_bytes)
         self.ledger.gauge("process", NGRAMS, lambda: drafter.held_bytes)
         return drafter
 
@@ -158,10 +158,10 @@ class OpenFamily:
         graph = self._files["target"].graph
         if graph is not None:
             published = self._published_tokenizer(graph)
-            self.ledger.gauge("process", PIECES, lambda: published.pieces.held_bytes)
+            self.ledger.gauge("process", TOKEN_BYTES, lambda: published.remembered.held_bytes)
             return published
         weights = self._load("target", vocab_only=self._engines["target"] != "llama")
-        self.ledger.gauge("process", PIECES, lambda: weights.pieces.held_bytes)
+        self.ledger.gauge("process", TOKEN_BYTES, lambda: weights.remembered.held_bytes)
         return weights
 
     def vocabulary(self) -> LlamaWeights:
@@ -177,7 +177,7 @@ class OpenFamily:
                 n_tokens = tokenizer.n_vocab if tokenizer is not None else self._files["target"].n_vocab
                 lines = {_GRAMMARS: grammar_bytes(n_tokens)}
                 if tokenizer is not None:
-                    lines[_FOREIGN] = foreign_bytes(n_tokens)
+                    lines[_FOREIGN] = external_vocabulary_bytes(n_tokens)
                 self.ledger.claim_all("process", lines, hint="raise --memory, or leave the grammar out")
                 try:
                     self._vocabulary = self._measured_vocabulary(tokenizer)
@@ -191,7 +191,7 @@ class OpenFamily:
         if tokenizer is None:
             found = self._load("target", vocab_only=self._engines["target"] != "llama")
         else:
-            found = self._weights[self._files["target"].path, True] = ForeignVocabulary(tokenizer)
+            found = self._weights[self._files["target"].path, True] = ExternalVocabulary(tokenizer)
             self.ledger.measure("process", _FOREIGN, max(0, usage().resident_bytes - before))
         return found
 

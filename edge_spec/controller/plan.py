@@ -103,7 +103,7 @@ def choose(
 
     Args:
         levels: candidates in groups. Those of a group differ in speed and memory, and in the text at most by
-            rounding; every group changes more of what was wished for than the one before and is only looked at if
+            rounding; every group changes more of what was requested for than the one before and is only looked at if
             nothing in those fits.
         thresholds: the least budget by what it makes possible, for the plan and for the error.
         what: is to be run, as the beginning of a sentence.

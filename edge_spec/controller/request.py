@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
 from edge_spec.controller.budget import Budget
-from edge_spec.controller.candidates import LEAST_N_CTX, Planner
+from edge_spec.controller.candidates import MIN_N_CTX, Planner
 from edge_spec.controller.engine_choice import AUTO, engines_of, refuse_idle_settings, settle_engines
 from edge_spec.controller.plan import Plan
 from edge_spec.engines.llama import LlamaSettings
@@ -40,9 +40,9 @@ class Request:
         fixed: names of those that a plan must not change.
         modes: ways to speculate that will do, best first.
         notes: sentences that the user should know.
-        least_n_ctx: tokens of context below which nothing may go.
-        least_rows: rows of a decode that drafts of the length asked for take.
-        most_n_ctx: tokens of context up to which more than those of ``settings`` are wished for.
+        min_n_ctx: tokens of context below which nothing may go.
+        min_rows: rows of a decode that drafts of the length asked for take.
+        max_n_ctx: tokens of context up to which more than those of ``settings`` are requested for.
         otherwise: engines that would do as well, where the choice was left open.
         chose: whether it was, so that ONNX Runtime has been looked at, whatever runs the models then.
     """
@@ -54,9 +54,9 @@ class Request:
     fixed: frozenset[str]
     modes: Sequence[Mode]
     notes: tuple[str, ...] = ()
-    least_n_ctx: int = LEAST_N_CTX
-    least_rows: int = 1
-    most_n_ctx: int = 0
+    min_n_ctx: int = MIN_N_CTX
+    min_rows: int = 1
+    max_n_ctx: int = 0
     otherwise: Mapping[str, str] | None = None
     chose: bool = False
 
@@ -74,7 +74,7 @@ class Request:
 
         def n_ctx_on(engines: Mapping[str, str]) -> int:
             try:
-                least = replace(self, engines=engines, most_n_ctx=0)
+                least = replace(self, engines=engines, max_n_ctx=0)
                 return int(least.plan(budget).chosen.configuration.settings.n_ctx)
             except BudgetExceeded:
                 return 0
@@ -121,11 +121,11 @@ class Request:
 
     def _plan_on(self, engines: Mapping[str, str], budget: Budget) -> Plan:
         with self._planner(engines, budget) as planner:
-            return planner.plan(self.modes, budget.budget_bytes, most_n_ctx=self.most_n_ctx)
+            return planner.plan(self.modes, budget.budget_bytes, max_n_ctx=self.max_n_ctx)
 
     def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
         return Planner(
-            self.files, engines, self.settings, fixed=self.fixed, least_rows=self.least_rows,
+            self.files, engines, self.settings, fixed=self.fixed, min_rows=self.min_rows,
             base_bytes=budget.held_bytes,
         )  # fmt: skip
 
@@ -134,15 +134,15 @@ def request_of(
     model: StrPath = "demo",
     *,
     draft: StrPath | None = None,
-    middle: StrPath | None = None,
+    intermediate: StrPath | None = None,
     speculation: str | Mode = "auto",
     engine: str = "auto",
     draft_engine: str | None = None,
-    middle_engine: str | None = None,
+    intermediate_engine: str | None = None,
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
-    least_n_ctx: int | None = None,
+    min_n_ctx: int | None = None,
     **llama: Any,
 ) -> Request:
     """A request of arguments of ``load``; only headers of files are read.
@@ -150,29 +150,29 @@ def request_of(
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    for name, value in (("model", model), ("draft", draft), ("middle", middle)):
+    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
         if value is not None:
             require_path(name, value)
     family = resolve_family(model)
     paths = {
         "target": family.target,
         "draft": resolve(draft) if draft is not None else family.draft,
-        "middle": resolve(middle) if middle is not None else family.middle,
+        "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
-    given = given_roles(paths["draft"], paths["middle"])
+    given = given_roles(paths["draft"], paths["intermediate"])
     mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
     require_models(mode, given)
     roles = ("target", *mode.needs)
     published = [role for role, path in paths.items() if path is not None and is_published(path)]
-    engines = engines_of(engine, draft_engine, middle_engine, published=published)
+    engines = engines_of(engine, draft_engine, intermediate_engine, published=published)
     refuse_idle_settings(engines, roles, llama)
     files = {role: inspect(path) for role, path in paths.items() if role in roles and path is not None}
     target = files["target"]
     for role in mode.needs:
         check_pair(target, files[role])
-    if n_ctx is not None and least_n_ctx is not None:
-        raise SettingsError("n_ctx and least_n_ctx both say how long the context is", hint="give one of them")
-    given_n_ctx = n_ctx if least_n_ctx is None else least_n_ctx
+    if n_ctx is not None and min_n_ctx is not None:
+        raise SettingsError("n_ctx and min_n_ctx both say how long the context is", hint="give one of them")
+    given_n_ctx = n_ctx if min_n_ctx is None else min_n_ctx
     settings = _settings(given_n_ctx, target, llama)
     if draft_limit is not None:
         require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
@@ -185,17 +185,17 @@ def request_of(
         asked=llama,
         settings=settings,
         fixed=frozenset(llama) | (frozenset(("n_ctx",)) if given_n_ctx is not None else frozenset()),
-        least_n_ctx=LEAST_N_CTX if given_n_ctx is None else settings.n_ctx,
-        least_rows=1 if draft_limit is None else draft_limit + 1,
-        most_n_ctx=0 if least_n_ctx is None else target.n_ctx_train or _DEFAULT_N_CTX,
+        min_n_ctx=MIN_N_CTX if given_n_ctx is None else settings.n_ctx,
+        min_rows=1 if draft_limit is None else draft_limit + 1,
+        max_n_ctx=0 if min_n_ctx is None else target.n_ctx_train or _DEFAULT_N_CTX,
         modes=_fallbacks(mode) if speculation == "auto" and policy is None else [mode],
         notes=tuple(notes),
     )
 
 
-def given_roles(draft: StrPath | None, middle: StrPath | None) -> frozenset[str]:
+def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozenset[str]:
     """Roles of the smaller models that are given."""
-    return frozenset(role for role, path in (("draft", draft), ("middle", middle)) if path is not None)
+    return frozenset(role for role, path in (("draft", draft), ("intermediate", intermediate)) if path is not None)
 
 
 def _fallbacks(mode: Mode) -> list[Mode]:

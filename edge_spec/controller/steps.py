@@ -75,7 +75,7 @@ class Ladder:
         self._stepped_s = self._climbed_s = float("-inf")
 
     @property
-    def given_up(self) -> tuple[str, ...]:
+    def degradations(self) -> tuple[str, ...]:
         """Names of what is given up now, in order."""
         return tuple(self._rungs[place].name for place in self._given_up)
 

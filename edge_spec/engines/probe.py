@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from edge_spec.errors import BackendError
-from edge_spec.speculation.language_model import LanguageModel, NumericsProfile, Traits
+from edge_spec.speculation.language_model import LanguageModel, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["ProbeResult", "Probed", "known_probe", "probe", "probe_cached"]
@@ -56,9 +56,9 @@ class ProbedSettings(Protocol):
 
 
 class Probed(LanguageModel, Protocol):
-    """A model whose traits can be set to what was found."""
+    """A model whose capabilities can be set to what was found."""
 
-    traits: Traits
+    capabilities: Capabilities
 
     @property
     def settings(self) -> ProbedSettings:
@@ -67,13 +67,13 @@ class Probed(LanguageModel, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """Traits, and seconds of one decode by number of rows as measured in passing."""
+    """Capabilities, and seconds of one decode by number of rows as measured in passing."""
 
-    traits: Traits
+    capabilities: Capabilities
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed, *, foreign: bool = False, halves: bool = False) -> ProbeResult:
+def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
@@ -81,19 +81,19 @@ def probe(model: Probed, *, foreign: bool = False, halves: bool = False) -> Prob
     compare with each of them alone.
 
     Args:
-        foreign: nobody here knows the model's operators, and one try proves little. What was found is tried again in
+        external: nobody here knows the model's operators, and one try proves little. What was found is tried again in
             many cuts of a text, and has to hold in all of them.
-        halves: it rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply by
+        fp16: it rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply by
             other code than several, is then never taken for one of them, however alike they look.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
-    model.traits = Traits(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
+    model.capabilities = Capabilities(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
     # Any text will do, and the same one every time; low ids can be control tokens.
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
     if not _can_rollback(model, text):
         model.rollback(0)
-        return ProbeResult(traits=Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
+        return ProbeResult(capabilities=Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
         return _probe_drafter(model, text)
@@ -114,20 +114,20 @@ def probe(model: Probed, *, foreign: bool = False, halves: bool = False) -> Prob
     exact = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
     # Wider than the widest of the class would be outside it.
     most = exact[-1] if exact else max_rows
-    traits = Traits(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
-    if foreign and exact:
-        traits = _confirmed(model, traits, text, max_rows, lone=not halves)
-        most = traits.max_rows
+    capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
+    if external and exact:
+        capabilities = _confirmed(model, capabilities, text, max_rows, lone=not fp16)
+        most = capabilities.max_rows
     # What a decode of n rows takes is what its padded width takes.
-    return ProbeResult(traits=traits, seconds={n: seconds[traits.padded(n)] for n in widths if n <= most})
+    return ProbeResult(capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most})
 
 
 def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
     model.prefill(text[model.n_past : _depths(model.n_ctx)[0]])
     trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
     model.rollback(0)
-    traits = Traits(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
-    return ProbeResult(traits=traits, seconds={})
+    capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
+    return ProbeResult(capabilities=capabilities, seconds={})
 
 
 def _depths(n_ctx: int) -> list[int]:
@@ -167,23 +167,23 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
-def _confirmed(model: Probed, traits: Traits, text: Sequence[int], max_rows: int, *, lone: bool) -> Traits:
+def _confirmed(model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, lone: bool) -> Capabilities:
     """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
-    wider = tuple(n for n in traits.widths if n > 1)
+    wider = tuple(n for n in capabilities.widths if n > 1)
     # Where every row is a lone one, there is nothing that it could be taken for.
-    for widths in dict.fromkeys((traits.widths, wider) if lone or not wider else (wider,)):
-        model.traits = replace(traits, widths=widths)
+    for widths in dict.fromkeys((capabilities.widths, wider) if lone or not wider else (wider,)):
+        model.capabilities = replace(capabilities, widths=widths)
         if widths and _holds(model, text):
             break
     else:
-        model.traits = replace(traits, widths=(), max_rows=max_rows)
+        model.capabilities = replace(capabilities, widths=(), max_rows=max_rows)
     model.rollback(0)
-    return model.traits
+    return model.capabilities
 
 
 def _holds(model: Probed, text: Sequence[int]) -> bool:
     """Whether a row is the same bits wherever it stands in a decode, and however many stand there with it."""
-    wide = min(model.traits.max_rows, model.n_ctx)
+    wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
     model.prefill(text[: max(0, min(_DEPTHS[0], model.n_ctx - _CUTS * wide))])
     cut = 0
@@ -216,8 +216,8 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 
 def probe_cached(
-    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], foreign: bool = False,
-    halves: bool = False,
+    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], external: bool = False,
+    fp16: bool = False,
 ) -> ProbeResult:  # fmt: skip
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
@@ -225,16 +225,16 @@ def probe_cached(
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
-        foreign, halves: see ``probe``.
+        external, fp16: see ``probe``.
     """
     if cache_dir is None:
         on_probe()
-        return probe(model, foreign=foreign, halves=halves)
+        return probe(model, external=external, fp16=fp16)
     path = _place(cache_dir, file, model.settings, model.n_ctx, model.profile)
     known = _read(path)
     if known is None:
         on_probe()
-        known = probe(model, foreign=foreign, halves=halves)
+        known = probe(model, external=external, fp16=fp16)
         _write(path, known)
     return known
 
@@ -264,9 +264,9 @@ def _read(path: Path) -> ProbeResult | None:
     """A remembered result; None if there is none or it is not whole."""
     try:
         found = json.loads(path.read_text("utf-8"))
-        traits = found["traits"] | {"widths": tuple(map(int, found["traits"]["widths"]))}
+        capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
         seconds = {int(n): float(s) for n, s in found["seconds"].items()}
-        return ProbeResult(traits=Traits(**traits), seconds=seconds)
+        return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -276,7 +276,7 @@ def _write(path: Path, result: ProbeResult) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump({"traits": asdict(result.traits), "seconds": dict(result.seconds)}, file)
+            json.dump({"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)}, file)
         Path(file.name).replace(path)
     except OSError:
         pass

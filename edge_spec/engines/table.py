@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["TableModel", "random_table"]
@@ -41,7 +41,7 @@ class TableModel:
     Args:
         table: logits, ``[n_vocab] * (order + 1)``, float32.
         n_ctx: the most tokens that can be committed.
-        can_rollback, takes_trees, widths, max_rows, can_shift: see ``Traits``.
+        can_rollback, takes_trees, widths, max_rows, can_shift: see ``Capabilities``.
         keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only what lies in order.
         distort: stands for a kernel that rounds: gets a row and the number of rows it was computed with.
     """
@@ -66,7 +66,7 @@ class TableModel:
         self._n_ctx = n_ctx
         self._keeps_branches = keeps_branches
         self._distort = distort
-        self._traits = Traits(
+        self._traits = Capabilities(
             can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows, can_shift=can_shift
         )
         self._cells: list[int] = []
@@ -97,7 +97,7 @@ class TableModel:
         return self._pending
 
     @property
-    def traits(self) -> Traits:
+    def capabilities(self) -> Capabilities:
         return self._traits
 
     @property

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from edge_spec.errors import BudgetExceeded, Cancelled, Closed, EdgeSpecError, SettingsError, StateError
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import Caches, Holder, Shelf
 from edge_spec.speculation.loop import Speculator
 
@@ -48,7 +48,7 @@ class Turns:
         return self._closed
 
     @property
-    def most_cached_bytes(self) -> int:
+    def max_cached_bytes(self) -> int:
         """The most that caches of conversations laid aside may take."""
         return self._shelf.limit_bytes
 
@@ -201,7 +201,7 @@ class Turns:
             yield Caches(states=states, text=tuple(speculator.text))
 
 
-class TurnTaking(Generation):
+class TurnTaking(Reply):
     """A generation that holds its turn from its first piece to its end.
 
     Attributes:

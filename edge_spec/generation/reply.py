@@ -21,7 +21,7 @@ from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Alone", "Context", "Generation"]
+__all__ = ["Alone", "Context", "Reply"]
 
 
 class Context(Protocol):
@@ -55,7 +55,7 @@ class Alone:
         return len(speculator.text) < n_ctx
 
 
-class Generation(Iterator[str]):
+class Reply(Iterator[str]):
     """Writes a reply piece by piece, as far as it is asked to: iterate over it, or call ``read``.
 
     Args:
@@ -91,8 +91,8 @@ class Generation(Iterator[str]):
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
-        before_reply: Callable[[Generation], bool] = lambda reply: True,
-        before_round: Callable[[Generation], bool] = lambda reply: True,
+        before_reply: Callable[[Reply], bool] = lambda reply: True,
+        before_round: Callable[[Reply], bool] = lambda reply: True,
         grammar: Grammar | None = None,
         breakers: Breakers | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class Generation(Iterator[str]):
         # Even where the context makes room, a reply that forgets its question does not go on for ever.
         self._most = len(written) + (max_tokens or n_ctx)
         self._stream = TextStream(stop)
-        self._before = "".join(self._stream.push(vocabulary.piece(token)) for token in written)
+        self._before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in written)
         self._ready: list[str] = []
         self._written: list[str] = []
         self._started = False
@@ -260,7 +260,7 @@ class Generation(Iterator[str]):
         if self._vocabulary.ends(token):
             self.finish_reason = "eos"
             return True
-        text = self._stream.push(self._vocabulary.piece(token))
+        text = self._stream.push(self._vocabulary.token_bytes(token))
         if text:
             self._ready.append(text)
         if self._stream.stopped:
@@ -290,7 +290,7 @@ class Generation(Iterator[str]):
 class _Awaited(AsyncIterator[str]):
     """The pieces of a reply, awaited one by one."""
 
-    def __init__(self, reply: Generation) -> None:
+    def __init__(self, reply: Reply) -> None:
         self._reply = reply
         # A thread of its own: one out of a pool could be waiting for this very reply's turn to end.
         self._thread = ThreadPoolExecutor(1, "edge-spec")
@@ -313,6 +313,6 @@ class _Awaited(AsyncIterator[str]):
         return piece
 
 
-def _next_of(reference: weakref.ref[Generation]) -> str | None:
+def _next_of(reference: weakref.ref[Reply]) -> str | None:
     reply = reference()
     return next(reply, None) if reply is not None else None

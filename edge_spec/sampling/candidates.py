@@ -18,8 +18,8 @@ import numpy.typing as npt
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = [
-    "FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "survivors",
-    "survivors_among",
+    "FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "candidates_of",
+    "candidates_among",
 ]  # fmt: skip
 
 Row = npt.NDArray[np.float32]
@@ -88,7 +88,7 @@ def ranked(row: Row, ids: Ids, k: int) -> tuple[Ids, Row]:
     return ids[order], logits
 
 
-def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
+def candidates_of(row: Row, settings: SamplerSettings) -> Few | Many:
     """The ids that can be drawn and their logits before temperature; never empty.
 
     A pair of lists, best first, where they are few; of arrays, in any order, where they may be many.
@@ -126,8 +126,8 @@ def survivors(row: Row, settings: SamplerSettings) -> Few | Many:
     return _survivors_of_all(row, top, floor, deepest, settings.top_p)
 
 
-def survivors_among(row: Row, settings: SamplerSettings, allowed: Callable[[list[int]], list[bool]]) -> Few | None:
-    """What ``survivors`` says of the row after all tokens that are not ``allowed`` are out, best first.
+def candidates_among(row: Row, settings: SamplerSettings, allowed: Callable[[list[int]], list[bool]]) -> Few | None:
+    """What ``candidates_of`` says of the row after all tokens that are not ``allowed`` are out, best first.
 
     Asks about the best tokens only, more of them as long as the others may decide it; None if too many would.
     """

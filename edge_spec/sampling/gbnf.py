@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn
 _DEEPEST = 200
 """Groups nested deeper than this are refused: llama.cpp's parser calls itself for each."""
 
-_MOST = 2000
+_MAX_REPEATS = 2000
 """llama.cpp repeats nothing more often."""
 
 
@@ -193,8 +193,8 @@ def _check_characters(kind: str, found: str, line: int) -> None:
 
 def _apply(item: _Item, repeat: str, line: int) -> None:
     bounds = [int(number) for number in re.findall(r"\d+", repeat)]
-    if any(bound > _MOST for bound in bounds):
-        _fail(line, f"{repeat} repeats too often", f"at most {_MOST} times, or without an upper bound")
+    if any(bound > _MAX_REPEATS for bound in bounds):
+        _fail(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
     if len(bounds) == 2 and bounds[1] < bounds[0]:
         _fail(line, f"{repeat} ends before it begins", "write the smaller number first")
     if repeat in ("*", "?") or (bounds and bounds[0] == 0):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.schema_rules import MOST, Rules, fail, json_literal
+from edge_spec.sampling.schema_rules import MAX_REPEATS, Rules, fail, json_literal
 from edge_spec.sampling.schema_types import KEYWORDS, Types
 
 __all__ = ["schema_to_gbnf"]
@@ -117,7 +117,7 @@ class _Converter:
 
     def _told_by(self, schema: Any) -> dict[str, set[str]]:
         """What tells alternatives apart: their types, and the values of properties that they require."""
-        for _ in range(MOST):
+        for _ in range(MAX_REPEATS):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 break
             schema = _found(self._schema, str(schema["$ref"]))

@@ -31,7 +31,7 @@ def mirostat(row: Row, temperature: float, mu: float) -> Many:
 
 
 def next_mu(mu: float, scores: npt.NDArray[np.float64], place: int, *, tau: float, eta: float) -> float:
-    """Mirostat's mu after the token at ``place`` of the survivors was drawn.
+    """Mirostat's mu after the token at ``place`` of the candidates was drawn.
 
     Args:
         scores: their logits after temperature, ``[n]``.

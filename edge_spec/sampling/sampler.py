@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import GrammarDeadEnd, StateError
 from edge_spec.sampling.adjustments import adjusted, adjusts
-from edge_spec.sampling.candidates import FEW, Few, Ids, Many, Row, peak, ranked, survivors, survivors_among
+from edge_spec.sampling.candidates import FEW, Few, Ids, Many, Row, peak, ranked, candidates_of, candidates_among
 from edge_spec.sampling.dry import Breakers
 from edge_spec.sampling.grammar import Grammar, Line, Node
 from edge_spec.sampling.mirostat import mirostat, next_mu
@@ -212,7 +212,7 @@ class Sampler:
         """What can be drawn, before temperature."""
         settings = self.settings
         if self._line is None:
-            found = survivors(row, settings)
+            found = candidates_of(row, settings)
         elif self._has_mu:
             return self._by_mirostat(row, text)
         else:
@@ -222,15 +222,15 @@ class Sampler:
         return found
 
     def _allowed(self, row: Row, text: Sequence[int], settings: SamplerSettings) -> Few | Many:
-        """``survivors`` of the row that the grammar leaves over."""
+        """``candidates_of`` of the row that the grammar leaves over."""
         node = self.place(text)
         if node.state is None:
-            return survivors(row, settings)
-        found = survivors_among(row, settings, node.allowed)
+            return candidates_of(row, settings)
+        found = candidates_among(row, settings, node.allowed)
         if found is not None:
             return found
         row, lowest = self._masked(row, node, len(text) - self.n_prompt)
-        ids, x = survivors(row, settings)
+        ids, x = candidates_of(row, settings)
         if row[ids[0]] == -inf:
             # A row without any number has its lowest id drawn; here it has to be an allowed one.
             return [lowest], [0.0]

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.number_rules import integers, numbers
 
-__all__ = ["FORMATS", "MOST", "Rules", "fail", "json_literal", "literal", "repeat"]
+__all__ = ["FORMATS", "MAX_REPEATS", "Rules", "fail", "json_literal", "literal", "repeat"]
 
 _HEX4 = "[0-9a-fA-F]{4}"
 _YEAR = '("000" [1-9] | "00" [1-9] [0-9] | "0" [1-9] [0-9] [0-9] | [1-9] [0-9] [0-9] [0-9])'
@@ -38,7 +38,7 @@ _USES = {
     "string": ("char",), "object": ("string", "value"), "array": ("value",),
     "value": ("object", "array", "string", "number", "truth", "nothing"),
 }  # fmt: skip
-MOST = 2000
+MAX_REPEATS = 2000
 """llama.cpp repeats nothing more often."""
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edge_spec.sampling.number_rules import integers, numbers
-from edge_spec.sampling.schema_rules import FORMATS, MOST, Rules, fail, literal, repeat
+from edge_spec.sampling.schema_rules import FORMATS, MAX_REPEATS, Rules, fail, literal, repeat
 
 __all__ = ["KEYWORDS", "Types"]
 
@@ -115,8 +115,8 @@ class Types:
     def _lengths(self, known: dict[str, Any], place: str, what: str) -> tuple[int, int | None]:
         least, most = known.get("min" + what, 0), known.get("max" + what)
         for name, bound in (("min" + what, least), ("max" + what, most)):
-            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MOST):
-                fail(f"{place}/{name}", f"{bound!r} is not a whole number from 0 to {MOST}", "choose one")
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MAX_REPEATS):
+                fail(f"{place}/{name}", f"{bound!r} is not a whole number from 0 to {MAX_REPEATS}", "choose one")
         if most is not None and most < least:
             fail(f"{place}/max{what}", f"max{what} is less than min{what}", "correct them")
         return least, most

@@ -10,7 +10,7 @@ __all__ = ["without_top_choices"]
 
 
 def without_top_choices(ids: Few | Many, threshold: float) -> Many:
-    """The survivors without those at least as likely as ``threshold``, of which the least likely one stays.
+    """The candidates without those at least as likely as ``threshold``, of which the least likely one stays.
 
     Probabilities are those before temperature. Among equals the highest id counts as the least likely.
     """

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["LanguageModel", "Logits", "NumericsProfile", "Traits"]
+__all__ = ["LanguageModel", "Logits", "NumericsProfile", "Capabilities"]
 
 Logits = npt.NDArray[np.float32]
 """Rows of logits, ``[n, n_vocab]``."""
@@ -41,7 +41,7 @@ class NumericsProfile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traits:
+class Capabilities:
     """What a loaded model can do, as found by trying it.
 
     Attributes:
@@ -94,7 +94,7 @@ class LanguageModel(Protocol):
         """How many tokens are committed."""
 
     @property
-    def traits(self) -> Traits:
+    def capabilities(self) -> Capabilities:
         """What the model can do."""
 
     @property

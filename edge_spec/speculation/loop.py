@@ -130,7 +130,7 @@ class Speculator:
         if reuse:
             self.settle()
             shared = common_prefix(self.text[: self.model.n_past], prompt[:-1])
-        if shared < self.model.n_past and not self.model.traits.can_rollback:
+        if shared < self.model.n_past and not self.model.capabilities.can_rollback:
             shared = 0
         self.model.rollback(shared)
         self.text = list(prompt)
@@ -146,9 +146,9 @@ class Speculator:
         started = perf_counter()
         # What a side branch left behind is decoded with the next draft, in the class of widths that a prefill
         # of these few tokens need not be in.
-        behind = catch_up(self.model, self.text, self.model.traits.max_rows)
+        behind = catch_up(self.model, self.text, self.model.capabilities.max_rows)
         # Together with the bonus token no more than the context holds, so that drafts do not move where it is full.
-        limit = min(limit, self.model.traits.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
+        limit = min(limit, self.model.capabilities.max_rows - len(behind), self.model.n_ctx - len(self.text) - 1)
         draft = self._draft(limit) if limit > 0 else EMPTY
         tree = draft.under(behind)
         drafted = perf_counter()
@@ -208,7 +208,7 @@ class Speculator:
         decoding would have left. What lies behind further than that has yet to be read, and is left to a prefill.
         """
         behind = self.text[self.model.n_past : -1]
-        if behind and len(behind) <= self.model.traits.max_rows and len(self.text) <= self.model.n_ctx:
+        if behind and len(behind) <= self.model.capabilities.max_rows and len(self.text) <= self.model.n_ctx:
             self.model.decode(Tree.sequence(behind))
             self.model.keep(range(len(behind)))
 
@@ -219,7 +219,7 @@ class Speculator:
         """
         try:
             self.settle()
-            if self.model.traits.can_shift and last <= self.model.n_past:
+            if self.model.capabilities.can_shift and last <= self.model.n_past:
                 self.model.shift(first, last)
             else:
                 self.model.rollback(min(first, self.model.n_past))
@@ -286,7 +286,7 @@ class Speculator:
 
 def _sound(draft: Tree, limit: int, model: LanguageModel) -> Tree:
     """What of a draft can be verified: drafters may be as bad as they like, and that includes strangers'."""
-    n_vocab, takes_trees = model.n_vocab, model.traits.takes_trees
+    n_vocab, takes_trees = model.n_vocab, model.capabilities.takes_trees
     if len(draft) <= limit and (draft.is_sequence or takes_trees) and all(0 <= x < n_vocab for x in draft.tokens):
         return draft
     places = {-1: -1}

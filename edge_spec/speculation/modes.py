@@ -22,7 +22,7 @@ class DraftModels(Protocol):
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
 
-    def middle(self, *, trees: bool) -> LanguageModel:
+    def intermediate(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
 
     def table(self) -> Drafter:
@@ -37,7 +37,7 @@ class Mode:
         name: what the user calls it.
         build: makes the drafter.
         limit: tokens drafted per round, unless asked otherwise; 0 for none.
-        needs: which of ``draft`` and ``middle`` must be given.
+        needs: which of ``draft`` and ``intermediate`` must be given.
         target_trees: whether the target must take trees.
         adapts: whether the limit follows what is measured.
         lossless: whether the text has the model's own law; a mode that trades it away says so here.
@@ -53,21 +53,21 @@ class Mode:
 
 
 def _sequence(models: DraftModels) -> Drafter:
-    return ModelDrafter(models.draft(trees=False), least_value=0.1)
+    return ModelDrafter(models.draft(trees=False), min_value=0.1)
 
 
 def _tree(models: DraftModels) -> Drafter:
-    return ModelDrafter(models.draft(trees=True), width=3, depth=4, least_value=0.03)
+    return ModelDrafter(models.draft(trees=True), width=3, depth=4, min_value=0.03)
 
 
 def _hierarchy(models: DraftModels) -> Drafter:
-    draft, middle = models.draft(trees=True), models.middle(trees=True)
+    draft, intermediate = models.draft(trees=True), models.intermediate(trees=True)
     # Published ONNX graphs rarely take trees; between them the leaf drafts sequences.
-    if draft.traits.takes_trees and middle.traits.takes_trees:
-        leaf = ModelDrafter(draft, width=2, depth=2, least_value=0.1)
+    if draft.capabilities.takes_trees and intermediate.capabilities.takes_trees:
+        leaf = ModelDrafter(draft, width=2, depth=2, min_value=0.1)
     else:
-        leaf = ModelDrafter(draft, depth=3, least_value=0.1)
-    return HierarchyDrafter(leaf, middle)
+        leaf = ModelDrafter(draft, depth=3, min_value=0.1)
+    return HierarchyDrafter(leaf, intermediate)
 
 
 MODES = {
@@ -76,7 +76,7 @@ MODES = {
         Mode(name="off", build=lambda models: NoDrafter(), limit=0),
         Mode(name="sequence", build=_sequence, limit=3, needs=("draft",)),
         Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True),
-        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "middle")),
+        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate")),
         Mode(name="ngram", build=lambda models: models.table(), limit=3),
     )
 }
@@ -101,7 +101,7 @@ def require_models(mode: Mode, given: frozenset[str]) -> None:
     """Refuse a mode that lacks a model.
 
     Raises:
-        SettingsError: ``given`` (of draft, middle) is not all that it needs.
+        SettingsError: ``given`` (of draft, intermediate) is not all that it needs.
     """
     missing = [f"--{need}" for need in mode.needs if need not in given]
     if missing:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["PIECES_BYTES", "Pieces"]
+__all__ = ["TOKEN_BYTES_LIMIT", "TokenBytes"]
 
-PIECES_BYTES = 1 << 19
+TOKEN_BYTES_LIMIT = 1 << 19
 """The most that the pieces of one tokeniser take: of more than a thousand tokens."""
 
 _KEY_BYTES = 32
 
 
-class Pieces:
+class TokenBytes:
     """Remembers what tokens stand for, within a limit; once it is full, it begins anew, empty.
 
     Args:
         read: asks the tokeniser.
-        most_bytes: that all of it may take, keys and the table's own included.
+        max_bytes: that all of it may take, keys and the table's own included.
     """
 
-    def __init__(self, read: Callable[[int], bytes], *, most_bytes: int = PIECES_BYTES) -> None:
+    def __init__(self, read: Callable[[int], bytes], *, max_bytes: int = TOKEN_BYTES_LIMIT) -> None:
         self._read = read
-        self._most_bytes = most_bytes
+        self._most_bytes = max_bytes
         self._known: dict[int, bytes] = {}
         self._content_bytes = 0
 

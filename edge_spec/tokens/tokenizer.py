@@ -11,7 +11,7 @@ __all__ = ["Tokenizer", "Vocabulary"]
 class Vocabulary(Protocol):
     """What a reply needs to know of tokens."""
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for."""
 
     def ends(self, token: int) -> bool:

@@ -43,11 +43,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path, most_bytes: int) -> bytes:
+def _read(path: Path, max_bytes: int) -> bytes:
     with open_regular(path) as file:
-        raw = file.read(most_bytes + 1)
-    if len(raw) > most_bytes:
-        raise NotAModel(f"{path} has more than {most_bytes >> 20} MiB", hint="check where it comes from")
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise NotAModel(f"{path} has more than {max_bytes >> 20} MiB", hint="check where it comes from")
     return raw
 
 

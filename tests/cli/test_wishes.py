@@ -1,4 +1,4 @@
-"""Laws of what is wished for: so much context at least, a profile named before loading, budgets that cannot be."""
+"""Laws of what is requested for: so much context at least, a profile named before loading, budgets that cannot be."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ HELD = 60 * MIB
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str) -> None:
     asked: dict[str, Any] = {"held_bytes": HELD, "engine": engine, "n_threads": 1}
-    wished = plan(memory="1GiB", n_ctx=300, **asked).chosen
+    requested = plan(memory="1GiB", n_ctx=300, **asked).chosen
     seen = []
     for more in (0, MIB // 2, MIB, 2 * MIB, 4 * MIB, 400 * MIB):
-        budget = wished.needed_bytes + more
-        found = plan(memory=budget, least_n_ctx=300, **asked).chosen
+        budget = requested.needed_bytes + more
+        found = plan(memory=budget, min_n_ctx=300, **asked).chosen
         context = int(found.choices["context"])
         assert context >= 300
         assert found.needed_bytes <= budget
         # More context costs neither speed nor precision.
         for name in ("speculation", "kv", "chunk", "rows", "weights"):
-            assert found.choices.get(name) == wished.choices.get(name)
+            assert found.choices.get(name) == requested.choices.get(name)
         if context < 1024:
             longer = min(1024, context + 256 - context % 256)
             assert plan(memory="1GiB", n_ctx=longer, **asked).chosen.needed_bytes > budget
@@ -45,19 +45,19 @@ def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str)
 
 
 def test_a_least_context_that_does_not_fit_is_refused_and_kept() -> None:
-    least = plan(memory="1GiB", held_bytes=HELD, least_n_ctx=900).thresholds["fits"]
+    least = plan(memory="1GiB", held_bytes=HELD, min_n_ctx=900).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="fits from"):
-        plan(memory=least - 1, held_bytes=HELD, least_n_ctx=900)
+        plan(memory=least - 1, held_bytes=HELD, min_n_ctx=900)
     # Beyond what the model was trained for there is nothing to be gained.
-    assert plan(memory="1GiB", held_bytes=HELD, least_n_ctx=3000).chosen.choices["context"] == 3000
+    assert plan(memory="1GiB", held_bytes=HELD, min_n_ctx=3000).chosen.choices["context"] == 3000
     with pytest.raises(SettingsError, match="both"):
-        plan(memory="1GiB", held_bytes=HELD, n_ctx=900, least_n_ctx=900)
+        plan(memory="1GiB", held_bytes=HELD, n_ctx=900, min_n_ctx=900)
     with pytest.raises(SettingsError):
-        plan(memory="1GiB", held_bytes=HELD, least_n_ctx=0)
+        plan(memory="1GiB", held_bytes=HELD, min_n_ctx=0)
 
 
 def test_a_model_with_a_least_context_says_how_much_it_got(probe_cache: Path) -> None:
-    with edge_spec.load(least_n_ctx=300, n_threads=1, cache_dir=probe_cache, speculation="off") as model:
+    with edge_spec.load(min_n_ctx=300, n_threads=1, cache_dir=probe_cache, speculation="off") as model:
         assert model.n_ctx == 1024
         assert any("1024, more than the 300" in note for note in model.notes)
         assert dict(model.profile.facts)["n_ctx"] == "1024"

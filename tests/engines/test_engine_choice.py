@@ -48,9 +48,9 @@ def falls_back(path: Path | str, cache_dir: Path | None, why: str, **values: Any
 
 
 def test_engines_are_named_by_role() -> None:
-    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "middle"), "auto")
-    assert engines_of("auto", "llama", None) == {"target": "auto", "draft": "llama", "middle": "auto"}
-    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "middle": "onnx"}
+    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "intermediate"), "auto")
+    assert engines_of("auto", "llama", None) == {"target": "auto", "draft": "llama", "intermediate": "auto"}
+    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "intermediate": "onnx"}
     with pytest.raises(SettingsError, match="tensor"):
         engines_of("llama", "tensor", None)
 
@@ -104,7 +104,7 @@ def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
     texts = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), middle=gguf, speculation=mode,
+            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), intermediate=gguf, speculation=mode,
             engine="onnx", n_ctx=96, n_threads=1, cache_dir=tmp_path,
         ) as model:  # fmt: skip
             assert model.profile.engine == "onnx"

@@ -49,18 +49,18 @@ def small(open_demo: Opener) -> LlamaModel:
 def test_the_demo_target_takes_drafts_and_trees_bit_for_bit(open_demo: Opener) -> None:
     model = open_demo(trees=True)
     assert isinstance(model, LanguageModel)
-    assert model.traits.can_rollback
-    assert {1, 2} <= set(model.traits.widths)
-    assert model.traits.takes_trees
-    assert model.traits.identity == "bitwise"
-    assert model.traits.max_rows <= model.traits.widths[-1]
+    assert model.capabilities.can_rollback
+    assert {1, 2} <= set(model.capabilities.widths)
+    assert model.capabilities.takes_trees
+    assert model.capabilities.identity == "bitwise"
+    assert model.capabilities.max_rows <= model.capabilities.widths[-1]
 
 
 @pytest.mark.parametrize("n_ctx", [3, 30, 257])
 def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -> None:
     model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=n_ctx, n_threads=1), file="x", cache_dir=None)
     try:
-        assert model.traits.can_rollback
+        assert model.capabilities.can_rollback
         assert model.n_past == 0
         assert 1 in found.seconds
         model.prefill(some_text(n_ctx))
@@ -91,10 +91,10 @@ def test_what_probing_found_is_remembered(
     open_it(file="y")
     open_it(kv_k="f16")
     assert len(list(tmp_path.glob("**/*.json"))) == 3
-    for damage in (b"", b"{", b"[]", b"\xff\xfe", b'{"traits": {}, "seconds": {}}', memory.read_bytes()[:-7]):
+    for damage in (b"", b"{", b"[]", b"\xff\xfe", b'{"capabilities": {}, "seconds": {}}', memory.read_bytes()[:-7]):
         memory.write_bytes(damage)
-        assert open_it().traits == first.traits
-        assert json.loads(memory.read_text())["traits"]["max_rows"] == first.traits.max_rows
+        assert open_it().capabilities == first.capabilities
+        assert json.loads(memory.read_text())["capabilities"]["max_rows"] == first.capabilities.max_rows
 
 
 def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, tmp_path: Path) -> None:
@@ -102,16 +102,16 @@ def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, t
     blocked.write_text("not a folder")
     model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=30, n_threads=1), file="x", cache_dir=blocked)
     model.close()
-    assert found.traits.can_rollback
+    assert found.capabilities.can_rollback
 
 
 @pytest.mark.parametrize("n_ctx", [300, 640])
 def test_a_kernel_that_treats_a_lone_row_differently_is_padded(open_demo: Opener, n_ctx: int) -> None:
     # llama.cpp splits a lone row's attention among threads: with one of them there is nothing to split.
     model = open_demo("draft", n_ctx=n_ctx, kv_k="f16", n_threads=2)
-    if not model.traits.widths or 1 in model.traits.widths:
+    if not model.capabilities.widths or 1 in model.capabilities.widths:
         pytest.skip("on this device rows do not depend on the width with 16-bit keys")
-    assert model.traits.padded(1) > 1
+    assert model.capabilities.padded(1) > 1
     text = some_text(n_ctx)
     for depth in (20, 255, 256, 270, 520):
         if depth + 8 > n_ctx:
@@ -269,7 +269,7 @@ def test_damaged_state_is_refused_and_leaves_the_model_usable(open_demo: Opener,
 
 
 def test_state_of_another_profile_is_refused(open_demo: Opener) -> None:
-    models = [open_demo("draft"), open_demo("middle", trees=True), open_demo("draft", n_ctx=30)]
+    models = [open_demo("draft"), open_demo("intermediate", trees=True), open_demo("draft", n_ctx=30)]
     for model in models:
         model.rollback(0)
         model.prefill(some_text(5))

@@ -79,12 +79,12 @@ def small(open_demo_onnx: Opener) -> OnnxModel:
 def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> None:
     model = open_demo_onnx("target")
     assert isinstance(model, LanguageModel)
-    assert model.traits.can_rollback
-    assert set(range(2, 9)) <= set(model.traits.widths)
+    assert model.capabilities.can_rollback
+    assert set(range(2, 9)) <= set(model.capabilities.widths)
     if best_form().name == "rows":
-        assert 1 in model.traits.widths
-        assert open_demo_onnx("target", trees=True).traits.takes_trees
-    assert model.traits.identity == "bitwise"
+        assert 1 in model.capabilities.widths
+        assert open_demo_onnx("target", trees=True).capabilities.takes_trees
+    assert model.capabilities.identity == "bitwise"
     assert model.profile.engine == "onnx"
 
 
@@ -126,8 +126,8 @@ def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
     given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv=kv)
     model, found = open_onnx(source, given_values, file="x", cache_dir=None)
-    assert found.traits.takes_trees
-    assert set(range(1, 9)) <= set(found.traits.widths)
+    assert found.capabilities.takes_trees
+    assert set(range(1, 9)) <= set(found.capabilities.widths)
     assert ("kv", f"{kv}/{kv}") in model.profile.facts
     text = some_text(80, most=384)
     model.prefill(text[:40])
@@ -177,7 +177,7 @@ def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxModel, da
     small.rollback(len(text))
     alone = small.decode(Tree.sequence([*branch, 777])).copy()
     small.rollback(small.n_past)
-    if small.traits.takes_trees and small.settings.exact and small.traits.identity == "bitwise":
+    if small.capabilities.takes_trees and small.settings.exact and small.capabilities.identity == "bitwise":
         assert np.array_equal(rows[path], alone[:-1])
         assert np.array_equal(after, alone[-1])
     assert np.allclose(rows[path], alone[:-1], atol=1e-3)
@@ -224,7 +224,7 @@ def test_damaged_state_and_that_of_others_is_refused(open_demo_onnx: Opener) -> 
     model = open_demo_onnx()
     model.prefill(some_text(20))
     state = model.save()
-    for bad in (b"", state[:-1], state[:-1] + bytes([state[-1] ^ 1]), open_demo_onnx("middle").save()):
+    for bad in (b"", state[:-1], state[:-1] + bytes([state[-1] ^ 1]), open_demo_onnx("intermediate").save()):
         with pytest.raises(StateError):
             model.restore(bad)
         assert model.n_past == 0
@@ -306,14 +306,14 @@ def test_after_close_there_is_nothing_but_closed(open_demo_onnx: Opener) -> None
 MIXES = [("onnx", "onnx", "onnx"), ("onnx", "llama", "onnx"), ("llama", "onnx", "llama")]
 
 
-@pytest.mark.parametrize(("target", "draft", "middle"), MIXES)
+@pytest.mark.parametrize(("target", "draft", "intermediate"), MIXES)
 def test_text_is_identical_with_every_drafter_on_every_engine(
-    probe_cache: Path, prompts: list[str], target: str, draft: str, middle: str
+    probe_cache: Path, prompts: list[str], target: str, draft: str, intermediate: str
 ) -> None:
     texts: dict[str, list[list[int]]] = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            speculation=mode, engine=target, draft_engine=draft, middle_engine=middle, n_ctx=256, n_threads=1,
+            speculation=mode, engine=target, draft_engine=draft, intermediate_engine=intermediate, n_ctx=256, n_threads=1,
             cache_dir=probe_cache,
         ) as model:  # fmt: skip
             assert model.profile.engine == target
@@ -364,14 +364,14 @@ def test_a_setting_that_would_change_nothing_is_refused() -> None:
 @pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
 @pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])
 def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: Path, made: dict[str, Any]) -> None:
-    target, draft, middle = (
+    target, draft, intermediate = (
         write_gguf(tmp_path / f"{seed}.gguf", **made, seed=seed, n_layers=layers)
         for seed, layers in ((0, 3), (1, 1), (0, 2))
     )
     texts = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            target, draft=draft, middle=middle, speculation=mode, engine="onnx", n_ctx=128, n_threads=1,
+            target, draft=draft, intermediate=intermediate, speculation=mode, engine="onnx", n_ctx=128, n_threads=1,
             cache_dir=tmp_path,
         ) as model:  # fmt: skip
             assert model.identity == "bitwise"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from published_models import Weights, publish, read_weights
 
 import edge_spec
-from edge_spec.engines.llama.external_vocabulary import ForeignVocabulary, foreign_bytes
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
 from edge_spec.engines.onnx import OnnxModel, OnnxSettings, open_published
 from edge_spec.errors import (
     BackendError,
@@ -38,7 +38,7 @@ from edge_spec.speculation.tree import Tree
 
 DEMO = resolve_family("demo")
 assert DEMO.draft is not None
-assert DEMO.middle is not None
+assert DEMO.intermediate is not None
 
 SIGNATURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plain": ("plain", "float32", {}),
@@ -164,7 +164,7 @@ def test_rows_are_those_of_the_network_written_down(open_it: Opener, numbers: We
     assert isinstance(model, LanguageModel)
     model.prefill(text[:44])
     found = one_by_one(model, text[44:52])
-    if model.traits.max_rows > 1:
+    if model.capabilities.max_rows > 1:
         found = np.concatenate([found, model.decode(Tree.sequence(text[52:]))])
     else:
         found = np.concatenate([found, one_by_one(model, text[52:])])
@@ -182,9 +182,9 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
     open_it: Opener, name: str, cuts: list[int], seed: int
 ) -> None:
     model = open_it(name)
-    if model.traits.identity != "bitwise":
+    if model.capabilities.identity != "bitwise":
         pytest.skip("on this device rows depend on how many are computed together")
-    cuts = [min(n, model.traits.max_rows) for n in cuts]
+    cuts = [min(n, model.capabilities.max_rows) for n in cuts]
     text = some_text(sum(cuts) + 20, seed=seed)
     rows = []
     for pieces in (cuts, [1] * sum(cuts)):
@@ -202,7 +202,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
 @pytest.mark.parametrize("name", ["plain-mask4", "plain-mask4-f16"])
 def test_a_graph_that_is_told_what_each_token_sees_takes_trees(open_it: Opener, name: str) -> None:
     model = open_it(name, trees=True, exact=False)
-    assert model.traits.takes_trees
+    assert model.capabilities.takes_trees
     text = some_text(40)
     model.prefill(text[:30])
     tree = Tree((500, 501, 502, 503, 504, 505), (-1, 0, 0, 2, 1, 3))
@@ -222,8 +222,8 @@ def test_a_graph_that_is_told_what_each_token_sees_takes_trees(open_it: Opener, 
 @pytest.mark.parametrize("name", ["plain", "genai", "genai-q4f16"])
 def test_a_flat_mask_takes_sequences_only_and_says_so(open_it: Opener, published: Any, name: str) -> None:
     model = open_it(name, trees=True)
-    assert not model.traits.takes_trees
-    assert model.traits.can_rollback
+    assert not model.capabilities.takes_trees
+    assert model.capabilities.can_rollback
     with pytest.raises(ValueError, match="sequences"):
         model.decode(Tree((400, 401), (-1, -1)))
     folder = published(name)
@@ -234,8 +234,8 @@ def test_a_flat_mask_takes_sequences_only_and_says_so(open_it: Opener, published
 
 def test_a_graph_of_one_row_is_run_without_drafts(open_it: Opener, published: Any) -> None:
     for name in ("plain-last", "plain-last-f16"):
-        traits = open_it(name).traits
-        assert (traits.max_rows, traits.identity) == (1, "bitwise")
+        capabilities = open_it(name).capabilities
+        assert (capabilities.max_rows, capabilities.identity) == (1, "bitwise")
     with edge_spec.load(published("plain-last"), speculation="ngram", n_ctx=64, n_threads=1, cache_dir=None) as model:
         reply = model.generate("Once upon a time", max_tokens=12, temperature=0)
         assert reply.read()
@@ -251,8 +251,8 @@ def test_rollback_restores_the_cache(open_it: Opener, name: str) -> None:
     text = some_text(100)
     model.prefill(text[:50])
     before = next_row(model)
-    for n in (1, 3, model.traits.max_rows):
-        tokens = text[50 : 50 + min(n, model.traits.max_rows)]
+    for n in (1, 3, model.capabilities.max_rows):
+        tokens = text[50 : 50 + min(n, model.capabilities.max_rows)]
         model.decode(Tree.sequence(tokens))
         model.keep(range(len(tokens)))
     model.prefill(text[70:90])
@@ -358,22 +358,22 @@ def test_after_close_there_is_nothing_but_closed(open_it: Opener, name: str) -> 
 def family(published: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Published models of three sizes beside the GGUFs they were made of."""
     root = tmp_path_factory.mktemp("family")
-    target, middle = read_weights(DEMO.target), read_weights(DEMO.middle)
+    target, intermediate = read_weights(DEMO.target), read_weights(DEMO.intermediate)
     publish(root / "target-genai", target, "genai", four_bits=True)
-    publish(root / "middle-plain", middle, "plain")
-    publish(root / "middle-genai", middle, "genai", "float16", four_bits=True)
+    publish(root / "intermediate-plain", intermediate, "plain")
+    publish(root / "intermediate-genai", intermediate, "genai", "float16", four_bits=True)
     return {
-        "target-genai": root / "target-genai", "middle-plain": root / "middle-plain",
-        "middle-genai": root / "middle-genai", "draft-plain": published("plain"), "draft-genai": published("genai-q4"),
-        "target-gguf": DEMO.target, "middle-gguf": DEMO.middle, "draft-gguf": DEMO.draft,
+        "target-genai": root / "target-genai", "intermediate-plain": root / "intermediate-plain",
+        "intermediate-genai": root / "intermediate-genai", "draft-plain": published("plain"), "draft-genai": published("genai-q4"),
+        "target-gguf": DEMO.target, "intermediate-gguf": DEMO.intermediate, "draft-gguf": DEMO.draft,
     }  # fmt: skip
 
 
 MIXES = [
-    ("target-genai", "middle-genai", "draft-genai"),
-    ("target-genai", "middle-gguf", "draft-plain"),
-    ("middle-plain", "draft-genai", "draft-gguf"),
-    ("target-gguf", "middle-plain", "draft-genai"),
+    ("target-genai", "intermediate-genai", "draft-genai"),
+    ("target-genai", "intermediate-gguf", "draft-plain"),
+    ("intermediate-plain", "draft-genai", "draft-gguf"),
+    ("target-gguf", "intermediate-plain", "draft-genai"),
 ]
 
 
@@ -381,13 +381,13 @@ MIXES = [
 def test_text_is_identical_with_every_drafter(
     family: dict[str, Path], prompts: list[str], probe_cache: Path, mix: tuple[str, str, str]
 ) -> None:
-    target, middle, draft = (family[name] for name in mix)
+    target, intermediate, draft = (family[name] for name in mix)
     engine = "llama" if mix[0].endswith("gguf") else "auto"
     texts: dict[str, list[list[int]]] = {}
     accepted = 0
     for mode in ("off", "ngram", "sequence", "hierarchy"):
         with edge_spec.load(
-            target, draft=draft, middle=middle, speculation=mode, engine=engine, n_ctx=256, n_threads=1,
+            target, draft=draft, intermediate=intermediate, speculation=mode, engine=engine, n_ctx=256, n_threads=1,
             cache_dir=probe_cache,
         ) as model:  # fmt: skip
             if model.identity != "bitwise":
@@ -438,7 +438,7 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
         return make
 
     monkeypatch.setattr("edge_spec.controller.open_models.JsonTokenizer", counted("tokeniser", JsonTokenizer))
-    monkeypatch.setattr("edge_spec.controller.open_models.ForeignVocabulary", counted("vocabulary", ForeignVocabulary))
+    monkeypatch.setattr("edge_spec.controller.open_models.ExternalVocabulary", counted("vocabulary", ExternalVocabulary))
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
     ) as model:
@@ -450,7 +450,7 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
             assert all(threads.map(lambda n: model.grammar_of(f'root ::= "{n}"', None), range(4)))
         assert made == ["tokeniser", "vocabulary", "vocabulary"]
         (line,) = (line for line in model.ledger if line.name == "vocabulary of grammars")
-        assert line.predicted_bytes == foreign_bytes(model.n_vocab)
+        assert line.predicted_bytes == external_vocabulary_bytes(model.n_vocab)
         assert line.measured_bytes is not None
 
 

@@ -69,8 +69,8 @@ def test_in_a_model_of_one_layer_a_shift_is_as_if_the_tokens_had_never_been(
     model, free = opened(engine, path)
     text = np.random.default_rng(1).integers(300, 384, 170).tolist()
     try:
-        assert model.traits.can_shift == ((made, engine) not in CANNOT)
-        if not model.traits.can_shift:
+        assert model.capabilities.can_shift == ((made, engine) not in CANNOT)
+        if not model.capabilities.can_shift:
             return
         model.prefill(text[:10] + text[100:160])
         wanted = rows_after(model, text[160:164])
@@ -84,7 +84,7 @@ def test_in_a_model_of_one_layer_a_shift_is_as_if_the_tokens_had_never_been(
         for token in text[160:164]:
             row = model.decode(Tree.sequence([token]))[0].copy()
             model.keep([0])
-            assert np.array_equal(row, found[text[160:164].index(token)]) or model.traits.identity == "rounding"
+            assert np.array_equal(row, found[text[160:164].index(token)]) or model.capabilities.identity == "rounding"
         state = model.save()
         after = rows_after(model, text[164:167])
         model.restore(state)

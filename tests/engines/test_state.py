@@ -148,7 +148,7 @@ def random_tree(chance: random.Random, truth: list[int], n_vocab: int, n: int) -
 
 
 @given(
-    st.integers(0, 1 << 30), st.sampled_from([5, 40, 248]), st.sampled_from(["draft", "draft", "middle", "target"])
+    st.integers(0, 1 << 30), st.sampled_from([5, 40, 248]), st.sampled_from(["draft", "draft", "intermediate", "target"])
 )
 @settings(max_examples=20)
 def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
@@ -156,7 +156,7 @@ def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
 ) -> None:
     chance = random.Random(seed)
     model, plain = open_demo(role, trees=True), open_demo(role)
-    if not model.traits.widths or not model.traits.takes_trees:
+    if not model.capabilities.widths or not model.capabilities.takes_trees:
         pytest.skip("on this device the model does not compute trees like sequences")
     prompt = [chance.randrange(300, model.n_vocab) for _ in range(n_prompt)]
     reply = [chance.randrange(300, model.n_vocab) for _ in range(14)]
@@ -167,7 +167,7 @@ def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
     known = n_prompt  # tokens whose text is settled
     while known < len(text):
         behind = text[model.n_past : known]
-        n = chance.randint(0, model.traits.max_rows - len(behind))
+        n = chance.randint(0, model.capabilities.max_rows - len(behind))
         tree = random_tree(chance, text[known:], model.n_vocab, n).under(behind)
         grown = chance.randint(len(behind), len(tree))
         rows = [model.decode(Tree(tree.tokens[:grown], tree.parents[:grown])).copy()]
@@ -197,15 +197,15 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
 ) -> None:
     chance = random.Random(seed)
     target = open_demo(trees=mode == "tree")
-    if not target.traits.widths or (mode == "tree" and not target.traits.takes_trees):
+    if not target.capabilities.widths or (mode == "tree" and not target.capabilities.takes_trees):
         pytest.skip("on this device the model does not compute drafts like plain text")
     draft = open_demo("draft", trees=mode != "sequence", exact=False)
-    middle = open_demo("middle", trees=True, exact=False)
-    for model in (target, draft, middle):
+    intermediate = open_demo("intermediate", trees=True, exact=False)
+    for model in (target, draft, intermediate):
         model.rollback(0)
     width = chance.randint(2, 5) if mode != "sequence" else 1
-    leaf = ModelDrafter(draft, width=width, depth=chance.randint(1, 5), least_value=chance.choice([0.0, 0.1]))
-    drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, middle)}.get(mode, leaf)
+    leaf = ModelDrafter(draft, width=width, depth=chance.randint(1, 5), min_value=chance.choice([0.0, 0.1]))
+    drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, intermediate)}.get(mode, leaf)
     prompt = target._weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
     sampling = SamplerSettings(seed=seed, temperature=chance.choice([0.0, 0.7, 1.0]), repeat_penalty=1.1)
     speculator = Speculator(target, drafter)
@@ -218,7 +218,7 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
             assert leaf._text == speculator.text
             check_cache(draft, draft.n_past)
         elif mode == "hierarchy":
-            check_cache(middle, middle.n_past)
+            check_cache(intermediate, intermediate.n_past)
             check_cache(draft, draft.n_past)
             assert drafter._inner.text[: len(speculator.text)] == speculator.text
     behind = speculator.text[target.n_past :]

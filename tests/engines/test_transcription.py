@@ -128,7 +128,7 @@ def test_a_cache_of_halves_is_no_further_from_that_of_llama_cpp(tmp_path: Path) 
     assert 0 < apart(ours, exact) <= 1.3 * apart(flash, plain)
 
 
-@pytest.mark.parametrize("role", ["target", "middle", "draft"])
+@pytest.mark.parametrize("role", ["target", "intermediate", "draft"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str, form: Any) -> None:
     if form.name == "rows" and best_form().name != "rows":

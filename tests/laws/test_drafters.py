@@ -254,31 +254,31 @@ def test_a_hierarchy_drafts_what_its_intermediate_model_would_write(
     cases: st.SearchStrategy[Any], data: st.DataObject, limit: int
 ) -> None:
     case = data.draw(cases)
-    middle = random_table(case.n_vocab, order=2, seed=case.seed)
-    drafter = HierarchyDrafter(case.speculator().drafter, TableModel(middle), leaf_limit=3)
+    intermediate = random_table(case.n_vocab, order=2, seed=case.seed)
+    drafter = HierarchyDrafter(case.speculator().drafter, TableModel(intermediate), leaf_limit=3)
     draft = begun(drafter, case.prompt, case.sampling).draft(limit)
     assert draft.is_sequence
     before = [0, 0, *case.prompt]
     assert len(before) >= 3
-    assert list(draft.tokens) == continuation(middle, case.prompt, limit, case.sampling)
+    assert list(draft.tokens) == continuation(intermediate, case.prompt, limit, case.sampling)
 
 
 def test_a_good_leaf_saves_decodes_of_the_intermediate_model() -> None:
     decodes = []
     leaves: list[Callable[[], Drafter]] = [NoDrafter, lambda: ModelDrafter(TableModel(TABLE))]
     for leaf in leaves:
-        middle = Counted(TABLE)
-        begun(HierarchyDrafter(leaf(), middle), [1, 2]).draft(8)
-        decodes.append(len(middle.widths))
+        intermediate = Counted(TABLE)
+        begun(HierarchyDrafter(leaf(), intermediate), [1, 2]).draft(8)
+        decodes.append(len(intermediate.widths))
     assert decodes == [8, 2]
 
 
 def test_what_the_target_agreed_with_is_not_drafted_again() -> None:
-    middle = Counted(TABLE)
-    drafter = begun(HierarchyDrafter(NoDrafter(), middle), [1, 2])
+    intermediate = Counted(TABLE)
+    drafter = begun(HierarchyDrafter(NoDrafter(), intermediate), [1, 2])
     draft = drafter.draft(6)
-    middle.widths.clear()
+    intermediate.widths.clear()
     drafter.accept(draft.tokens[:4])
     assert drafter.draft(2).tokens == draft.tokens[4:]
-    assert not middle.widths
-    assert np.array_equal(middle.cells[:6], (1, 2, *draft.tokens[:4]))
+    assert not intermediate.widths
+    assert np.array_equal(intermediate.cells[:6], (1, 2, *draft.tokens[:4]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
@@ -87,7 +87,7 @@ def test_plain_text_has_the_exact_law(
     prompt, end = [2, 0, 1], 3
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(N_SEEDS):
-        reply = Generation(
+        reply = Reply(
             speculator, FixedPolicy(0), letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n
         )
         reply.read()
@@ -110,7 +110,7 @@ def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
     seen: Counter[int] = Counter()
     for seed in range(N_SEEDS // 5):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
-        reply = Generation(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
+        reply = Reply(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
         reply.read()
         seen[reply.token_ids[0]] += 1
     wanted = np.array(law(table, [0], NEUTRAL)) * (N_SEEDS // 5)
@@ -120,7 +120,7 @@ def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
 # --- drafts change nothing
 
 
-def outcome(reply: Generation) -> tuple[Any, ...]:
+def outcome(reply: Reply) -> tuple[Any, ...]:
     text = reply.read()
     return reply.token_ids, text, reply.finish_reason
 
@@ -148,7 +148,7 @@ def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> 
     for limit in (5, 0):
         model = TableModel(table, **target)
         drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
-        reply = Generation(
+        reply = Reply(
             Speculator(model, drafter), FixedPolicy(limit), letters(), [1], SamplerSettings(seed=seed), max_tokens=40
         )
         reply.read()
@@ -158,7 +158,7 @@ def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> 
 
 def test_text_may_differ_where_widths_round_differently(letters: Callable[..., Any]) -> None:
     model = TableModel(random_table(6), widths=(), distort=Distorting(1))
-    assert model.traits.identity == "rounding"
+    assert model.capabilities.identity == "rounding"
     differ = 0
     for seed in range(20):
         drafted, plain = drafted_and_plain(letters, seed, widths=(), distort=Distorting(1))
@@ -171,7 +171,7 @@ def test_padding_to_one_class_of_widths_restores_identity(
     letters: Callable[..., Any], widths: tuple[int, ...]
 ) -> None:
     target: dict[str, Any] = {"widths": widths, "max_rows": 8, "distort": Distorting(1)}
-    assert TableModel(random_table(6), **target).traits.identity == "bitwise"
+    assert TableModel(random_table(6), **target).capabilities.identity == "bitwise"
     for seed in range(20):
         drafted, plain = drafted_and_plain(letters, seed, **target)
         assert drafted == plain

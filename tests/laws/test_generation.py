@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
@@ -98,14 +98,14 @@ def test_what_might_begin_a_stop_string_is_held_and_released() -> None:
 
 def reply(
     letters: LettersType, *, end: int = -1, limit: int = 4, drafts: bool = True, **values: Any
-) -> tuple[Generation, Speculator]:
+) -> tuple[Reply, Speculator]:
     """A reply of a table model whose drafter is always right."""
     n_ctx = values.pop("n_ctx", 1000)
     drafter = ModelDrafter(TableModel(TABLE, n_ctx=n_ctx)) if drafts else NoDrafter()
     speculator = Speculator(TableModel(TABLE, n_ctx=n_ctx), drafter)
     sampling = SamplerSettings(seed=values.pop("seed", 0), temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     prompt = values.pop("prompt", [1])
-    return Generation(speculator, FixedPolicy(limit), letters(end), prompt, sampling, **values), speculator
+    return Reply(speculator, FixedPolicy(limit), letters(end), prompt, sampling, **values), speculator
 
 
 @pytest.mark.parametrize("limit", [0, 4])
@@ -200,7 +200,7 @@ def test_the_same_prompt_gets_the_same_reply_after_others(letters: LettersType) 
 
         def write(prompt: list[int], speculator: Speculator = speculator) -> list[int]:
             sampling = SamplerSettings(seed=5, repeat_penalty=1.2)
-            done = Generation(speculator, FixedPolicy(4), letters(), prompt, sampling, max_tokens=30)
+            done = Reply(speculator, FixedPolicy(4), letters(), prompt, sampling, max_tokens=30)
             done.read()
             return done.token_ids
 
@@ -224,13 +224,13 @@ def test_cancel_stops_a_reply_and_keeps_what_was_written(letters: LettersType, d
     assert whole.startswith(first + rest)
     assert done.statistics.tokens == len(done.token_ids)
     # The next reply is not the one that was cancelled.
-    after = Generation(speculator, FixedPolicy(4), letters(), [1], done.settings, max_tokens=60)
+    after = Reply(speculator, FixedPolicy(4), letters(), [1], done.settings, max_tokens=60)
     assert after.read() == whole
     assert after.finish_reason == "length"
 
 
 def test_cancel_before_the_first_piece_writes_nothing(letters: LettersType) -> None:
-    for stop in (Generation.cancel, Generation.close):
+    for stop in (Reply.cancel, Reply.close):
         done, _ = reply(letters)
         stop(done)
         assert done.read() == ""
@@ -244,7 +244,7 @@ def test_cancel_of_a_finished_reply_changes_nothing(letters: LettersType) -> Non
     done.cancel()
     done.close()
     assert done.finish_reason == "length"
-    after = Generation(speculator, FixedPolicy(0), letters(), [1], done.settings, max_tokens=5)
+    after = Reply(speculator, FixedPolicy(0), letters(), [1], done.settings, max_tokens=5)
     assert after.read() == done.text
 
 
@@ -264,7 +264,7 @@ def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None
 
     inside, cancelled = threading.Event(), threading.Event()
     speculator = Speculator(Slow(TABLE), NoDrafter())
-    done = Generation(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
+    done = Reply(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
     thread = threading.Thread(target=done.read)
     thread.start()
     assert inside.wait(20)
@@ -283,7 +283,7 @@ def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType)
             return super().decode(tree)
 
     speculator = Speculator(Breaks(TABLE), NoDrafter())
-    done = Generation(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
+    done = Reply(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):
         done.read()
     assert done.finish_reason == "error"

@@ -18,7 +18,7 @@ from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.grammar import LlamaGrammar
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
-from edge_spec.generation.reply import Generation
+from edge_spec.generation.reply import Reply
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -180,7 +180,7 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     for forces in (True, False):
         speculator = Speculator(TableModel(random_table(6, order=1)), NgramDrafter())
         speculator._drafts = forces
-        reply = Generation(
+        reply = Reply(
             speculator, FixedPolicy(3), letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
         reply.read()
@@ -202,7 +202,7 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
         HierarchyDrafter(NgramDrafter(), TableModel(trapped)),
     ):
         speculator = Speculator(TableModel(table), drafter)
-        reply = Generation(
+        reply = Reply(
             speculator, FixedPolicy(4), letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )
         reply.read()
@@ -237,8 +237,8 @@ def test_states_of_a_grammar_do_not_disturb_each_other(weights: Callable[[str], 
     before = start.allowed(everything)
     beginnings = [token for token in everything if before[token]]
     assert beginnings
-    assert all(b'{"name": "'.startswith(vocabulary.piece(token)[:10]) for token in beginnings)
-    assert b"".join(map(vocabulary.piece, start.forced(40))) == b'{"name": "'
+    assert all(b'{"name": "'.startswith(vocabulary.token_bytes(token)[:10]) for token in beginnings)
+    assert b"".join(map(vocabulary.token_bytes, start.forced(40))) == b'{"name": "'
     for token in beginnings:
         state = start.after(token)
         assert state is not None
@@ -252,7 +252,7 @@ def test_tokens_without_text_or_beyond_the_vocabulary_are_not_allowed(weights: C
     may = state.allowed([*range(vocabulary.n_vocab), vocabulary.n_vocab, vocabulary.n_vocab + 900])
     assert may[-2:] == [False, False]
     for token in range(vocabulary.n_vocab):
-        if not vocabulary.piece(token):
+        if not vocabulary.token_bytes(token):
             assert may[token] == vocabulary.ends(token)
 
 
@@ -272,7 +272,7 @@ def test_asking_about_all_tokens_says_what_asking_about_each_says(weights: Calla
 def test_the_end_is_forced_where_nothing_else_is_left(weights: Callable[[str], LlamaWeights]) -> None:
     vocabulary = weights("target")
     forced = LlamaGrammar(vocabulary, 'root ::= "yes"').start().forced(9)
-    assert b"".join(map(vocabulary.piece, forced)) == b"yes"
+    assert b"".join(map(vocabulary.token_bytes, forced)) == b"yes"
     assert forced[-1] == vocabulary.eos
     assert LlamaGrammar(vocabulary, 'root ::= "yes"*').start().forced(9) == []
 
@@ -280,7 +280,7 @@ def test_the_end_is_forced_where_nothing_else_is_left(weights: Callable[[str], L
 def test_forced_text_is_drafted_as_it_was_cut_before(weights: Callable[[str], LlamaWeights]) -> None:
     vocabulary = weights("target")
     start = LlamaGrammar(vocabulary, 'root ::= "yesterday" [0-9]').start()
-    letters = {vocabulary.piece(token): token for token in range(vocabulary.n_vocab)}
+    letters = {vocabulary.token_bytes(token): token for token in range(vocabulary.n_vocab)}
     state, cut = start, [letters[piece] for piece in (b"y", b"e", b"st")]
     assert start.forced(9)[:3] != cut
     for token in cut:
@@ -290,7 +290,7 @@ def test_forced_text_is_drafted_as_it_was_cut_before(weights: Callable[[str], Ll
         state = following
     assert start.forced(9)[:3] == cut
     for at in (start, state):
-        assert b"yesterday".endswith(b"".join(map(vocabulary.piece, at.forced(9))))
+        assert b"yesterday".endswith(b"".join(map(vocabulary.token_bytes, at.forced(9))))
 
 
 BAD = {

@@ -18,7 +18,7 @@ from scipy import stats
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.candidates import Row, head, survivors
+from edge_spec.sampling.candidates import Row, head, candidates_of
 from edge_spec.sampling.noise import stream_of
 
 ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -114,9 +114,9 @@ def random_settings(rng: np.random.Generator, share: float = 0.5) -> SamplerSett
 
 
 def check_survivors(row: Row, s: SamplerSettings) -> bool:
-    """Asserts that survivors are the naive ones; returns whether rounding could not have decided them."""
+    """Asserts that candidates are the naive ones; returns whether rounding could not have decided them."""
     before = row.copy()
-    ids, x = survivors(row, s)
+    ids, x = candidates_of(row, s)
     np.testing.assert_array_equal(row, before)
     got = [int(token) for token in ids]
     assert len(set(got)) == len(got) >= 1
@@ -186,7 +186,7 @@ def test_the_head_is_the_start_of_the_sorted_row(seed: int, n: int, k: int) -> N
 
 def law(row: Row, s: SamplerSettings, text: Sequence[int] = ()) -> dict[int, float]:
     """Token ids and their probabilities."""
-    ids, x = survivors(Sampler(s, [])._adjusted(row, text), s)
+    ids, x = candidates_of(Sampler(s, [])._adjusted(row, text), s)
     p = np.exp((np.asarray(x) - np.max(x)) / s.temperature)
     return dict(zip((int(token) for token in ids), (p / p.sum()).tolist(), strict=True))
 
@@ -276,7 +276,7 @@ LAWS: dict[str, tuple[Row, dict[str, Any]]] = {
     "filtered": (SMALL, {"top_k": 4, "top_p": 0.9, "min_p": 0.1}),
     "penalised": (SMALL, ALL | {"repeat_penalty": 1.5, "presence_penalty": 0.2, "logit_bias": {1: 1, 2: -2}}),
     "noise from NumPy": (MIDDLE, ALL | {"temperature": 0.7}),
-    "many survivors": (WIDE, ALL | {"temperature": 1.0}),
+    "many candidates": (WIDE, ALL | {"temperature": 1.0}),
 }
 
 
@@ -411,7 +411,7 @@ def test_the_best_guess_is_the_pick(seed: int, n: int, limit: int) -> None:
     assert list(chances) == sorted(chances, reverse=True)
     assert 0 < sum(chances) <= 1 + 1e-12
     if s.temperature > 0:
-        assert set(tokens) <= {int(token) for token in survivors(sampler._adjusted(row, text), s)[0]}
+        assert set(tokens) <= {int(token) for token in candidates_of(sampler._adjusted(row, text), s)[0]}
 
 
 def ordered_pairs(p: dict[int, float]) -> Iterator[tuple[tuple[int, int], float]]:

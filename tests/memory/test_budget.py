@@ -197,7 +197,7 @@ CANDIDATES = st.builds(
     choices=st.just({"speculation": "off"}),
     stage=st.sampled_from(STAGES),
     base_bytes=st.integers(0, 60 * MIB),
-    parts=st.dictionaries(st.sampled_from(["target", "draft", "middle"]), FOOTPRINTS, min_size=1),
+    parts=st.dictionaries(st.sampled_from(["target", "draft", "intermediate"]), FOOTPRINTS, min_size=1),
     speed=st.floats(0.1, 10),
 )
 
@@ -265,7 +265,7 @@ def test_thresholds_are_where_things_become_possible() -> None:
 
 
 @pytest.mark.parametrize("engine", ["auto", "llama", "onnx"])
-@pytest.mark.parametrize("drafter", ["draft", "middle"])
+@pytest.mark.parametrize("drafter", ["draft", "intermediate"])
 def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
     """Large drafters too: whether they pay, the clock tells."""
     found = plan(memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
@@ -386,7 +386,7 @@ def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"least_n_ctx": 100_000}, {"n_ctx": 100_000, "speculation": "off"}, {"speculation": "hierarchy", "n_ctx": 512},
+    [{"min_n_ctx": 100_000}, {"n_ctx": 100_000, "speculation": "off"}, {"speculation": "hierarchy", "n_ctx": 512},
      {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"}],
     ids=str,
 )  # fmt: skip
@@ -397,7 +397,7 @@ def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
     said = re.findall(r"--(ctx|speculation|kv) ([^ ,]+)", caught.value.hint)
     assert said
     for name, value in said:
-        asked = {key: old for key, old in asked.items() if name != "ctx" or key != "least_n_ctx"}
+        asked = {key: old for key, old in asked.items() if name != "ctx" or key != "min_n_ctx"}
         keys, _, values = value.partition("/")
         asked |= {"ctx": {"n_ctx": value}, "speculation": {"speculation": value}}.get(
             name, {"kv_k": keys, "kv_v": values or keys}
@@ -432,15 +432,15 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
     monkeypatch.setattr("gguf_files.HEAD_DIM", head_dim)
     file = inspect(write_gguf(tmp_path / "model.gguf"))
     asked = LlamaSettings(n_ctx=4096, n_threads=1)
-    wished = (asked, replace(asked, kv_k="f16"), replace(asked, kv_k="f32", kv_v="f32"))
+    requested = (asked, replace(asked, kv_k="f16"), replace(asked, kv_k="f32", kv_v="f32"))
     alone: list[Footprint] = []
-    for settings in wished:
+    for settings in requested:
         with Estimates({"target": file}, {"target": engine}) as estimates:
             alone.append(estimates.of("target", settings, trees=False))
-    for order in itertools.permutations(range(len(wished))):
+    for order in itertools.permutations(range(len(requested))):
         with Estimates({"target": file}, {"target": engine}) as estimates:
-            assert all(estimates.of("target", wished[n], trees=False) == alone[n] for n in order)
-    for settings in wished:
+            assert all(estimates.of("target", requested[n], trees=False) == alone[n] for n in order)
+    for settings in requested:
         kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
         chosen = plan(
             file.path, memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=4096, n_threads=1, speculation="off",
@@ -528,7 +528,7 @@ def test_a_loaded_model_holds_what_was_planned_and_no_more(loaded: Callable[...,
     ledger = model.ledger
     ledger.check_integrity()
     assert ledger.budget_bytes == room
-    assert {line.owner for line in ledger} == {"process", "target", "draft", "middle"}
+    assert {line.owner for line in ledger} == {"process", "target", "draft", "intermediate"}
     with pytest.raises(BudgetExceeded) as caught:
         ledger.claim("chat", "session saves", room)
     assert caught.value.allowed_bytes == ledger.left_bytes < room

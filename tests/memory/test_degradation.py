@@ -73,21 +73,21 @@ def talk(model: TextModel, **values: Any) -> list[Any]:
 def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(load: Callable[..., TextModel], engine: str) -> None:
     with load(lambda: PLENTY, engine=engine) as model:
         calm = talk(model)
-        assert model.given_up == ()
-    given_up: set[tuple[str, ...]] = set()
+        assert model.degradations == ()
+    degradations: set[tuple[str, ...]] = set()
     for run in range(N_RUNS // 2):
         rng = random.Random(run)
 
         def decide(rng: random.Random = rng) -> int:
-            given_up.add(model.given_up)
+            degradations.add(model.degradations)
             # Never down to the rungs that change the text.
-            down = len(model.given_up) < 3 and rng.random() < 0.25
+            down = len(model.degradations) < 3 and rng.random() < 0.25
             return SCARCE if down else PLENTY if rng.random() < 0.2 else 150
 
         with load(decide, engine=engine) as model:
             assert talk(model) == calm, run
             model.ledger.check_integrity()
-    assert {len(rungs) for rungs in given_up} == {0, 1, 2, 3}
+    assert {len(rungs) for rungs in degradations} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("mode", ["sequence", "tree", "ngram", "off", "auto"])
@@ -95,9 +95,9 @@ def test_every_mode_can_be_squeezed(load: Callable[..., TextModel], mode: str) -
     with load(lambda: PLENTY, speculation=mode) as model:
         calm = talk(model)
     n_lossless = {"sequence": 2, "tree": 2, "auto": 2, "ngram": 1, "off": 0}[mode]
-    with load(lambda: SCARCE if len(model.given_up) < n_lossless else 150, speculation=mode) as model:
+    with load(lambda: SCARCE if len(model.degradations) < n_lossless else 150, speculation=mode) as model:
         assert talk(model) == calm
-        assert len(model.given_up) == n_lossless
+        assert len(model.degradations) == n_lossless
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_every_mode_can_be_squeezed(load: Callable[..., TextModel], mode: str) -
 )
 def test_every_rung_gives_memory_back(load: Callable[..., TextModel], engine: str, kinds: list[str]) -> None:
     wanted, n_smaller = 0, len(kinds) - 1
-    with load(lambda: SCARCE if len(model.given_up) < wanted else 150, n_ctx=None, engine=engine) as model:
+    with load(lambda: SCARCE if len(model.degradations) < wanted else 150, n_ctx=None, engine=engine) as model:
         held, caches = [], []
         for wanted in range(1 + 3 + n_smaller + 2):
             model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True).read()
-            assert len(model.given_up) == wanted
+            assert len(model.degradations) == wanted
             held.append(model.ledger.held_bytes)
             caches.append(dict(model.profile.facts)["kv"])
             model.ledger.check_integrity()
@@ -133,7 +133,7 @@ def clock():
     return now[0]
 
 def look():
-    return Squeeze(available_bytes=0 if len(model.given_up) < wanted else 150)
+    return Squeeze(available_bytes=0 if len(model.degradations) < wanted else 150)
 
 edge_spec.controller.degradation.monotonic = clock
 watch = PressureWatch(look, low_bytes=100, interval_s=0, clock=clock)
@@ -158,7 +158,7 @@ def test_the_system_sees_memory_come_back(engine: str, probe_cache: Path) -> Non
 
 def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextModel]) -> None:
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16"}
-    with load(lambda: SCARCE if len(model.given_up) < 5 else 150, **asked) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 5 else 150, **asked) as model:
         seen = talk(model)
         notices = [sentence for sentence in seen if isinstance(sentence, str)]
         assert any("context is dropped" in sentence for sentence in notices)
@@ -171,7 +171,7 @@ def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextMode
 def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
     load: Callable[..., TextModel], engine: str, kinds: str
 ) -> None:
-    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine=engine) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 4 else 150, engine=engine) as model:
         before = model.profile.name
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         reply = session.send(ASKED[0])
@@ -185,13 +185,13 @@ def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
         assert model.n_ctx == 512
         speculator = model._speculator
         assert speculator.text == [*reply.prompt, *reply.token_ids]
-        assert speculator.model.n_past >= len(speculator.text) - 1 - speculator.model.traits.max_rows
+        assert speculator.model.n_past >= len(speculator.text) - 1 - speculator.model.capabilities.max_rows
         session.send(ASKED[1]).read()
 
 
 def test_a_cache_made_smaller_answers_as_one_that_was_small_from_the_start(load: Callable[..., TextModel]) -> None:
     asked: dict[str, Any] = {"seed": 3, "max_tokens": 40, "ignore_eos": True}
-    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine="llama") as model:
+    with load(lambda: SCARCE if len(model.degradations) < 4 else 150, engine="llama") as model:
         model.generate(ASKED[0], **asked).read()
         profile, late = model.profile, model.generate(ASKED[1], **asked).read()
     with load(lambda: PLENTY, engine="llama", kv_k="q8_0", kv_v="q8_0") as model:
@@ -204,15 +204,15 @@ def test_what_changes_words_stays_given_up_and_the_rest_comes_back(
     load: Callable[..., TextModel], engine: str
 ) -> None:
     squeezed = True
-    with load(lambda: SCARCE if squeezed and len(model.given_up) < 4 else PLENTY, engine=engine) as model:
+    with load(lambda: SCARCE if squeezed and len(model.degradations) < 4 else PLENTY, engine=engine) as model:
         drafter = model._speculator.drafter.name
         model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True).read()
-        profile, given_up, squeezed = model.profile, model.given_up, False
+        profile, degradations, squeezed = model.profile, model.degradations, False
         assert model._speculator.drafter.name != drafter
         model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True).read()
-        assert (model.profile, model.given_up) == (profile, given_up[3:])
+        assert (model.profile, model.degradations) == (profile, degradations[3:])
         assert model._speculator.drafter.name == drafter
-        assert {line.owner for line in model.ledger} >= {"target", "middle", "draft"}
+        assert {line.owner for line in model.ledger} >= {"target", "intermediate", "draft"}
         model.ledger.check_integrity()
 
 
@@ -248,7 +248,7 @@ def test_at_the_end_of_the_ladder_a_reply_stops_cleanly(load: Callable[..., Text
 def test_a_context_that_cannot_be_made_anew_leaves_the_old_one(
     load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with load(lambda: SCARCE if len(model.given_up) < 3 else 150) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 3 else 150) as model:
         calm = talk(model)
     refused: list[int] = []
     with load(lambda: 150 if refused else SCARCE, n_ctx=None) as model:
@@ -300,7 +300,7 @@ def renewed(model: TextModel, monkeypatch: pytest.MonkeyPatch, change: Callable[
 def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told(
     load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine=engine) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 4 else 150, engine=engine) as model:
         before = model.profile.name
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         reply = session.send(ASKED[0])
@@ -317,7 +317,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         renewed(model, monkeypatch, cancelled_while_reading)
         reply.read()
         assert reply.finish_reason == "cancelled"
-        assert len(model.given_up) == 4
+        assert len(model.degradations) == 4
         assert model.profile.name != before
         assert any(model.profile.name in notice for notice in reply.notices)
         del model._speculator.model.prefill  # type: ignore[method-assign]
@@ -331,7 +331,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
 def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
     load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with load(lambda: SCARCE if len(model.given_up) < 4 else 150, engine="llama") as model:
+    with load(lambda: SCARCE if len(model.degradations) < 4 else 150, engine="llama") as model:
 
         def out_of_memory(target: Any) -> None:
             def read(tokens: Any) -> None:
@@ -344,12 +344,12 @@ def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
         with pytest.raises(MemoryError):
             reply.read()
         assert any(model.profile.name in notice for notice in reply.notices)
-        assert len(model.given_up) == 4
+        assert len(model.degradations) == 4
 
 
 def test_everybody_is_told_once_of_a_profile_that_changed_meanwhile(load: Callable[..., TextModel]) -> None:
     squeezed = False
-    with load(lambda: SCARCE if squeezed and len(model.given_up) < 4 else 150, engine="llama") as model:
+    with load(lambda: SCARCE if squeezed and len(model.degradations) < 4 else 150, engine="llama") as model:
         one, other = (model.chat("You are a friend.", seed=3, max_tokens=20) for _ in range(2))
         assert other.send(ASKED[0]).read()
         squeezed = True
@@ -365,15 +365,15 @@ def test_everybody_is_told_once_of_a_profile_that_changed_meanwhile(load: Callab
         assert told(model.generate(ASKED[0], max_tokens=5)) == 1
 
 
-@pytest.mark.parametrize("missing", ["middle", "draft"])
+@pytest.mark.parametrize("missing", ["intermediate", "draft"])
 def test_a_climb_that_fails_leaves_what_worked_and_nothing_else(
     load: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    wanted, squeezed = {"middle": 2, "draft": 3}[missing], True
-    with load(lambda: (SCARCE if len(model.given_up) < wanted else 150) if squeezed else PLENTY) as model:
+    wanted, squeezed = {"intermediate": 2, "draft": 3}[missing], True
+    with load(lambda: (SCARCE if len(model.degradations) < wanted else 150) if squeezed else PLENTY) as model:
         for _ in range(4):
-            model.look_at_memory()
-        given_up, drafter = model.given_up, model._speculator.drafter.name
+            model.check_memory()
+        degradations, drafter = model.degradations, model._speculator.drafter.name
         held = {(line.owner, line.name) for line in model.ledger}
         family = model._relief._family  # type: ignore[union-attr]
 
@@ -383,8 +383,8 @@ def test_a_climb_that_fails_leaves_what_worked_and_nothing_else(
         monkeypatch.setattr(family, missing, fails)
         squeezed = False
         for _ in range(4):
-            model.look_at_memory()
-        assert (model.given_up, model._speculator.drafter.name) == (given_up, drafter)
+            model.check_memory()
+        assert (model.degradations, model._speculator.drafter.name) == (degradations, drafter)
         assert {(line.owner, line.name) for line in model.ledger} == held
         model.ledger.check_integrity()
         monkeypatch.undo()
@@ -392,14 +392,14 @@ def test_a_climb_that_fails_leaves_what_worked_and_nothing_else(
 
 def test_a_mode_with_an_intermediate_model_alone_steps_down_too(load: Callable[..., TextModel]) -> None:
     def build(models: DraftModels) -> Drafter:
-        return ModelDrafter(models.middle(trees=False))
+        return ModelDrafter(models.intermediate(trees=False))
 
-    mode = Mode(name="middle", build=build, limit=3, needs=("middle",))
-    with load(lambda: SCARCE if len(model.given_up) < 2 else 150, speculation=mode) as model:
+    mode = Mode(name="intermediate", build=build, limit=3, needs=("intermediate",))
+    with load(lambda: SCARCE if len(model.degradations) < 2 else 150, speculation=mode) as model:
         reply = model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True)
         reply.read()
-        assert (reply.finish_reason, len(model.given_up)) == ("length", 2)
-        assert not any(line.owner == "middle" for line in model.ledger)
+        assert (reply.finish_reason, len(model.degradations)) == ("length", 2)
+        assert not any(line.owner == "intermediate" for line in model.ledger)
 
 
 @pytest.mark.parametrize("opens", [False, True])
@@ -410,7 +410,7 @@ def test_half_a_context_forgets_turns_only_once_it_is_there(
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "engine": "llama", "speculation": "off"}
 
     def decide() -> int:
-        return SCARCE if squeezed and not refused and not model.given_up else 150
+        return SCARCE if squeezed and not refused and not model.degradations else 150
 
     with load(decide, **asked) as model:
         session = model.chat("You are a friend.", seed=3, max_tokens=180, ignore_eos=True)
@@ -481,11 +481,11 @@ def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
 
 def test_without_drafters_words_may_differ_where_drafts_make_a_difference(load: Callable[..., TextModel]) -> None:
     mode = replace(MODES["sequence"], lossless=False)
-    with load(lambda: SCARCE if len(model.given_up) < 2 else 150, speculation=mode) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 2 else 150, speculation=mode) as model:
         for _ in range(4):
-            model.look_at_memory()
+            model.check_memory()
         # With nobody to tell.
-        assert model.given_up == ()
+        assert model.degradations == ()
         reply = model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True)
         reply.read()
         assert [("is dropped" in notice, "words may differ" in notice) for notice in reply.notices] == [
@@ -500,7 +500,7 @@ def test_copies_of_a_cache_are_lent_or_the_text_is_read_again(
 ) -> None:
     lent: list[int] = []
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "engine": "llama", "speculation": "off"}
-    with load(lambda: SCARCE if not model.given_up else 150, **asked) as model:
+    with load(lambda: SCARCE if not model.degradations else 150, **asked) as model:
         lend = model.ledger.lend
 
         def counted(owner: str, name: str, n_bytes: int) -> Any:
@@ -523,29 +523,29 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
     squeezed = True
 
     def decide() -> int:
-        return PLENTY if not squeezed else SCARCE if len(model.given_up) < 4 else 150
+        return PLENTY if not squeezed else SCARCE if len(model.degradations) < 4 else 150
 
     with load(decide, engine="llama") as model:
 
         def rounds(target: Any) -> None:
-            target.traits = replace(target.traits, widths=())
+            target.capabilities = replace(target.capabilities, widths=())
 
         renewed(model, monkeypatch, rounds)
         reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
         reply.read()
         (notice,) = reply.notices
         assert "identity rounding" in notice
-        squeezed, given_up = False, model.given_up
+        squeezed, degradations = False, model.degradations
         for _ in range(6):
-            model.look_at_memory()
-        assert model.given_up == given_up
+            model.check_memory()
+        assert model.degradations == degradations
         reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
         reply.read()
-        assert model.given_up == given_up[3:]
+        assert model.degradations == degradations[3:]
         assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 3
 
 
-@pytest.mark.parametrize(("asked", "left"), [({"n_ctx": 512}, 512), ({"least_n_ctx": 300}, 512), ({}, 256)])
+@pytest.mark.parametrize(("asked", "left"), [({"n_ctx": 512}, 512), ({"min_n_ctx": 300}, 512), ({}, 256)])
 def test_a_context_gives_way_down_to_what_was_asked_for_at_least(
     load: Callable[..., TextModel], asked: dict[str, int], left: int
 ) -> None:

@@ -70,7 +70,7 @@ class World:
 def test_while_memory_is_scarce_it_goes_down_rung_by_rung() -> None:
     world = World(3)
     world.wait(0.5, available=LOW - 1)
-    assert world.ladder.given_up == ("rung 0",)
+    assert world.ladder.degradations == ("rung 0",)
     world.wait(10, available=LOW - 1)
     assert world.log == ["down 0", "down 1", "down 2"]
     assert world.said[0] == "memory is scarce: rung 0"
@@ -84,7 +84,7 @@ def test_it_climbs_in_the_opposite_order_and_only_after_a_while_of_plenty() -> N
     assert world.log == []
     world.wait(200, available=2 * LOW + 50)
     assert world.log == ["up 2", "up 1", "up 0"]
-    assert world.ladder.given_up == ()
+    assert world.ladder.degradations == ()
 
 
 def test_between_scarce_and_plenty_nothing_happens() -> None:
@@ -109,14 +109,14 @@ def test_a_system_that_thrashes_is_scarce_whatever_is_available() -> None:
 def test_with_nobody_to_tell_only_lossless_rungs_are_taken() -> None:
     world = World(4, empty=frozenset({1}), for_good=2, lossy=2)
     world.wait(50, available=LOW - 1, lossless_only=True)
-    assert world.ladder.given_up == ("rung 0",)
+    assert world.ladder.degradations == ("rung 0",)
     assert not {"down 2", "down 3"} & set(world.log)
     world.wait(500, available=1 << 30, lossless_only=True)
-    assert world.ladder.given_up == ()
+    assert world.ladder.degradations == ()
     # With somebody to tell it goes on where it was.
     world.wait(5, available=LOW - 1, lossless_only=True)
     world.wait(5, available=LOW - 1)
-    assert world.ladder.given_up == ("rung 0", "rung 2", "rung 3")
+    assert world.ladder.degradations == ("rung 0", "rung 2", "rung 3")
 
 
 def test_who_must_step_down_again_soon_waits_twice_as_long() -> None:
@@ -125,7 +125,7 @@ def test_who_must_step_down_again_soon_waits_twice_as_long() -> None:
     for _ in range(4):
         world.wait(1, available=LOW - 1)
         start = world.now
-        while world.ladder.given_up:
+        while world.ladder.degradations:
             world.wait(0.5, available=10 * LOW)
         times.append(world.now - start)
     assert [round(time / times[0]) for time in times] == [1, 2, 4, 8]
@@ -134,32 +134,32 @@ def test_who_must_step_down_again_soon_waits_twice_as_long() -> None:
 def test_rungs_with_nothing_to_give_are_passed_and_those_for_good_are_not_climbed() -> None:
     world = World(4, empty=frozenset({0, 2}), for_good=3)
     world.wait(0.5, available=LOW - 1)
-    assert world.ladder.given_up == ("rung 1",)
+    assert world.ladder.degradations == ("rung 1",)
     world.wait(5, available=LOW - 1)
-    assert world.ladder.given_up == ("rung 1", "rung 3")
+    assert world.ladder.degradations == ("rung 1", "rung 3")
     world.wait(1000, available=1 << 30)
-    assert world.ladder.given_up == ("rung 3",)
+    assert world.ladder.degradations == ("rung 3",)
 
 
 def test_what_comes_back_goes_first_when_memory_is_scarce_again() -> None:
     world = World(5, for_good=2)
     world.wait(3, available=LOW - 1)
-    assert world.ladder.given_up == ("rung 0", "rung 1", "rung 2")
+    assert world.ladder.degradations == ("rung 0", "rung 1", "rung 2")
     world.wait(200, available=1 << 30)
-    assert world.ladder.given_up == ("rung 2",)
+    assert world.ladder.degradations == ("rung 2",)
     world.log.clear()
     world.wait(3, available=LOW - 1)
     assert world.log == ["down 0", "down 1", "down 3"]
-    assert world.ladder.given_up == ("rung 0", "rung 1", "rung 2", "rung 3")
+    assert world.ladder.degradations == ("rung 0", "rung 1", "rung 2", "rung 3")
 
 
 def test_nothing_that_changes_the_text_comes_back_with_nobody_to_tell() -> None:
     world = World(1, lossy=0)
     world.wait(1, available=LOW - 1)
     world.wait(1000, available=1 << 30, lossless_only=True)
-    assert world.ladder.given_up == ("rung 0",)
+    assert world.ladder.degradations == ("rung 0",)
     world.wait(1000, available=1 << 30)
-    assert world.ladder.given_up == ()
+    assert world.ladder.degradations == ()
 
 
 def test_a_climb_that_fails_is_tried_again_after_twice_as_long() -> None:
@@ -171,7 +171,7 @@ def test_a_climb_that_fails_is_tried_again_after_twice_as_long() -> None:
         while len(world.log) == n:
             world.wait(0.5, available=1 << 30)
         tries.append(world.now - start)
-    assert world.ladder.given_up == ("rung 0",)
+    assert world.ladder.degradations == ("rung 0",)
     assert [round(time / tries[0]) for time in tries] == [1, 2, 4]
 
 
@@ -189,12 +189,12 @@ def test_what_is_given_up_is_always_the_first_rungs_that_had_something(
         world.now += seconds
         world.available = available
         world.ladder.check()
-        given_up = list(world.ladder.given_up)
-        assert given_up == full[: len(given_up)]
-        assert abs(len(given_up) - before) <= 1
-        assert len(given_up) <= before or available < LOW
-        assert len(given_up) >= before or available >= 2 * LOW + 50
-        before = len(given_up)
+        degradations = list(world.ladder.degradations)
+        assert degradations == full[: len(degradations)]
+        assert abs(len(degradations) - before) <= 1
+        assert len(degradations) <= before or available < LOW
+        assert len(degradations) >= before or available >= 2 * LOW + 50
+        before = len(degradations)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "plan", "--memory", "4GiB", "--speculation", "hierarchy", "--ctx", "512")
     assert code == 0
-    for part in ("context 512", "target", "draft", "middle", "KV cache", "reserve", "█", "least budgets", "hierarchy"):
+    for part in ("context 512", "target", "draft", "intermediate", "KV cache", "reserve", "█", "least budgets", "hierarchy"):
         assert part in out
     found = json.loads(asked(capsys, "plan", "--memory", "4GiB", "--json")[1])
     chosen = found["chosen"]

@@ -70,16 +70,16 @@ def test_between_replies_only_what_costs_no_word_is_given_up(load: Callable[...,
     with load(lambda: now, engine=engine) as model:
         profile, held = model.profile, model.ledger.held_bytes
         for _ in range(9):
-            assert model.look_at_memory()
-        assert len(model.given_up) == 3
+            assert model.check_memory()
+        assert len(model.degradations) == 3
         assert model.ledger.held_bytes < held
         assert model.profile == profile
         now = BETWEEN
-        assert talk(model, model.look_at_memory) == calm
+        assert talk(model, model.check_memory) == calm
         now = PLENTY
         for _ in range(9):
-            model.look_at_memory()
-        assert model.given_up == ()
+            model.check_memory()
+        assert model.degradations == ()
         assert model.ledger.held_bytes == held
         model.ledger.check_integrity()
         assert talk(model) == calm
@@ -94,14 +94,14 @@ def test_nobody_looks_while_a_reply_is_written(load: Callable[..., TextModel]) -
 
     with load(decide) as model:
         reply = model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True)
-        assert model.look_at_memory()
+        assert model.check_memory()
         next(reply)
         n_looks = len(looks)
-        assert not model.look_at_memory()
+        assert not model.check_memory()
         assert len(looks) == n_looks
         reply.read()
-        assert model.look_at_memory()
-    assert not model.look_at_memory()
+        assert model.check_memory()
+    assert not model.check_memory()
     with pytest.raises(Closed):
         model.generate(ASKED[0])
 
@@ -111,9 +111,9 @@ def test_a_talk_that_waits_is_looked_after_by_itself(load: Callable[..., TextMod
         calm = talk(model)
     now = SCARCE
     with load(lambda: now, every_s=0.01) as model:
-        wait_until(lambda: len(model.given_up) == 3)
+        wait_until(lambda: len(model.degradations) == 3)
         now = PLENTY
-        wait_until(lambda: model.given_up == ())
+        wait_until(lambda: model.degradations == ())
         assert talk(model) == calm
 
 
@@ -125,7 +125,7 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
         rng = random.Random(run)
 
         def decide(rng: random.Random = rng) -> int:
-            down = bool(model_of) and len(model_of[0].given_up) < 3
+            down = bool(model_of) and len(model_of[0].degradations) < 3
             return rng.choice([SCARCE if down else BETWEEN, BETWEEN, PLENTY])
 
         model_of.clear()
@@ -138,7 +138,7 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
 def test_without_a_watch_nobody_looks() -> None:
     with chat_model(chat_table(1), NoDrafter()) as model:
         assert model._idle is None
-        assert not model.look_at_memory()
+        assert not model.check_memory()
 
 
 class Owner:

@@ -22,7 +22,7 @@ from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import Ledger
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
-from edge_spec.tokens.token_bytes import PIECES_BYTES, Pieces
+from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT, TokenBytes
 
 MIB = 1 << 20
 
@@ -52,18 +52,18 @@ def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) ->
 @pytest.mark.parametrize("n_tokens", [256, 1000, 4096, 8192, 131_072])
 def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> None:
     phrase = [7, 8, 9, 10, 11]
-    drafter = NgramDrafter(most_bytes=table_bytes(n_tokens))
+    drafter = NgramDrafter(max_bytes=table_bytes(n_tokens))
     drafter.accept([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
     assert drafter.draft(1).tokens == (11,)
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
 def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
-    most_bytes = table_bytes(1000)
-    drafter, phrase = NgramDrafter(most_bytes=most_bytes), [7, 8, 9, 10, 11]
+    max_bytes = table_bytes(1000)
+    drafter, phrase = NgramDrafter(max_bytes=max_bytes), [7, 8, 9, 10, 11]
     for token in range(100, 20_100):
         drafter.accept([token])
-        assert drafter.held_bytes <= most_bytes
+        assert drafter.held_bytes <= max_bytes
     assert drafter.draft(3).tokens == ()
     drafter.accept([*phrase, 1, 2, *phrase[:4]])
     assert drafter.draft(2).tokens == (11, 1)
@@ -76,17 +76,17 @@ def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
 
 
 @given(st.lists(st.integers(0, 400), max_size=300), st.integers(3000, 40_000))
-def test_bytes_of_tokens_are_right_and_within_their_limit(tokens: list[int], most_bytes: int) -> None:
+def test_bytes_of_tokens_are_right_and_within_their_limit(tokens: list[int], max_bytes: int) -> None:
     asked: list[int] = []
 
     def read(token: int) -> bytes:
         asked.append(token)
         return b"x" * (token % 9)
 
-    pieces = Pieces(read, most_bytes=most_bytes)
+    pieces = TokenBytes(read, max_bytes=max_bytes)
     for token in tokens:
         assert pieces.of(token) == b"x" * (token % 9)
-        assert pieces.held_bytes <= most_bytes
+        assert pieces.held_bytes <= max_bytes
     if tokens:
         n_asked = len(asked)
         pieces.of(tokens[-1])
@@ -106,7 +106,7 @@ def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[...,
         before = lines_of(model)["n-gram table"].measured_bytes
         model.generate("Tell me a story.", seed=1, max_tokens=60, ignore_eos=True).read()
         lines = lines_of(model)
-        for name, n_bytes in (("n-gram table", table_bytes(512)), ("bytes of tokens", PIECES_BYTES)):
+        for name, n_bytes in (("n-gram table", table_bytes(512)), ("bytes of tokens", TOKEN_BYTES_LIMIT)):
             assert planned.tables[name] == lines[name].predicted_bytes == n_bytes
             assert 0 < lines[name].measured_bytes <= n_bytes
         assert lines["n-gram table"].measured_bytes > before

@@ -23,7 +23,7 @@ from edge_spec.models import GGUFArray, inspect, read_header, resolve, resolve_f
 from edge_spec.models.catalogue import family_names
 
 DEMO = resolve_family("demo")
-DEMO_FILES = [path for path in (DEMO.target, DEMO.middle, DEMO.draft) if path is not None]
+DEMO_FILES = [path for path in (DEMO.target, DEMO.intermediate, DEMO.draft) if path is not None]
 
 
 def write_model(path: Path, change: Callable[[GGUFWriter], None] | None = None, **facts: Any) -> Path:
@@ -311,7 +311,7 @@ def test_the_demo_family_is_found_by_name() -> None:
     assert "demo" in family_names()
     assert resolve_family() == resolve_family("demo")
     assert resolve("demo") == DEMO.target
-    assert None not in (DEMO.middle, DEMO.draft)
+    assert None not in (DEMO.intermediate, DEMO.draft)
 
 
 def test_every_file_of_a_shipped_family_has_a_role() -> None:
@@ -322,7 +322,7 @@ def test_every_file_of_a_shipped_family_has_a_role() -> None:
 def test_a_path_is_a_family_of_one(tiny: Path) -> None:
     for path in (tiny, str(tiny)):
         family = resolve_family(path)
-        assert (family.target, family.middle, family.draft) == (tiny, None, None)
+        assert (family.target, family.intermediate, family.draft) == (tiny, None, None)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

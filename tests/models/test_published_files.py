@@ -18,7 +18,7 @@ from published_models import Weights, publish, read_weights
 
 from edge_spec.controller.estimates import Estimates
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights
-from edge_spec.engines.llama.external_vocabulary import ForeignVocabulary
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
 from edge_spec.errors import (
     EdgeSpecError,
@@ -310,7 +310,7 @@ def test_a_tokenizer_reads_and_writes_like_llama_cpp_with_the_same_tokens(made: 
             for special in (False, True):
                 assert ours.tokenize(text, add_special=special) == theirs.tokenize(text, add_special=special), text
         for token in range(8192):
-            assert ours.piece(token) == theirs.piece(token), token
+            assert ours.token_bytes(token) == theirs.token_bytes(token), token
             assert ours.name(token) == theirs.name(token), token
         assert [ours.bos, ours.eos, ours.adds_bos] == [theirs.bos, theirs.eos, theirs.adds_bos]
         assert ours.name(-1) == ""
@@ -357,7 +357,7 @@ SENTENCE_PIECE: list[dict[str, Any]] = [
 
 
 def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, Path]) -> None:
-    theirs, ours = LlamaWeights(DRAFT, vocab_only=True), ForeignVocabulary(open_tokenizer(made["plain"]))
+    theirs, ours = LlamaWeights(DRAFT, vocab_only=True), ExternalVocabulary(open_tokenizer(made["plain"]))
     everything = range(theirs.n_vocab)
     grammar = 'root ::= ("yes" | "no, " [a-zäß ]+ "\\n")? [^x]{2}'
     states = [LlamaGrammar(vocabulary, grammar).start() for vocabulary in (theirs, ours)]
@@ -365,7 +365,7 @@ def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, 
     for token in theirs.tokenize("no, straße und\nok", add_special=False):
         expected, found = (np.array(state.allowed(everything)) for state in states)
         # Of two tokens with one text the last one counts.
-        alone = np.array([theirs.piece(token) == ours.piece(token) for token in everything])
+        alone = np.array([theirs.token_bytes(token) == ours.token_bytes(token) for token in everything])
         assert alone.mean() > 0.99
         assert np.array_equal(expected[alone], found[alone])
         assert not found[~alone].any()
@@ -381,7 +381,7 @@ def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, 
 
 HELD = """
 import gc, random
-from edge_spec.engines.llama.external_vocabulary import ForeignVocabulary, foreign_bytes
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
 from edge_spec.engines.llama.library import library
 from edge_spec.memory import usage
 
@@ -397,9 +397,9 @@ class Speller:
 library()
 gc.collect()
 before = usage().resident_bytes
-made = ForeignVocabulary(Speller())
+made = ExternalVocabulary(Speller())
 made.speaking, made.single_bytes, made.first_bytes
-print(usage().resident_bytes - before, foreign_bytes(32_000))
+print(usage().resident_bytes - before, external_vocabulary_bytes(32_000))
 """
 
 
@@ -494,13 +494,13 @@ def test_a_tokenizer_with_bytes_to_fall_back_on_streams_every_text(tmp_path: Pat
     for text in ("a bald hello, world.", "Zwölf 東京 🙂", " a  b", "he he"):
         tokens = ours.tokenize(text, add_special=True)
         assert tokens[0] == 1
-        pieces = b"".join(map(ours.piece, tokens))
+        pieces = b"".join(map(ours.token_bytes, tokens))
         # What follows a prompt keeps its first space; a whole text loses the one that was put before it.
         assert pieces.decode() == ours.text(tokens) == " " + text
         assert library.decode(tokens) == text
     assert ours.name(1) == "<s>"
-    assert ours.piece(1) == b""
-    assert ours.piece(999) == b""
+    assert ours.token_bytes(1) == b""
+    assert ours.token_bytes(999) == b""
     assert ours.ends(2)
     assert not ours.ends(1)
 
@@ -513,7 +513,7 @@ def test_pieces_of_a_reply_make_up_the_text_that_the_library_decodes(made: dict[
     rng = random.Random(1)
     for _ in range(50):
         tokens = [rng.randrange(8192) for _ in range(30)]
-        pieces = b"".join(ours.piece(token) for token in tokens)
+        pieces = b"".join(ours.token_bytes(token) for token in tokens)
         assert pieces.decode("utf-8", "replace") == ours.text(tokens) == library.decode(tokens)
 
 

@@ -41,9 +41,9 @@ def target(tmp_path: Path) -> ModelFile:
 
 def test_the_demo_models_fit_together() -> None:
     family = resolve_family("demo")
-    assert family.middle is not None
+    assert family.intermediate is not None
     assert family.draft is not None
-    models = [inspect(path) for path in (family.target, family.middle, family.draft)]
+    models = [inspect(path) for path in (family.target, family.intermediate, family.draft)]
     for target in models:
         for drafter in models:
             check_pair(target, drafter)

@@ -27,7 +27,7 @@ class Speller:
     adds_bos = False
     bos = eos = -1
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return LETTERS[token : token + 1].encode()
 
     def ends(self, token: int) -> bool:
@@ -42,7 +42,7 @@ class Speller:
         return tokens
 
     def text(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.piece, tokens)).decode()
+        return b"".join(map(self.token_bytes, tokens)).decode()
 
     def name(self, token: int) -> str:
         return NAMES.get(token, LETTERS[token : token + 1]) if token >= 0 else ""

@@ -196,13 +196,13 @@ def test_settings_keep_the_family_in_its_proportions() -> None:
         return shape.n_params - shape.n_vocab * shape.n_embd
 
     for name, setting in SETTINGS.items():
-        target, middle, draft = (setting.shapes[role] for role in ROLES)
+        target, intermediate, draft = (setting.shapes[role] for role in ROLES)
         if name != "small":
-            assert target.n_params > 4.5 * middle.n_params
+            assert target.n_params > 4.5 * intermediate.n_params
             # Most of a drafter is its embedding, and one that is too narrow guesses badly.
-            assert in_layers(middle) > 4.5 * in_layers(draft)
-            assert middle.n_params > 1.5 * draft.n_params
-        assert draft.n_layers <= middle.n_layers <= target.n_layers
+            assert in_layers(intermediate) > 4.5 * in_layers(draft)
+            assert intermediate.n_params > 1.5 * draft.n_params
+        assert draft.n_layers <= intermediate.n_layers <= target.n_layers
         assert all(shape.n_ctx >= setting.row and shape.n_vocab == setting.n_vocab for shape in setting.shapes.values())
     gpu = SETTINGS["gpu"]
     assert 50e6 < gpu.shapes["target"].n_params < 75e6
@@ -244,7 +244,7 @@ def test_parcels_bring_back_what_was_packed(content: bytes, most: int) -> None:
         folder = Path(name)
         (folder / "in" / "deep").mkdir(parents=True)
         (folder / "in" / "deep" / "x").write_bytes(content)
-        parts = pack([folder / "in"], folder / "parcels", squeeze=most % 2 == 0, most_bytes=most)
+        parts = pack([folder / "in"], folder / "parcels", squeeze=most % 2 == 0, max_bytes=most)
         assert all(part.stat().st_size <= most for part in parts)
         unpack(folder / "parcels", folder / "out")
         assert (folder / "out" / "in" / "deep" / "x").read_bytes() == content

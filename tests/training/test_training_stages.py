@@ -262,7 +262,7 @@ def test_files_hold_exactly_the_weights_of_the_training(made: SimpleNamespace) -
     for role, path in vars(resolve_family(made.out / "family")).items():
         if role == "name":
             continue
-        name = {"target": "target", "middle": "middle", "draft": "draft"}[role]
+        name = {"target": "target", "intermediate": "intermediate", "draft": "draft"}[role]
         model = load_model(made.out / name / "weights.npz", "cpu")
         tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
         assert tensors.keys() == named_weights(model).keys()
@@ -275,7 +275,7 @@ def test_files_hold_exactly_the_weights_of_the_training(made: SimpleNamespace) -
 
 def test_distillation_raises_acceptance(made: SimpleNamespace) -> None:
     share = {name: sum(kind["share"] for kind in kinds.values()) for name, kinds in made.results["acceptance"].items()}
-    for role in ("middle", "draft"):
+    for role in ("intermediate", "draft"):
         assert share[role] > share[f"{role}-plain"]
 
 

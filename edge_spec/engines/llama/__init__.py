@@ -15,7 +15,7 @@ from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.probe import ProbeResult, known_probe, probe, probe_cached
-from edge_spec.speculation.language_model import NumericsProfile, Traits
+from edge_spec.speculation.language_model import NumericsProfile, Capabilities
 
 __all__ = [
     "DryModel",
@@ -31,7 +31,7 @@ __all__ = [
     "probe",
 ]
 
-_PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
+_PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
 
 def open_llama(
@@ -50,14 +50,14 @@ def open_llama(
         on_probe: called before a model is tried out for the first time.
     """
     settings = settings.for_heads(weights.head_dim_k)
-    model = LlamaModel(weights, settings, profile=_profile(settings, file, ()), traits=_PLAIN)
+    model = LlamaModel(weights, settings, profile=_profile(settings, file, ()), capabilities=_PLAIN)
     try:
         result = probe_cached(model, file=file, cache_dir=cache_dir, on_probe=on_probe)
     except BaseException:
         model.close()
         raise
-    model.traits = replace(result.traits, can_shift=model.can_shift)
-    model.profile = _profile(settings, file, result.traits.widths)
+    model.capabilities = replace(result.capabilities, can_shift=model.can_shift)
+    model.profile = _profile(settings, file, result.capabilities.widths)
     return model, result
 
 
@@ -67,7 +67,7 @@ def planned_llama(
     """The profile that ``open_llama`` would give a model; None if it has yet to be tried out."""
     settings = settings.for_heads(head_dim_k)
     known = known_probe(file, settings, _profile(settings, file, ()), n_ctx=settings.n_ctx, cache_dir=cache_dir)
-    return _profile(settings, file, known.traits.widths) if known is not None else None
+    return _profile(settings, file, known.capabilities.widths) if known is not None else None
 
 
 def _profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:

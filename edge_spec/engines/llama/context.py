@@ -14,7 +14,7 @@ from edge_spec.engines.llama.library import KV_TYPES, AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["LlamaModel", "context_parameters"]
@@ -45,21 +45,21 @@ def context_parameters(settings: LlamaSettings) -> Any:
 class LlamaModel:
     """A llama.cpp context over ``weights``; see ``LanguageModel`` for what its methods promise.
 
-    ``traits`` start out as nothing but plain decoding; ``probe`` finds what more is possible.
+    ``capabilities`` start out as nothing but plain decoding; ``probe`` finds what more is possible.
 
     Raises:
         BackendError: llama.cpp cannot make the context; the error quotes its reason.
     """
 
     def __init__(
-        self, weights: LlamaWeights, settings: LlamaSettings, *, profile: NumericsProfile, traits: Traits
+        self, weights: LlamaWeights, settings: LlamaSettings, *, profile: NumericsProfile, capabilities: Capabilities
     ) -> None:
         lib = library()
         self._c = c = lib.c
         self._weights = weights
         self._settings = settings
         self.profile = profile
-        self.traits = traits
+        self.capabilities = capabilities
         self._abort = AbortFlag()
         params = context_parameters(settings)
         n_sequences = params.n_seq_max
@@ -150,7 +150,7 @@ class LlamaModel:
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
         self._check(len(tree), room=self._settings.n_ctx + self._settings.max_rows)
         # Padding goes on behind the last node, where its cells are cut off again without a trace.
-        n_rows = self.traits.padded(n)
+        n_rows = self.capabilities.padded(n)
         n_past, last = self._n_past, len(tree) - 1
         if not first:
             self._branches.clear()

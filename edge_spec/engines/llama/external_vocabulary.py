@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edge_spec.engines.llama.weights import LlamaWeights
 
-__all__ = ["ForeignVocabulary", "Speller", "foreign_bytes"]
+__all__ = ["ExternalVocabulary", "Speller", "external_vocabulary_bytes"]
 
 _NORMAL, _CONTROL = 1, 3
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
@@ -31,7 +31,7 @@ class Speller(Protocol):
     def n_vocab(self) -> int:
         """One more than the highest token id."""
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for special tokens."""
 
     def tokenize(self, text: str, *, add_special: bool) -> list[int]:
@@ -41,7 +41,7 @@ class Speller(Protocol):
         """Whether a token ends a reply."""
 
 
-class ForeignVocabulary(LlamaWeights):
+class ExternalVocabulary(LlamaWeights):
     """Tokens with the same numbers and the same bytes, written to a file without weights and read by llama.cpp.
 
     No two tokens may have the same text there. Where they do (a letter, and its byte as a token of its own), only the
@@ -50,13 +50,13 @@ class ForeignVocabulary(LlamaWeights):
 
     def __init__(self, speller: Speller) -> None:
         self._speller = speller
-        self._bytes = _unique([speller.piece(token) for token in range(speller.n_vocab)])
+        self._bytes = _unique([speller.token_bytes(token) for token in range(speller.n_vocab)])
         with tempfile.TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "vocabulary.gguf"
             _write(path, self._bytes, [token for token in range(speller.n_vocab) if speller.ends(token)], speller.eos)
             super().__init__(path, vocab_only=True, mapped=False)
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         return self._bytes[token]
 
     def ends(self, token: int) -> bool:
@@ -74,7 +74,7 @@ class ForeignVocabulary(LlamaWeights):
         return self._speller.tokenize(text, add_special=add_special)
 
 
-def foreign_bytes(n_tokens: int) -> int:
+def external_vocabulary_bytes(n_tokens: int) -> int:
     """The most that such a vocabulary takes, which it does while it is made: with the library that writes it.
 
     Measured with 4,000, 32,000 and 151,000 tokens of 3 to 9 bytes: at most 4, 13 and 34 MiB.

@@ -65,12 +65,12 @@ class LlamaGrammar:
         tokens: list[int] = []
         while raw in self.cuts:
             tokens.append(self.cuts[raw])
-            raw = raw[len(self.weights.piece(tokens[-1])) :]
+            raw = raw[len(self.weights.token_bytes(tokens[-1])) :]
         return tokens + self._tokenized(raw)
 
     def _tokenized(self, raw: bytes) -> list[int]:
         text = raw.decode("utf-8", "ignore")
-        pieces = self.weights.piece
+        pieces = self.weights.token_bytes
         # Some tokenisers put a space before every text, but not after a line break within it.
         for before in ("", "\n"):
             tokens = self.weights.tokenize(before + text, add_special=False) if text else []
@@ -121,7 +121,7 @@ class _State:
         state = _State(self._grammar, handle)
         if self._ahead is not None:
             raw, over = self._ahead
-            n = len(self._weights.piece(token))
+            n = len(self._weights.token_bytes(token))
             # What is forced here is so there, as far as it goes.
             state._ahead = (raw[n:], over) if n < len(raw) else None
         return state

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge_spec.engines.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.memory.heap import trim_heap
-from edge_spec.tokens.token_bytes import Pieces
+from edge_spec.tokens.token_bytes import TokenBytes
 
 __all__ = ["LlamaWeights"]
 
@@ -59,7 +59,7 @@ class LlamaWeights:
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
-        self.pieces = Pieces(lambda token: self._piece(token, special=False))
+        self.remembered = TokenBytes(lambda token: self._piece(token, special=False))
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose one that is")
@@ -130,9 +130,9 @@ class LlamaWeights:
                 return list(ids[:n])
             room = -n
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for control tokens."""
-        return self.pieces.of(token)
+        return self.remembered.of(token)
 
     @cached_property
     def speaking(self) -> npt.NDArray[np.bool_]:
@@ -162,7 +162,7 @@ class LlamaWeights:
         speaks, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
         first = np.zeros(self.n_vocab, dtype=np.uint8)
         for token in range(self.n_vocab):
-            piece = self.piece(token)
+            piece = self.token_bytes(token)
             if piece:
                 speaks[token], first[token], single[token] = True, piece[0], len(piece) == 1
         return speaks, first, single
@@ -183,7 +183,7 @@ class LlamaWeights:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of a sequence of tokens, without control tokens."""
-        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
         """Whether a token ends a reply."""

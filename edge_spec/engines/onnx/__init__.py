@@ -18,11 +18,11 @@ from edge_spec.engines.probe import ProbeResult, known_probe, probe_cached
 from edge_spec.engines.processor import processor
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.models import ModelFile
-from edge_spec.speculation.language_model import NumericsProfile, Traits
+from edge_spec.speculation.language_model import NumericsProfile, Capabilities
 
 __all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published", "planned_onnx"]
 
-_PLAIN = Traits(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
+_PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 
 
 def open_onnx(
@@ -65,8 +65,8 @@ def open_published(
     assert graph is not None
     settings, own = _published(file, settings)
     session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
-    halves = "float16" in (graph.cache_kind, graph.logits.kind)
-    return _open(session, settings, own, file.fingerprint, cache_dir, on_probe, check=graph.path, halves=halves)
+    fp16 = "float16" in (graph.cache_kind, graph.logits.kind)
+    return _open(session, settings, own, file.fingerprint, cache_dir, on_probe, check=graph.path, fp16=fp16)
 
 
 def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
@@ -77,7 +77,7 @@ def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | N
         settings, own = _published(file, settings)
     name = file.fingerprint
     known = known_probe(name, settings, _profile(own, settings, name, ()), n_ctx=settings.n_ctx, cache_dir=cache_dir)
-    return _profile(own, settings, name, known.traits.widths) if known is not None else None
+    return _profile(own, settings, name, known.capabilities.widths) if known is not None else None
 
 
 def _own(form: str, attention: str, settings: OnnxSettings) -> tuple[tuple[str, str], ...]:
@@ -107,24 +107,24 @@ def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, t
 
 def _open(
     session: Computation, settings: OnnxSettings, own: tuple[tuple[str, str], ...], file: str, cache_dir: Path | None,
-    on_probe: Callable[[], None], *, check: Path | None = None, halves: bool = False,
+    on_probe: Callable[[], None], *, check: Path | None = None, fp16: bool = False,
 ) -> tuple[OnnxModel, ProbeResult]:  # fmt: skip
     """A model over a session; with ``check``, the name of its graph, it is run once before anything is concluded."""
     model = OnnxModel(
-        session, settings, name=file, profile=_profile(own, settings, file, ()), traits=_PLAIN
+        session, settings, name=file, profile=_profile(own, settings, file, ()), capabilities=_PLAIN
     )
     try:
         if check is not None:
             _run_once(model, check)
         result = probe_cached(
-            model, file=file, cache_dir=cache_dir, on_probe=on_probe, foreign=check is not None, halves=halves
+            model, file=file, cache_dir=cache_dir, on_probe=on_probe, external=check is not None, fp16=fp16
         )
     except BaseException:
         model.close()
         raise
-    # Where a foreign graph keeps the places of its cells nobody knows.
-    model.traits = replace(result.traits, can_shift=check is None)
-    model.profile = _profile(own, settings, file, result.traits.widths)
+    # Where a external graph keeps the places of its cells nobody knows.
+    model.capabilities = replace(result.capabilities, can_shift=check is None)
+    model.profile = _profile(own, settings, file, result.capabilities.widths)
     return model, result
 
 

@@ -67,19 +67,19 @@ class Cache(Protocol):
 
 
 def new_cache(
-    model: Transcription, n_ctx: int, n_cells: int, most_tokens: int, *, trees: bool, f16: bool = False
+    model: Transcription, n_ctx: int, n_cells: int, max_run_tokens: int, *, trees: bool, f16: bool = False
 ) -> Cache:
     """An empty cache of at least ``n_cells``; all sizes in it are multiples of what the graph asks for.
 
     Args:
         n_ctx: the most tokens of a text; some models see positions otherwise where it is long.
-        most_tokens: of one run.
+        max_run_tokens: of one run.
         f16: whether it holds halves.
     """
     if model.attention == "rows":
         n_cells += -n_cells % LANES
         return RowsCache(model, n_cells, _turns(model, n_cells, n_ctx), np.dtype(np.float16 if f16 else np.float32))
-    return GroupedCache(model, n_cells, _turns(model, n_cells, n_ctx), most_tokens, trees=trees)
+    return GroupedCache(model, n_cells, _turns(model, n_cells, n_ctx), max_run_tokens, trees=trees)
 
 
 class RowsCache:
@@ -140,14 +140,14 @@ class GroupedCache:
     """For ``GroupQueryAttention``: keys and values alike, and for trees positions and a bias that hides."""
 
     def __init__(
-        self, model: Transcription, n_cells: int, turns: dict[str, Array], most_tokens: int, *, trees: bool
+        self, model: Transcription, n_cells: int, turns: dict[str, Array], max_run_tokens: int, *, trees: bool
     ) -> None:
         self._trees = trees
         # Keys and values by turns.
         self._cells = np.zeros((2 * model.n_layers, 1, model.n_head_kv, n_cells, model.head_dim), np.float32)
         self._last_cell, self._n_cells = np.zeros(1, np.int32), np.zeros((), np.int32)
-        self._positions = np.zeros(most_tokens, np.int64)
-        self._bias = np.zeros(most_tokens * n_cells if trees else 0, np.float32)
+        self._positions = np.zeros(max_run_tokens, np.int64)
+        self._bias = np.zeros(max_run_tokens * n_cells if trees else 0, np.float32)
         self._n_biased = 0
         names = [f"{name}_{layer}" for layer in range(model.n_layers) for name in ("key", "value")]
         cells = dict(zip(names, self._cells, strict=True))

@@ -13,7 +13,7 @@ from edge_spec.engines.onnx.caches import Cells, Place
 from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.heap import trim_heap
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Traits
+from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Computation", "OnnxModel"]
@@ -68,13 +68,13 @@ class OnnxModel:
     """
 
     def __init__(
-        self, session: Computation, settings: OnnxSettings, *, name: str, profile: NumericsProfile, traits: Traits
+        self, session: Computation, settings: OnnxSettings, *, name: str, profile: NumericsProfile, capabilities: Capabilities
     ) -> None:
         self._session = session
         self._settings = settings
         self._name = name
         self.profile = profile
-        self.traits = traits
+        self.capabilities = capabilities
         self._n_past = 0
         self._pending: Tree = EMPTY
         self._closed = False
@@ -102,7 +102,7 @@ class OnnxModel:
         for start in range(0, len(tokens), self._settings.prefill_chunk):
             chunk = tokens[start : start + self._settings.prefill_chunk]
             n = len(chunk)
-            n_run = self.traits.padded(n)
+            n_run = self.capabilities.padded(n)
             self._fill(chunk, n_run)
             self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
@@ -120,7 +120,7 @@ class OnnxModel:
         self._check(len(tree), room=self.n_ctx + self._settings.max_rows)
         if not (tree.is_sequence or self._settings.trees):
             raise ValueError("this model takes sequences, not trees")
-        n_run = self.traits.padded(n)
+        n_run = self.capabilities.padded(n)
         self._fill(tree.tokens[first:], n_run)
         wanted = n_run if self._session.pads_logits else n
         # Should the run fail, nothing is pending any more.

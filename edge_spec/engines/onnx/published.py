@@ -21,7 +21,7 @@ __all__ = ["PublishedSession", "prefill_chunk", "published_footprint"]
 
 Array = npt.NDArray[Any]
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Of the logits of one run, and of its scores of attention. Many graphs return logits of a prompt's every token."""
 
 _HIDDEN = {"float32": -1e9, "float16": -3e4}
@@ -43,7 +43,7 @@ class PublishedSession:
             graph.path,
             n_threads=settings.threads,
             spin=settings.spin,
-            foreign=True,
+            external=True,
             hint="get another export of the model, or a newer onnxruntime",
         )
         self._graph = graph
@@ -117,7 +117,7 @@ class PublishedSession:
         move_cells(self._past, sources, targets)
 
     def shift(self, first: int, last: int, n_past: int) -> None:
-        """Never asked for: how a foreign graph turns its keys is not known."""
+        """Never asked for: how a external graph turns its keys is not known."""
         raise BackendError("the cache of a published graph cannot be shifted", hint="start anew with a shorter text")
 
     def save(self, n: int) -> bytes:
@@ -157,7 +157,7 @@ def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: OnnxSettings
     row = 4 * file.n_head * settings.n_cells
     if graph.keep is None and not graph.last_row_only:
         row = max(row, np.dtype(graph.logits.kind).itemsize * file.n_vocab)
-    return min(settings.prefill_chunk, max(settings.max_rows, _MOST_BYTES // row))
+    return min(settings.prefill_chunk, max(settings.max_rows, _MAX_BYTES // row))
 
 
 def _logit_rows(graph: PublishedGraph, settings: OnnxSettings) -> int:

@@ -42,29 +42,29 @@ class Runner:
 
     Args:
         operators: a library with operators of our own; None for none.
-        foreign: the graph is not ours: that it cannot be loaded is its fault, and inputs change shape from run to run.
+        external: the graph is not ours: that it cannot be loaded is its fault, and inputs change shape from run to run.
         hint: what to do if it cannot be loaded.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
-        UnsupportedModel: the same for a foreign one.
+        UnsupportedModel: the same for a external one.
     """
 
     def __init__(
         self, graph: Path, *, n_threads: int, spin: bool, hint: str,
-        operators: Path | None = None, foreign: bool = False,
+        operators: Path | None = None, external: bool = False,
     ) -> None:  # fmt: skip
         onnxruntime = library()
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(graph), _options(n_threads, spin, operators, foreign), providers=["CPUExecutionProvider"],
+                str(graph), _options(n_threads, spin, operators, external), providers=["CPUExecutionProvider"],
                 # Else it tries again after some failures, and says so on standard output.
                 enable_fallback=0,
             )  # fmt: skip
         except EdgeSpecError:
             raise
         except Exception as error:
-            kind = UnsupportedModel if foreign else BackendError
+            kind = UnsupportedModel if external else BackendError
             raise kind(
                 f"ONNX Runtime {runtime_version()} cannot load {graph}: {_first_line(error)}", hint=hint
             ) from error
@@ -114,7 +114,7 @@ class Runner:
         self._session = None
 
 
-def _options(n_threads: int, spin: bool, operators: Path | None, foreign: bool) -> Any:
+def _options(n_threads: int, spin: bool, operators: Path | None, external: bool) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -122,7 +122,7 @@ def _options(n_threads: int, spin: bool, operators: Path | None, foreign: bool) 
     options.inter_op_num_threads = 1
     options.log_severity_level = _FATAL
     # A plan is kept for every shape ever seen; those of a growing text never come back.
-    options.enable_mem_pattern = not foreign
+    options.enable_mem_pattern = not external
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
     # Whoever computes between two runs of this session needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -24,16 +24,16 @@ class HierarchyDrafter:
 
     Args:
         leaf: guesses what the intermediate model will write.
-        middle: the intermediate model.
+        intermediate: the intermediate model.
         leaf_limit: the most nodes of one leaf tree.
     """
 
     name = "hierarchy"
 
-    def __init__(self, leaf: Drafter, middle: LanguageModel, *, leaf_limit: int = 3) -> None:
-        if not middle.traits.can_rollback:
+    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, leaf_limit: int = 3) -> None:
+        if not intermediate.capabilities.can_rollback:
             raise SettingsError("this intermediate model cannot take guesses back", hint="use speculation 'ngram'")
-        self._inner = Speculator(middle, leaf)
+        self._inner = Speculator(intermediate, leaf)
         self._leaf_limit = leaf_limit
         self._length = 0
 

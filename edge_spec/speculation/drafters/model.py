@@ -26,21 +26,21 @@ class ModelDrafter:
         model: the drafter's own model and cache; must take trees if ``width`` is above 1.
         width: nodes expanded per level and candidates considered per node.
         depth: levels of a tree; a sequence goes as deep as its limit.
-        least_value: nodes worth less are not drafted.
+        min_value: nodes worth less are not drafted.
     """
 
-    def __init__(self, model: LanguageModel, *, width: int = 1, depth: int = 4, least_value: float = 0.0) -> None:
+    def __init__(self, model: LanguageModel, *, width: int = 1, depth: int = 4, min_value: float = 0.0) -> None:
         if width < 1 or depth < 1:
             raise SettingsError(f"a draft tree of width {width} and depth {depth}; both must be 1 or more")
-        if not model.traits.can_rollback:
+        if not model.capabilities.can_rollback:
             raise SettingsError("this drafter's model cannot take guesses back", hint="use speculation 'ngram'")
-        if width > 1 and not model.traits.takes_trees:
+        if width > 1 and not model.capabilities.takes_trees:
             raise SettingsError("this drafter's model cannot take trees", hint="use speculation 'sequence'")
         self.name = "sequence" if width == 1 else "tree"
         self._model = model
         self._width = width
         self._depth = depth
-        self._least_value = least_value
+        self._least_value = min_value
         self._text: list[int] = []
         self._pending: Tree = EMPTY
         self._sampler: Sampler | None = None
@@ -65,7 +65,7 @@ class ModelDrafter:
             # A round broke off between draft and verdict; its guesses are in the cache still.
             model.rollback(model.n_past)
             self._pending = EMPTY
-        behind = catch_up(model, self._text, model.traits.max_rows // 2)
+        behind = catch_up(model, self._text, model.capabilities.max_rows // 2)
         decoded = Tree.sequence(behind)
         rows = model.decode(decoded)[-1:]
         candidates = _Candidates(self._least_value)
@@ -77,7 +77,7 @@ class ModelDrafter:
                 text = self._text + candidates.path_to(node)
                 candidates.add(node, sampler.guess(row, text, self._width))
             # All of a tree together takes no more rows than one decode may: that bounds its branches and cells.
-            room = min(self._width, model.traits.max_rows - len(decoded)) if self._width > 1 else 1
+            room = min(self._width, model.capabilities.max_rows - len(decoded)) if self._width > 1 else 1
             frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
             if not frontier:
                 break
@@ -118,11 +118,11 @@ class ModelDrafter:
 class _Candidates:
     """All nodes met while a draft grows, decoded or not."""
 
-    def __init__(self, least_value: float) -> None:
+    def __init__(self, min_value: float) -> None:
         self.tokens: list[int] = []
         self._parents: list[int] = []
         self._values: list[float] = []
-        self._least_value = least_value
+        self._least_value = min_value
 
     def add(self, parent: int, guesses: Sequence[tuple[int, float]]) -> None:
         """Take the guesses of what follows a node (-1: the text) that are worth enough."""

@@ -14,11 +14,11 @@ from edge_spec.speculation.tree import EMPTY, Tree
 __all__ = ["NgramDrafter", "table_bytes"]
 
 _LONGEST, _SHORTEST = 4, 2
-_MOST_BYTES = 16 << 20
-_LEAST_BUCKETS = 256
+_MAX_BYTES = 16 << 20
+_MIN_BUCKETS = 256
 _BYTES = array("i").itemsize
 
-_MOST_PASSED = 64
+_MAX_PASSED = 64
 """Places of a chain that are looked at. With twice as many buckets as places there is hardly ever a second one."""
 
 
@@ -30,18 +30,18 @@ class NgramDrafter:
 
     Args:
         longest, shortest: lengths of the n-grams tried, longest first.
-        most_bytes: of the table; where a text needs more, its older half is forgotten.
+        max_bytes: of the table; where a text needs more, its older half is forgotten.
     """
 
     name = "ngram"
 
     def __init__(
-        self, *, longest: int = _LONGEST, shortest: int = _SHORTEST, most_bytes: int = _MOST_BYTES
+        self, *, longest: int = _LONGEST, shortest: int = _SHORTEST, max_bytes: int = _MAX_BYTES
     ) -> None:
         if not 1 <= shortest <= longest:
             raise SettingsError(f"n-grams of {longest} down to {shortest} tokens; at least 1 is needed")
         self._lengths = range(longest, shortest - 1, -1)
-        self._most = max(_tokens_in(most_bytes, len(self._lengths)), 2 * longest)
+        self._most = max(_tokens_in(max_bytes, len(self._lengths)), 2 * longest)
         # The end of the text, as far as it is not forgotten.
         self._text = array("i")
         self._n_forgotten = 0
@@ -162,7 +162,7 @@ class _Chains:
             return 0
         wanted = text[-n:]
         end = self._before[-1]
-        for _ in range(_MOST_PASSED):
+        for _ in range(_MAX_PASSED):
             if not end or text[end - n : end] == wanted:
                 return end
             end = self._before[end - n]
@@ -177,9 +177,9 @@ class _Chains:
         return hash(tuple(self._text[end - self._n : end])) & (len(self._latest) - 1)
 
 
-def table_bytes(n_tokens: int, *, n_lengths: int = _LONGEST - _SHORTEST + 1, most_bytes: int = _MOST_BYTES) -> int:
+def table_bytes(n_tokens: int, *, n_lengths: int = _LONGEST - _SHORTEST + 1, max_bytes: int = _MAX_BYTES) -> int:
     """The most that the table of a text takes: a number per token, and per length one more and the buckets."""
-    return min(most_bytes, _needed_bytes(n_tokens, n_lengths))
+    return min(max_bytes, _needed_bytes(n_tokens, n_lengths))
 
 
 def _needed_bytes(n_tokens: int, n_lengths: int) -> int:
@@ -195,4 +195,4 @@ def _tokens_in(n_bytes: int, n_lengths: int) -> int:
 
 def _buckets(n_tokens: int) -> int:
     """A power of two, twice as many as tokens or more."""
-    return int(max(_LEAST_BUCKETS, 1 << (2 * n_tokens - 1).bit_length())) if n_tokens else _LEAST_BUCKETS
+    return int(max(_MIN_BUCKETS, 1 << (2 * n_tokens - 1).bit_length())) if n_tokens else _MIN_BUCKETS
