@@ -34,13 +34,15 @@ def plans(step: dict[str, Any]) -> dict[str, Any]:
             chosen = loading.plan(memory=budget, held_bytes=held, **step["load"]).chosen
         except BudgetExceeded:
             return {"held_bytes": held, "plans": found}
-        found.append({
-            "what": chosen.described,
-            "kind": f"{chosen.stage} {chosen.choices.get('kv', '')}",
-            "needed_bytes": chosen.needed_bytes,
-            "predicted_bytes": chosen.peak_bytes - chosen.parts["target"].weight_bytes,
-            "weight_bytes": chosen.parts["target"].weight_bytes,
-        })  # fmt: skip
+        found.append(
+            {
+                "what": chosen.described,
+                "kind": f"{chosen.stage} {chosen.choices.get('kv', '')}",
+                "needed_bytes": chosen.needed_bytes,
+                "predicted_bytes": chosen.peak_bytes - chosen.parts["target"].weight_bytes,
+                "weight_bytes": chosen.parts["target"].weight_bytes,
+            }
+        )
         budget = chosen.needed_bytes - 1
 
 
@@ -102,7 +104,7 @@ def naive(step: dict[str, Any]) -> dict[str, Any]:
             "same_texts": sum(same),
             "texts": len(same),
             "reserved_bytes": loaded + target.reserved_bytes + draft.reserved_bytes,
-        }  # fmt: skip
+        }
     if done:
         found["tokens_per_s"] = sum(len(text) for text, _ in done) / sum(seconds for _, seconds in done)
     return found

@@ -33,10 +33,11 @@ MIB = 1 << 20
 _SESSION = Path(__file__).with_name("budget_session.py")
 _ROOT = Path(__file__).parents[1]
 _PROMPTS = (
-    "Tell me a short story about a dog who is afraid of the rain.", "Hello! How are you today?",
+    "Tell me a short story about a dog who is afraid of the rain.",
+    "Hello! How are you today?",
     "What is your favourite kind of music, and why?",
     "Can you book a table for four people in an Italian restaurant on Friday?",
-)  # fmt: skip
+)
 _SHARE = 0.96
 _DRAFTS = {"drafter": "drafter-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf"}
 
@@ -103,9 +104,12 @@ class Sweep:
             write_enlarged(self._target.with_suffix(".part"), demo / "target-q4_0.gguf")
             self._target.with_suffix(".part").rename(self._target)
         self._common = {
-            "model": str(self._target), "draft": str(self._draft), "n_ctx": values.ctx, "n_threads": values.threads,
+            "model": str(self._target),
+            "draft": str(self._draft),
+            "n_ctx": values.ctx,
+            "n_threads": values.threads,
             "cache_dir": str(self._cache),
-        }  # fmt: skip
+        }
         self.found: dict[str, Any] = {"n_ctx": values.ctx, "engines": {}, "naive": {}, "keeps": {}}
         if self._path and self._path.exists():
             self.found = json.loads(self._path.read_text("utf-8"))

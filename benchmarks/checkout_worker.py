@@ -112,10 +112,13 @@ class Talk:
             elif done is not None:
                 done = [message.content for message in done]
         return {
-            "done": done, "told": len(self.told) - before, "tokens": session.n_tokens, "seen": session.n_seen,
+            "done": done,
+            "told": len(self.told) - before,
+            "tokens": session.n_tokens,
+            "seen": session.n_seen,
             "messages": [[each.role, each.content, each.finish_reason, each.attempt] for each in session.messages],
             "laid_aside_bytes": attribute(self.model, "held_bytes"),
-        }  # fmt: skip
+        }
 
 
 def attribute(owner: object, name: str) -> Any:
@@ -241,6 +244,7 @@ def archive(path: Path) -> dict[str, Any]:
 def profiles(part: Mapping[str, Any], own: Path, others: Path) -> Found:
     """Numerics profiles over a grid of settings, each with a short reply."""
     for load in part["grid"]:
+
         def one(load: Mapping[str, Any] = load) -> dict[str, Any]:
             with opened({key: value for key, value in load.items() if key != "mode"}, load["mode"]) as model:
                 asked = model.generate(part["prompt"], seed=3, max_tokens=12)
@@ -310,10 +314,12 @@ def plan_of(found: dict[str, Any]) -> dict[str, Any]:
     kept = {name: chosen[name] for name in ("choices", "tables", "lines")}
     sizes = {name: size for name, size in chosen.items() if name.endswith("_bytes")}
     return kept | {
-        "keys": shape(found), "engine": found["engine"], "profile": found["profile"],
+        "keys": shape(found),
+        "engine": found["engine"],
+        "profile": found["profile"],
         "runners_up": [other["choices"] for other in found["runners_up"]],
         "bytes": {**sizes, "thresholds": found["thresholds"]},
-    }  # fmt: skip
+    }
 
 
 def commands(part: Mapping[str, Any], own: Path, others: Path) -> Found:
@@ -358,9 +364,16 @@ _SHOWN: dict[str, Callable[[str], Any]] = {
 }
 
 _SECTIONS: dict[str, Callable[[Mapping[str, Any], Path, Path], Found]] = {
-    "replies": replies, "structured": replies, "tables": tables, "chat": chats, "saved": saved, "profiles": profiles,
-    "scarcity": scarcity, "plans": plans, "commands": commands,
-}  # fmt: skip
+    "replies": replies,
+    "structured": replies,
+    "tables": tables,
+    "chat": chats,
+    "saved": saved,
+    "profiles": profiles,
+    "scarcity": scarcity,
+    "plans": plans,
+    "commands": commands,
+}
 
 
 def main(task_file: str, result_file: str) -> None:

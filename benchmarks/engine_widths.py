@@ -152,7 +152,10 @@ def work(contestant: Contestant, options: argparse.Namespace) -> None:
     file = inspect(resolve(options.model))
     n_ctx = max(options.cells, options.prefill) + 64
     model, what = contestant.open(file, n_ctx, options.threads, options.cache)
-    print(json.dumps(f"{what}; {model.capabilities.identity}, widths from {min(model.capabilities.widths, default=0)}"), flush=True)
+    print(
+        json.dumps(f"{what}; {model.capabilities.identity}, widths from {min(model.capabilities.widths, default=0)}"),
+        flush=True,
+    )
     tokens = np.random.default_rng(0).integers(0, file.n_vocab, n_ctx).tolist()
     for line in sys.stdin:
         order, n = line.split()[0], int(line.split()[1])

@@ -70,11 +70,15 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
             if reply.finish_reason == "memory" or len(model.degradations) < scarce.wanted:
                 return found
             model.ledger.check_integrity()
-            found.append({
-                "step": model.degradations[-1] if model.degradations else "everything is there",
-                "planned_bytes": model.ledger.held_bytes, "unique_bytes": usage().unique_bytes,
-                "n_ctx": model.n_ctx, "profile": model.profile.name,
-            })  # fmt: skip
+            found.append(
+                {
+                    "step": model.degradations[-1] if model.degradations else "everything is there",
+                    "planned_bytes": model.ledger.held_bytes,
+                    "unique_bytes": usage().unique_bytes,
+                    "n_ctx": model.n_ctx,
+                    "profile": model.profile.name,
+                }
+            )
             scarce.wanted += 1
 
 
@@ -99,9 +103,13 @@ def main() -> int:
     fell = True
     for engine in ("llama", "onnx"):
         wish = {
-            "model": "llama-0.1b", "draft": "llama-20m", "intermediate": "llama-20m", "n_ctx": None, "engine": engine,
+            "model": "llama-0.1b",
+            "draft": "llama-20m",
+            "intermediate": "llama-20m",
+            "n_ctx": None,
+            "engine": engine,
             "speculation": "hierarchy",
-        }  # fmt: skip
+        }
         asked = prepared(wish, values.models, long=False, n_threads=values.threads)
         found = in_its_own_process({name: value for name, value in asked.items() if name not in ("fill", "new")})
         print(f"{engine}: {'unique':>9} {'fell by':>9} {'planned':>9}   step")

@@ -37,9 +37,13 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx"}
     yield {"model": "llama-0.1b", "kind": "Q8_0", "n_ctx": 600, "engine": "onnx"}
     yield {
-        "model": "llama-0.1b", "kind": "Q4_0", "n_ctx": 1024, "engine": "onnx", "draft": "llama-20m",
+        "model": "llama-0.1b",
+        "kind": "Q4_0",
+        "n_ctx": 1024,
+        "engine": "onnx",
+        "draft": "llama-20m",
         "speculation": "sequence",
-    }  # fmt: skip
+    }
     yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024}
     yield {"model": "qwen2-0.5b", "kind": "Q4_0", "n_ctx": 1024, "repack": False}
     yield {"model": "qwen2-0.5b", "kind": "Q8_0", "n_ctx": 1024, "kv_k": "f16"}
@@ -49,9 +53,13 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 600, "engine": "onnx"}
     yield {"model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-0.1b", "speculation": "sequence"}
     yield {
-        "model": "llama-0.5b", "kind": "Q4_0", "n_ctx": 1024, "draft": "llama-20m", "intermediate": "llama-0.1b",
+        "model": "llama-0.5b",
+        "kind": "Q4_0",
+        "n_ctx": 1024,
+        "draft": "llama-20m",
+        "intermediate": "llama-0.1b",
         "speculation": "hierarchy",
-    }  # fmt: skip
+    }
     yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 600}
     yield {"model": "gemma3-1b", "kind": "Q4_0", "n_ctx": 4096, "fill": 600, "kv_k": "q8_0", "kv_v": "q8_0"}
     yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 600}
@@ -76,13 +84,21 @@ def large() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-1b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
     yield {"model": "llama-3b", "kind": "Q4_K", "n_ctx": 512, "repack": False}
     yield {
-        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "draft": "llama-20m", "intermediate": "llama-0.1b",
+        "model": "llama-3b",
+        "kind": "Q4_0",
+        "n_ctx": 2048,
+        "draft": "llama-20m",
+        "intermediate": "llama-0.1b",
         "speculation": "hierarchy",
-    }  # fmt: skip
+    }
     yield {
-        "model": "llama-3b", "kind": "Q4_0", "n_ctx": 4096, "engine": "onnx", "draft": "llama-0.1b",
+        "model": "llama-3b",
+        "kind": "Q4_0",
+        "n_ctx": 4096,
+        "engine": "onnx",
+        "draft": "llama-0.1b",
         "speculation": "sequence",
-    }  # fmt: skip
+    }
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384}
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
 

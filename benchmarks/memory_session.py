@@ -89,10 +89,17 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
         notes = list(model.notes)
     degradations = [*reader.degradations, *another_plan(plan.chosen.described, limit, first_held, arguments)]
     return {
-        "predicted_bytes": plan.chosen.peak_bytes, "limit_bytes": limit, "phases": phases, "lines": lines,
-        "tokens": n_written, "prompt_tokens": n_read, "notes": notes, "degradations": degradations,
-        "limited": asked["limited"], "mappings_bytes": mapped,
-    }  # fmt: skip
+        "predicted_bytes": plan.chosen.peak_bytes,
+        "limit_bytes": limit,
+        "phases": phases,
+        "lines": lines,
+        "tokens": n_written,
+        "prompt_tokens": n_read,
+        "notes": notes,
+        "degradations": degradations,
+        "limited": asked["limited"],
+        "mappings_bytes": mapped,
+    }
 
 
 def held_bytes(arguments: dict[str, Any]) -> int:

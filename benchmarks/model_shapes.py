@@ -42,35 +42,73 @@ SHAPES = {
         architecture="llama", n_layers=4, n_embd=256, n_ff=768, n_head=4, n_head_kv=4, head_dim=64, n_vocab=32000
     ),
     "llama-20m-128k": Shape(
-        architecture="llama", n_layers=4, n_embd=256, n_ff=768, n_head=4, n_head_kv=4, head_dim=64, n_vocab=128256,
-        tied=True, merges=True,
+        architecture="llama",
+        n_layers=4,
+        n_embd=256,
+        n_ff=768,
+        n_head=4,
+        n_head_kv=4,
+        head_dim=64,
+        n_vocab=128256,
+        tied=True,
+        merges=True,
     ),
     "llama-0.1b": Shape(
         architecture="llama", n_layers=12, n_embd=768, n_ff=2048, n_head=12, n_head_kv=12, head_dim=64, n_vocab=32000
     ),
     "qwen2-0.5b": Shape(
-        architecture="qwen2", n_layers=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64,
-        n_vocab=151936, tied=True, merges=True,
+        architecture="qwen2",
+        n_layers=24,
+        n_embd=896,
+        n_ff=4864,
+        n_head=14,
+        n_head_kv=2,
+        head_dim=64,
+        n_vocab=151936,
+        tied=True,
+        merges=True,
     ),
     "llama-0.5b": Shape(
         architecture="llama", n_layers=24, n_embd=1024, n_ff=4096, n_head=16, n_head_kv=8, head_dim=64, n_vocab=32000
     ),
     "gemma3-1b": Shape(
-        architecture="gemma3", n_layers=26, n_embd=1152, n_ff=6912, n_head=4, n_head_kv=1, head_dim=256,
-        n_vocab=65536, tied=True, window=512,
+        architecture="gemma3",
+        n_layers=26,
+        n_embd=1152,
+        n_ff=6912,
+        n_head=4,
+        n_head_kv=1,
+        head_dim=256,
+        n_vocab=65536,
+        tied=True,
+        window=512,
     ),
     "llama-1.1b": Shape(
         architecture="llama", n_layers=22, n_embd=2048, n_ff=5632, n_head=32, n_head_kv=4, head_dim=64, n_vocab=32000
     ),
     "llama-1b": Shape(
-        architecture="llama", n_layers=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
-        n_vocab=128256, tied=True, merges=True,
+        architecture="llama",
+        n_layers=16,
+        n_embd=2048,
+        n_ff=8192,
+        n_head=32,
+        n_head_kv=8,
+        head_dim=64,
+        n_vocab=128256,
+        tied=True,
+        merges=True,
     ),
     "llama-3b": Shape(
-        architecture="llama", n_layers=28, n_embd=3072, n_ff=8192, n_head=24, n_head_kv=8, head_dim=128,
+        architecture="llama",
+        n_layers=28,
+        n_embd=3072,
+        n_ff=8192,
+        n_head=24,
+        n_head_kv=8,
+        head_dim=128,
         n_vocab=32000,
     ),
-}  # fmt: skip
+}
 """By name."""
 
 _HALVES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q8_0": slice(0, 2)}

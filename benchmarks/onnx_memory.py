@@ -89,13 +89,23 @@ def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
         dropped, _ = held_by(weights)
         same = write() == written
     return {
-        "process": planned["process", "interpreter and libraries"], "steps": steps,
-        "file": weights.stat().st_size, "vocabulary": planned["target", "vocabulary"],
-        "kv": parts.kv_cache_bytes, "buffers": parts.compute_bytes + parts.logits_bytes,
-        "reading": parts.reading_bytes, "mapped": sum(n_bytes for _, n_bytes in places), "rss": sums["Rss"],
-        "pss": sums["Pss"], "dirty": sums["Private_Dirty"] + sums["Shared_Dirty"], "anonymous": sums["Anonymous"],
-        "dropped": dropped["Rss"], "same": same, "unique": now.unique_bytes, "own": now.anonymous_bytes,
-    }  # fmt: skip
+        "process": planned["process", "interpreter and libraries"],
+        "steps": steps,
+        "file": weights.stat().st_size,
+        "vocabulary": planned["target", "vocabulary"],
+        "kv": parts.kv_cache_bytes,
+        "buffers": parts.compute_bytes + parts.logits_bytes,
+        "reading": parts.reading_bytes,
+        "mapped": sum(n_bytes for _, n_bytes in places),
+        "rss": sums["Rss"],
+        "pss": sums["Pss"],
+        "dirty": sums["Private_Dirty"] + sums["Shared_Dirty"],
+        "anonymous": sums["Anonymous"],
+        "dropped": dropped["Rss"],
+        "same": same,
+        "unique": now.unique_bytes,
+        "own": now.anonymous_bytes,
+    }
 
 
 def main() -> int:

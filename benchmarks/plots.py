@@ -41,9 +41,14 @@ def plot_sizes(path: Path, sizes: Sequence[tuple[int, int]]) -> None:
     low, high = 0.8 * min(measured), 1.25 * max(measured)
     marks = [low * (high / low) ** (step / 200) for step in range(201)]
     axes.fill_between(
-        marks, [-100 * max(0.02, 4 / m) for m in marks], [100 * max(0.05, 8 / m) for m in marks],
-        color="#9bbf85", alpha=0.35, linewidth=0, label="bounds: 5 % or 8 MiB above, 2 % or 4 MiB below",
-    )  # fmt: skip
+        marks,
+        [-100 * max(0.02, 4 / m) for m in marks],
+        [100 * max(0.05, 8 / m) for m in marks],
+        color="#9bbf85",
+        alpha=0.35,
+        linewidth=0,
+        label="bounds: 5 % or 8 MiB above, 2 % or 4 MiB below",
+    )
     axes.axhline(0, color="#555555", linewidth=0.8)
     axes.plot(measured, [100 * (p / m - 1) for p, m in sizes], "o", color=_COLOURS["llama"], markersize=4)
     axes.set_xscale("log")
@@ -70,22 +75,36 @@ def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
         whole = [p for p in points if p.get("tokens_per_s") and not p.get("degradations")]
         drawn = sorted((p["memory_bytes"] / MIB, p["tokens_per_s"]) for p in whole)
         axes.plot(
-            [m for m, _ in drawn], [s for _, s in drawn], "o-", markersize=4, linewidth=1,
-            color=_COLOURS[engine], label=_NAMES[engine],
-        )  # fmt: skip
+            [m for m, _ in drawn],
+            [s for _, s in drawn],
+            "o-",
+            markersize=4,
+            linewidth=1,
+            color=_COLOURS[engine],
+            label=_NAMES[engine],
+        )
         keeps = found["keeps"].get(engine)
         if keeps:
             axes.annotate(
-                f"{keeps['share_of_speed']:.0%} of the speed", (keeps["memory_bytes"] / MIB, keeps["tokens_per_s"]),
-                textcoords="offset points", xytext=(0, 9), ha="center", color=_COLOURS[engine],
-            )  # fmt: skip
+                f"{keeps['share_of_speed']:.0%} of the speed",
+                (keeps["memory_bytes"] / MIB, keeps["tokens_per_s"]),
+                textcoords="offset points",
+                xytext=(0, 9),
+                ha="center",
+                color=_COLOURS[engine],
+            )
     reference = found["naive"]
     if reference.get("tokens_per_s"):
         ends = [reference["memory_bytes"] / MIB, reference["reserved_bytes"] / MIB]
         axes.plot(
-            ends, [reference["tokens_per_s"]] * 2, "s-", color="#555555", markersize=4, linewidth=1,
+            ends,
+            [reference["tokens_per_s"]] * 2,
+            "s-",
+            color="#555555",
+            markersize=4,
+            linewidth=1,
             label="llama.cpp's defaults: touched, reserved",
-        )  # fmt: skip
+        )
         axes.axvline(0.35 * ends[1], color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)

@@ -36,8 +36,10 @@ def _is_valid(text: str, schema: dict[str, Any]) -> bool:
 
 def main(n_seeds: int) -> None:
     plain: dict[tuple[str, int], list[int]] = {}
-    print(f"{'mode':10} {'drafts':10} {'replies':>7} {'valid':>6} {'equal':>6} {'tokens':>7} {'rounds':>7} "
-          f"{'length':>7} {'drafted':>8} {'accepted':>8}")  # fmt: skip
+    print(
+        f"{'mode':10} {'drafts':10} {'replies':>7} {'valid':>6} {'equal':>6} {'tokens':>7} {'rounds':>7} "
+        f"{'length':>7} {'drafted':>8} {'accepted':>8}"
+    )
     for mode in _MODES:
         for forces in (True, False) if mode != "off" else (False,):
             counts: Counter[str] = Counter()

@@ -56,11 +56,16 @@ def command(**values: Any) -> int:
 
             speeds = list(
                 bench(
-                    opened, prompts, modes=modes,
-                    rounds=values["rounds"], max_tokens=values["max_tokens"], seed=values["seed"],
-                    on_run=lambda: progress.advance(task), **sampler_arguments(values),
+                    opened,
+                    prompts,
+                    modes=modes,
+                    rounds=values["rounds"],
+                    max_tokens=values["max_tokens"],
+                    seed=values["seed"],
+                    on_run=lambda: progress.advance(task),
+                    **sampler_arguments(values),
                 )
-            )  # fmt: skip
+            )
         if values["as_json"]:
             for speed in speeds:
                 click.echo(json.dumps(vars(speed)))

@@ -40,9 +40,12 @@ __all__ = ["command"]
 @model_options
 @click.option("--system", metavar="TEXT", help="The system message.")
 @click.option(
-    "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True,
+    "--speculation",
+    type=click.Choice(["auto", *MODES]),
+    default="auto",
+    show_default=True,
     help="How to draft. It changes when a token arrives, never which.",
-)  # fmt: skip
+)
 @click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends an answer where this would appear. Repeatable.")
 @click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
@@ -51,9 +54,10 @@ __all__ = ["command"]
 @click.option("--session", metavar="FILE", help="Go on with this conversation, and save it there after every turn.")
 @click.option("--resume", is_flag=True, help="Go on with the last conversation.")
 @click.option(
-    "--thoughts", type=click.Choice(THOUGHTS),
+    "--thoughts",
+    type=click.Choice(THOUGHTS),
     help="What becomes of a model's thoughts. [default: dim on a terminal, else hide]",
-)  # fmt: skip
+)
 @click.option("--no-color", is_flag=True, help="Plain text, without Markdown; also by the variable NO_COLOR.")
 @click.option("--no-history", is_flag=True, help="Leave nothing behind: neither typed lines nor the conversation.")
 @click.option("--stats", is_flag=True, help="Say after every answer what speculation did.")

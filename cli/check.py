@@ -56,10 +56,16 @@ def command(**values: Any) -> int:
         comparisons: list[Comparison] = []
         unchecked: list[str] = []
         for found in check(
-            lambda mode: load(**arguments, speculation=mode, policy=policy), prompts, modes=modes,
-            temperatures=temperatures, max_tokens=values["max_tokens"], seed=values["seed"], raw=values["raw"],
-            ignore_eos=values["ignore_eos"], **sampler_arguments(values),
-        ):  # fmt: skip
+            lambda mode: load(**arguments, speculation=mode, policy=policy),
+            prompts,
+            modes=modes,
+            temperatures=temperatures,
+            max_tokens=values["max_tokens"],
+            seed=values["seed"],
+            raw=values["raw"],
+            ignore_eos=values["ignore_eos"],
+            **sampler_arguments(values),
+        ):
             if isinstance(found, str):
                 click.echo(f"edge-spec: note: {found}", err=True)
                 continue

@@ -13,8 +13,13 @@ from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.controller.engine_choice import ENGINES
 
 __all__ = [
-    "grammar_arguments", "grammar_options", "load_arguments", "model_options", "sampler_arguments", "sampler_options",
-]  # fmt: skip
+    "grammar_arguments",
+    "grammar_options",
+    "load_arguments",
+    "model_options",
+    "sampler_arguments",
+    "sampler_options",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,9 +29,7 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
 
     name = "tokens"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         found = re.fullmatch(r" *(-?[0-9]{1,18}) *(\+?) *", str(value), re.ASCII)
         if found is None:
             said = f"{str(value)[:32]!r} is no number of tokens; write 4096, or 4096+ for at least as many"
@@ -61,31 +64,35 @@ _SAMPLER = {
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
-    for option in reversed((
-        click.argument("model", default="demo"),
-        click.option("--draft", metavar="PATH", help="The drafter, of any kind; the demo family brings its own."),
-        click.option("--intermediate", metavar="PATH", help="The intermediate model, for the hierarchy."),
-        click.option("--middle", "intermediate", hidden=True),
-        click.option("--engine", type=_ENGINE, help="What runs the models. [default: auto]"),
-        click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
-        click.option(
-            "--intermediate-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"
-        ),
-        click.option("--middle-engine", "intermediate_engine", type=_ENGINE, hidden=True),
-        click.option("--draft-limit", type=int, metavar="N", help="Most tokens drafted per round."),
-        click.option(
-            "--ctx", type=_Context(), metavar="N[+]",
-            help="Most tokens of prompt and reply together; N+ for at least so many, more where memory has room.",
-        ),
-        click.option("--threads", type=int, metavar="N", help="Threads; 0 for the number of cores. [default: 0]"),
-        click.option("--threads-batch", type=int, metavar="N", help="Threads for many rows. [default: --threads]"),
-        click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
-        click.option("--no-repack", is_flag=True, help="Leave weights mapped from disk: less memory, slower."),
-        click.option(
-            "--memory", metavar="SIZE", help="All that may be held, such as 2GiB. [default: 80% of what is free]"
-        ),
-        click.option("-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.argument("model", default="demo"),
+            click.option("--draft", metavar="PATH", help="The drafter, of any kind; the demo family brings its own."),
+            click.option("--intermediate", metavar="PATH", help="The intermediate model, for the hierarchy."),
+            click.option("--middle", "intermediate", hidden=True),
+            click.option("--engine", type=_ENGINE, help="What runs the models. [default: auto]"),
+            click.option("--draft-engine", type=_ENGINE, help="What runs the drafter. [default: --engine]"),
+            click.option(
+                "--intermediate-engine", type=_ENGINE, help="What runs the intermediate model. [default: --engine]"
+            ),
+            click.option("--middle-engine", "intermediate_engine", type=_ENGINE, hidden=True),
+            click.option("--draft-limit", type=int, metavar="N", help="Most tokens drafted per round."),
+            click.option(
+                "--ctx",
+                type=_Context(),
+                metavar="N[+]",
+                help="Most tokens of prompt and reply together; N+ for at least so many, more where memory has room.",
+            ),
+            click.option("--threads", type=int, metavar="N", help="Threads; 0 for the number of cores. [default: 0]"),
+            click.option("--threads-batch", type=int, metavar="N", help="Threads for many rows. [default: --threads]"),
+            click.option("--kv", metavar="K/V", help="Types of cached keys and values. [default: q8_0/f16; onnx: f32]"),
+            click.option("--no-repack", is_flag=True, help="Leave weights mapped from disk: less memory, slower."),
+            click.option(
+                "--memory", metavar="SIZE", help="All that may be held, such as 2GiB. [default: 80% of what is free]"
+            ),
+            click.option("-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
+        )
+    ):
         command = option(command)
     return command
 
@@ -119,9 +126,12 @@ def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]
             if temperature or name != "temperature":
                 command = click.option(*flags, name, type=kind, metavar="N" if kind is int else "X", help=text)(command)
         command = click.option(
-            "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT",
+            "--dry-breaker",
+            "dry_breakers",
+            multiple=True,
+            metavar="TEXT",
             help="DRY does not look back beyond it. Repeatable. [default: line break, colon, quote, star]",
-        )(command)  # fmt: skip
+        )(command)
         return click.option(
             "--logit-bias", multiple=True, metavar="ID=X", help="Added to a token's logit; -inf forbids it. Repeatable."
         )(command)
@@ -141,10 +151,12 @@ def sampler_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def grammar_options(command: Command) -> Command:
     """What a reply must look like."""
-    for option in reversed((
-        click.option("--grammar", metavar="FILE|TEXT", help="Write only what this grammar in GBNF allows."),
-        click.option("--json-schema", metavar="FILE|TEXT", help="Write JSON that is valid by this schema."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.option("--grammar", metavar="FILE|TEXT", help="Write only what this grammar in GBNF allows."),
+            click.option("--json-schema", metavar="FILE|TEXT", help="Write JSON that is valid by this schema."),
+        )
+    ):
         command = option(command)
     return command
 

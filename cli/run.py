@@ -34,9 +34,12 @@ __all__ = ["command"]
 @click.option("--system", metavar="TEXT", help="The system message.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the model's chat template.")
 @click.option(
-    "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True,
+    "--speculation",
+    type=click.Choice(["auto", *MODES]),
+    default="auto",
+    show_default=True,
     help="How to draft. It changes when a token arrives, never which.",
-)  # fmt: skip
+)
 @click.option("-n", "--max-tokens", type=int, metavar="N", help="Most tokens to write. [default: what fits --ctx]")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply where this would appear. Repeatable.")
 @click.option("--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")

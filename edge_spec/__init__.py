@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatSession",
     "EdgeSpecError",
-    "Reply",
     "Mode",
+    "Reply",
     "SamplerSettings",
     "Statistics",
     "TableModel",

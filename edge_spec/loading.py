@@ -34,6 +34,7 @@ __all__ = ["load", "plan", "possible_modes"]
 _ONE_OF_EACH_STAGE = ("ngram", "sequence", "hierarchy")
 """Modes whose needs stand for those of all that cost memory in the same way, see ``STAGES``."""
 
+
 def load(
     model: StrPath = "demo",
     *,
@@ -90,10 +91,19 @@ def load(
         SettingsError: a setting is out of range or contradicts another.
     """
     request = request_of(
-        model, draft=draft, intermediate=intermediate, speculation=speculation, engine=engine, draft_engine=draft_engine,
-        intermediate_engine=intermediate_engine, draft_limit=draft_limit, policy=policy, n_ctx=n_ctx,
-        min_n_ctx=min_n_ctx, **llama,
-    )  # fmt: skip
+        model,
+        draft=draft,
+        intermediate=intermediate,
+        speculation=speculation,
+        engine=engine,
+        draft_engine=draft_engine,
+        intermediate_engine=intermediate_engine,
+        draft_limit=draft_limit,
+        policy=policy,
+        n_ctx=n_ctx,
+        min_n_ctx=min_n_ctx,
+        **llama,
+    )
     library().verbose = verbose
     request.load_libraries()
     folder = _cache_dir(cache_dir)
@@ -104,9 +114,15 @@ def load(
     planned = request.plan(budget)
     chosen = planned.chosen.configuration
     opened = OpenFamily(
-        request.files, chosen.settings, engines=chosen.engines, ledger=ledger_of(planned),
-        footprints=planned.chosen.parts, transcriptions=transcriptions, cache_dir=folder, on_wait=on_wait,
-    )  # fmt: skip
+        request.files,
+        chosen.settings,
+        engines=chosen.engines,
+        ledger=ledger_of(planned),
+        footprints=planned.chosen.parts,
+        transcriptions=transcriptions,
+        cache_dir=folder,
+        on_wait=on_wait,
+    )
     notes = [*request.notes, *budget.notes, *note_of(planned, request.files["target"], request.settings, request.modes)]
     template = request.files["target"].chat_template
     try:
@@ -183,7 +199,9 @@ def _saying_what_would_do(request: Request, folder: Path | None) -> Iterator[Non
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
-def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, intermediate: StrPath | None = None) -> list[str]:
+def possible_modes(
+    model: StrPath = "demo", draft: StrPath | None = None, intermediate: StrPath | None = None
+) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)
     given = given_roles(draft or family.draft, intermediate or family.intermediate)
@@ -191,9 +209,16 @@ def possible_modes(model: StrPath = "demo", draft: StrPath | None = None, interm
 
 
 def _assemble(
-    opened: OpenFamily, mode: Mode, limit: int | None, policy: Policy | None, template: str | None, notes: list[str],
-    watch: PressureWatch | None, request: Request, folder: Path | None,
-) -> TextModel:  # fmt: skip
+    opened: OpenFamily,
+    mode: Mode,
+    limit: int | None,
+    policy: Policy | None,
+    template: str | None,
+    notes: list[str],
+    watch: PressureWatch | None,
+    request: Request,
+    folder: Path | None,
+) -> TextModel:
     # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
     folder = folder if folder is not None and folder.is_dir() else None
     target, probed = opened.target(trees=mode.target_trees)
@@ -228,8 +253,14 @@ def _assemble(
         ledger=opened.ledger,
         shelf=shelf,
         relief=Relief(
-            speculator, opened, mode, shelf, watch or system_watch(), fixed=request.fixed,
-            min_n_ctx=request.min_n_ctx, folder=folder,
+            speculator,
+            opened,
+            mode,
+            shelf,
+            watch or system_watch(),
+            fixed=request.fixed,
+            min_n_ctx=request.min_n_ctx,
+            folder=folder,
         ),
         on_close=opened.close,
     )

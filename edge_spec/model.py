@@ -142,14 +142,10 @@ class TextModel:
             return self._tokenizer.tokenize(prompt, add_special=True)
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
-            raise PromptError(
-                "a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}'
-            )
+            raise PromptError("a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}')
         return self.prompt_tokens(self.render(messages))
 
-    def render(
-        self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None
-    ) -> str:
+    def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
         """A conversation as the model's template writes it; see ``render_chat``.
 
         Raises:

@@ -55,16 +55,13 @@ def kv_cache_bytes(
         raise ValueError(f"{n_layers} layers and heads for {len(n_head_kv)}")
     n_cells = n_ctx + -n_ctx % CTX_STEP
     return n_cells * sum(
-        _row_bytes("K", heads * head_dim_k, type_k) + _row_bytes("V", heads * head_dim_v, type_v)
-        for heads in n_head_kv
+        _row_bytes("K", heads * head_dim_k, type_k) + _row_bytes("V", heads * head_dim_v, type_v) for heads in n_head_kv
     )
 
 
 def _row_bytes(cache: str, n_values: int, kind: str) -> int:
     if kind not in KV_TYPES:
-        raise SettingsError(
-            f"{kind!r} is no type for the {cache} cache", hint=f"choose one of {', '.join(KV_TYPES)}"
-        )
+        raise SettingsError(f"{kind!r} is no type for the {cache} cache", hint=f"choose one of {', '.join(KV_TYPES)}")
     block, block_bytes = KV_TYPES[kind]
     if n_values % block:
         raise SettingsError(

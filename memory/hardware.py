@@ -13,12 +13,35 @@ from pathlib import Path
 __all__ = ["Hardware", "HardwareReadings", "describe"]
 
 _FEATURES = (
-    "sse3", "ssse3", "sse4_1", "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16",
-    "amx_int8", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "rvv",
-)  # fmt: skip
+    "sse3",
+    "ssse3",
+    "sse4_1",
+    "avx",
+    "avx2",
+    "f16c",
+    "fma",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "asimd",
+    "asimdhp",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+    "sme",
+    "rvv",
+)
 _APPLE = {
-    "FEAT_DotProd": "asimddp", "FEAT_I8MM": "i8mm", "FEAT_BF16": "bf16", "FEAT_FP16": "asimdhp", "FEAT_SME": "sme"
-}  # fmt: skip
+    "FEAT_DotProd": "asimddp",
+    "FEAT_I8MM": "i8mm",
+    "FEAT_BF16": "bf16",
+    "FEAT_FP16": "asimdhp",
+    "FEAT_SME": "sme",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,9 +100,11 @@ class Ledger:
             if left is not None and wanted > left:
                 what = next(iter(lines)) if len(lines) == 1 else "memory"
                 raise BudgetExceeded(
-                    f"the {owner}'s {what}", needed_bytes=wanted, allowed_bytes=left,
+                    f"the {owner}'s {what}",
+                    needed_bytes=wanted,
+                    allowed_bytes=left,
                     hint=hint or "raise --memory, or ask for less",
-                )  # fmt: skip
+                )
             for name, n_bytes in lines.items():
                 known = self._lines.get((owner, name))
                 old = known.predicted_bytes if known is not None else 0
@@ -205,10 +207,14 @@ class Ledger:
     def table(self, usage: Usage | None = None) -> str:
         """Everything as text, one line per entry."""
         rows = [
-            (line.owner, line.name, format_size(line.predicted_bytes),
-             "" if line.measured_bytes is None else format_size(line.measured_bytes))
+            (
+                line.owner,
+                line.name,
+                format_size(line.predicted_bytes),
+                "" if line.measured_bytes is None else format_size(line.measured_bytes),
+            )
             for line in (*self, *(replace(line, name=f"{line.name}, given back") for line in self.lent))
-        ]  # fmt: skip
+        ]
         rows.append(("", "reserve", format_size(self.reserve_bytes), ""))
         resident = "" if usage is None else format_size(usage.resident_bytes)
         rows.append(("", "together", format_size(self.held_bytes + self.reserve_bytes), resident))

@@ -110,25 +110,17 @@ def _read_family(folder: Path, name: str) -> Family:
     try:
         roles = json.loads(manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise NotAModel(
-            f"{manifest} is no readable JSON", hint='it should look like {"target": "a.gguf"}'
-        ) from error
+        raise NotAModel(f"{manifest} is no readable JSON", hint='it should look like {"target": "a.gguf"}') from error
     if isinstance(roles, dict):
         roles = {_OLD_NAMES.get(role, role): file_name for role, file_name in roles.items()}
     if not isinstance(roles, dict) or "target" not in roles or not set(roles) <= set(_ROLES):
-        raise NotAModel(
-            f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed"
-        )
+        raise NotAModel(f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed")
     paths: dict[str, Path] = {}
     for role, file_name in roles.items():
         # Only names: a manifest from elsewhere must not reach outside its folder.
         if not isinstance(file_name, str) or Path(file_name).name != file_name or "\0" in file_name:
-            raise NotAModel(
-                f"{manifest} gives no plain file name for the role {role}", hint="put files beside it"
-            )
+            raise NotAModel(f"{manifest} gives no plain file name for the role {role}", hint="put files beside it")
         paths[role] = folder / file_name
         if not paths[role].is_file():
-            raise ModelNotFound(
-                f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again"
-            )
+            raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again")
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))

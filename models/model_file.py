@@ -159,9 +159,7 @@ def _refuse_what_is_no_whole_model(header: GGUFHeader, n_tensors: int) -> None:
     metadata, path = header.metadata, header.path
     kind = metadata.get("general.type", "model")
     if kind != "model":
-        raise UnsupportedModel(
-            f"{path} is of type {str(kind)[:32]!r}, not a model", hint="give the model itself"
-        )
+        raise UnsupportedModel(f"{path} is of type {str(kind)[:32]!r}, not a model", hint="give the model itself")
     if not n_tensors:
         raise UnsupportedModel(f"{path} holds no weights", hint="it may be a vocabulary; get the whole model")
 
@@ -174,18 +172,12 @@ class _Facts:
         self._n_tensors = n_tensors
         architecture = header.metadata.get("general.architecture")
         # It will be shown: nothing that could steer a terminal.
-        if (
-            not isinstance(architecture, str)
-            or not 0 < len(architecture) <= 64
-            or not architecture.isprintable()
-        ):
+        if not isinstance(architecture, str) or not 0 < len(architecture) <= 64 or not architecture.isprintable():
             raise self._unsupported("does not say what architecture it has")
         self.architecture = architecture
 
     def _unsupported(self, what: str) -> UnsupportedModel:
-        return UnsupportedModel(
-            f"{self._header.path} {what}", hint="convert the model again with a current llama.cpp"
-        )
+        return UnsupportedModel(f"{self._header.path} {what}", hint="convert the model again with a current llama.cpp")
 
     def _get(self, key: str) -> Value | None:
         return self._header.metadata.get(f"{self.architecture}.{key}")
@@ -212,9 +204,7 @@ class _Facts:
         value = self._get(key)
         if isinstance(value, GGUFArray):
             if value.length != n_layers:
-                raise self._unsupported(
-                    f"has {value.length} values of {self.architecture}.{key}, {n_layers} layers"
-                )
+                raise self._unsupported(f"has {value.length} values of {self.architecture}.{key}, {n_layers} layers")
             return tuple(self._checked(key, item) for item in value.decode())
         if value is None and default is not None:
             return default
@@ -224,9 +214,7 @@ class _Facts:
         return (self._checked(key, value),) * n_layers
 
 
-def _n_vocab(
-    header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: Vocabulary, facts: _Facts
-) -> int:
+def _n_vocab(header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: Vocabulary, facts: _Facts) -> int:
     embedding = next((t for t in tensors if t.name == "token_embd.weight"), None)
     rows = embedding.shape[-1] if embedding is not None else facts.optional("vocab_size", 0)
     if vocabulary.n_tokens and rows and vocabulary.n_tokens != rows:
@@ -266,7 +254,5 @@ def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
                         raise truncated(header.path, n - len(sample))
                     state.update(sample)
         except OSError as error:
-            raise ModelNotFound(
-                f"{header.path} cannot be read ({error.strerror})", hint="was it moved?"
-            ) from error
+            raise ModelNotFound(f"{header.path} cannot be read ({error.strerror})", hint="was it moved?") from error
     return state.hexdigest()

@@ -153,9 +153,15 @@ class Case:
 
     def generation(self, *, drafts: bool = True) -> Reply:
         return Reply(
-            self.speculator(drafts=drafts), RandomLimits(self.seed), Letters(self.end), self.prompt,
-            self.sampling, max_tokens=self.max_tokens, stop=self.stop, grammar=self.grammar(),
-        )  # fmt: skip
+            self.speculator(drafts=drafts),
+            RandomLimits(self.seed),
+            Letters(self.end),
+            self.prompt,
+            self.sampling,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            grammar=self.grammar(),
+        )
 
     def grammar(self) -> LetterGrammar | None:
         return LetterGrammar(self.seed, self.n_vocab, self.end) if self.constrained else None
@@ -178,8 +184,9 @@ class Case:
 
     def _model(self, facts: tuple[float, bool, int, int]) -> TableModel:
         scale, keeps_branches, max_rows, less = facts
-        like = random_table(self.n_vocab, order=self.order, seed=self.seed + 1 + len(self.models), scale=scale,
-                            like=self.table())  # fmt: skip
+        like = random_table(
+            self.n_vocab, order=self.order, seed=self.seed + 1 + len(self.models), scale=scale, like=self.table()
+        )
         n_ctx = max(len(self.prompt), self.n_ctx - less)
         model = TableModel(like, n_ctx=n_ctx, max_rows=max_rows, keeps_branches=keeps_branches)
         self.models.append(model)
@@ -217,8 +224,14 @@ def _samplings(draw: st.DrawFn, n_vocab: int) -> SamplerSettings:
     if draw(st.booleans()):
         biases = st.one_of(st.floats(-3, 3), st.just(float("-inf")))
         values["logit_bias"] = draw(st.dictionaries(st.integers(0, n_vocab - 1), biases, max_size=2))
-    extras = [{}, {}, {}, {"dry_multiplier": 0.9, "dry_allowed_length": 1}, {"xtc_probability": 0.6},
-              {"mirostat": 2, "mirostat_tau": 1.2, "mirostat_eta": 0.4}]  # fmt: skip
+    extras = [
+        {},
+        {},
+        {},
+        {"dry_multiplier": 0.9, "dry_allowed_length": 1},
+        {"xtc_probability": 0.6},
+        {"mirostat": 2, "mirostat_tau": 1.2, "mirostat_eta": 0.4},
+    ]
     return SamplerSettings(**values, **draw(st.sampled_from(extras)))
 
 

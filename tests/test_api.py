@@ -231,8 +231,13 @@ def test_after_close_nothing_works() -> None:
     waiting = model.generate("a", seed=1)
     model.close()
     model.close()
-    for use in (lambda: model.generate("a"), lambda: model.tokenize("a"), lambda: model.detokenize([1]),
-                lambda: model.prompt_of("a"), lambda: next(waiting)):  # fmt: skip
+    for use in (
+        lambda: model.generate("a"),
+        lambda: model.tokenize("a"),
+        lambda: model.detokenize([1]),
+        lambda: model.prompt_of("a"),
+        lambda: next(waiting),
+    ):
         with pytest.raises(Closed) as caught:
             use()
         assert caught.value.hint
@@ -301,10 +306,16 @@ def test_a_chat_template_makes_the_prompt() -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{% for %}", "{{ raise_exception('no') }}", "{{ messages[0].nothing.more }}", "{{ ''.__class__.__mro__ }}",
-     "{{ messages.append(1) }}", "{{ 1 // 0 }}"],
+    [
+        "{% for %}",
+        "{{ raise_exception('no') }}",
+        "{{ messages[0].nothing.more }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ 1 // 0 }}",
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_broken_or_hostile_template_is_a_prompt_error(template: str) -> None:
     with pytest.raises(PromptError) as caught:
         text_model(chat_template=template).generate("a")

@@ -164,9 +164,7 @@ def test_a_truncated_model_is_refused(load: Callable[..., Any], tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", [b"lamba", b"mamba", b"t5enc"], ids=lambda name: name.decode())
-def test_an_architecture_that_cannot_be_run_is_refused(
-    load: Callable[..., Any], tmp_path: Path, name: bytes
-) -> None:
+def test_an_architecture_that_cannot_be_run_is_refused(load: Callable[..., Any], tmp_path: Path, name: bytes) -> None:
     """The header stays sound; what it promises is unknown, or not what the file holds."""
     path = written(tmp_path / "other.gguf", DRAFTER.read_bytes().replace(b"llama", name))
     with pytest.raises(UnsupportedModel) as caught:
@@ -186,9 +184,7 @@ def test_a_drafter_with_another_vocabulary_is_refused(load: Callable[..., Any], 
     load(draft=path, speculation="ngram").close()
 
 
-def test_the_process_survives_and_loads_a_good_model_after_bad_ones(
-    load: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_process_survives_and_loads_a_good_model_after_bad_ones(load: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     for content in (b"", b"GGUF", DRAFTER.read_bytes()[:-1], DRAFTER.read_bytes().replace(b"llama", b"lamba")):
         with pytest.raises(EdgeSpecError):

@@ -28,49 +28,54 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
         setting: as ``Setting.as_json`` gives it.
         corpus: per source documents, tokens and bytes.
     """
-    return "\n\n".join([
-        "# The demo family",
-        "Three small English language models that share one vocabulary, so that edge-spec can show hierarchical "
-        "speculative decoding without a download. They were trained from scratch for this project by "
-        f"`training`, setting `{setting['name']}`. They exist to demonstrate and test; for useful answers, give "
-        "edge-spec a real model.",
-        _models(results, setting),
-        f"- Architecture: `llama` with tied embeddings, RMSNorm, rotary positions, SwiGLU, grouped-query attention.\n"
-        f"- Weights: Q4_0 in the layers, Q8_0 for the embeddings, F32 for the norms. The last "
-        f"{setting['trainings']['target']['quantised']:.0%} of each training computed with just these rounded weights."
-        f"\n- Context: {setting['row']:,} tokens{_short_rows(setting)}.\n"
-        f"- Vocabulary: byte-level BPE, {setting['n_vocab']:,} tokens, digits one by one. Ids 0 to 3 are end of text, "
-        "`<|im_start|>`, `<|im_end|>` and padding.\n"
-        "- Conversations use the ChatML template that is stored in each file.\n"
-        "- `family.json` says which file plays which role, `training_log.json` how the losses fell.",
-        "## Losses",
-        "On held-out text of all sources, computed by llama.cpp from the files. F16 is the same checkpoint without "
-        "the rounding that its training ended with.",
-        _losses(results),
-        _agreement(results),
-        "## How well they guess each other",
-        "Share of the target's own tokens that a smaller model picks when it reads the target's text, "
-        f"{results['acceptance_prompts']} prompts of `{results['acceptance_file']}`, none of which was trained on, up "
-        "to 64 tokens each, all models in Q4_0. At temperature "
-        "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
-        _acceptance(results),
-        "## Conversations",
-        f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['max_answer_tokens']}` holds them at its "
-        "default temperature of 0.8; other processors and engines round differently and may go on in other words. "
-        "Answers are cut after that many tokens; most end by themselves before.",
-        *_talks(results["conversations"]),
-        "## What it cannot do",
-        "It knows next to nothing: facts, numbers, names and commands in its answers are mostly invented, sums are "
-        "mostly wrong. It loses the thread after some sentences, understands only English, and has had no safety "
-        "training. Do not rely on anything it says, least of all on medical matters, some of which were in its "
-        "training text.",
-        "## Training data",
-        f"{sum(each['bytes'] for each in corpus.values()) / 1e6:.0f} MB of English text, "
-        f"{sum(each['tokens'] for each in corpus.values()) / 1e6:.1f} million tokens. "
-        "The data itself is not part of this package.",
-        _sources(corpus, setting["weights"]),
-        "Thanks to everyone who made and shared these texts.",
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n\n".join(
+            [
+                "# The demo family",
+                "Three small English language models that share one vocabulary, so that edge-spec can show hierarchical "
+                "speculative decoding without a download. They were trained from scratch for this project by "
+                f"`training`, setting `{setting['name']}`. They exist to demonstrate and test; for useful answers, give "
+                "edge-spec a real model.",
+                _models(results, setting),
+                f"- Architecture: `llama` with tied embeddings, RMSNorm, rotary positions, SwiGLU, grouped-query attention.\n"
+                f"- Weights: Q4_0 in the layers, Q8_0 for the embeddings, F32 for the norms. The last "
+                f"{setting['trainings']['target']['quantised']:.0%} of each training computed with just these rounded weights."
+                f"\n- Context: {setting['row']:,} tokens{_short_rows(setting)}.\n"
+                f"- Vocabulary: byte-level BPE, {setting['n_vocab']:,} tokens, digits one by one. Ids 0 to 3 are end of text, "
+                "`<|im_start|>`, `<|im_end|>` and padding.\n"
+                "- Conversations use the ChatML template that is stored in each file.\n"
+                "- `family.json` says which file plays which role, `training_log.json` how the losses fell.",
+                "## Losses",
+                "On held-out text of all sources, computed by llama.cpp from the files. F16 is the same checkpoint without "
+                "the rounding that its training ended with.",
+                _losses(results),
+                _agreement(results),
+                "## How well they guess each other",
+                "Share of the target's own tokens that a smaller model picks when it reads the target's text, "
+                f"{results['acceptance_prompts']} prompts of `{results['acceptance_file']}`, none of which was trained on, up "
+                "to 64 tokens each, all models in Q4_0. At temperature "
+                "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
+                _acceptance(results),
+                "## Conversations",
+                f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['max_answer_tokens']}` holds them at its "
+                "default temperature of 0.8; other processors and engines round differently and may go on in other words. "
+                "Answers are cut after that many tokens; most end by themselves before.",
+                *_talks(results["conversations"]),
+                "## What it cannot do",
+                "It knows next to nothing: facts, numbers, names and commands in its answers are mostly invented, sums are "
+                "mostly wrong. It loses the thread after some sentences, understands only English, and has had no safety "
+                "training. Do not rely on anything it says, least of all on medical matters, some of which were in its "
+                "training text.",
+                "## Training data",
+                f"{sum(each['bytes'] for each in corpus.values()) / 1e6:.0f} MB of English text, "
+                f"{sum(each['tokens'] for each in corpus.values()) / 1e6:.1f} million tokens. "
+                "The data itself is not part of this package.",
+                _sources(corpus, setting["weights"]),
+                "Thanks to everyone who made and shared these texts.",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _short_rows(setting: Mapping[str, Any]) -> str:
@@ -88,11 +93,18 @@ def _models(results: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
     rows = []
     for role, file in FILES.items():
         shape, model = setting["shapes"][role], results["models"][role]
-        rows.append([
-            role, f"`{file}`", f"{model['file_bytes'] / 1e6:.1f} MB", f"{model['n_params'] / 1e6:.1f} M",
-            f"{shape['n_layers']} × {shape['n_embd']}", f"{shape['n_head']} / {shape['n_head_kv']}",
-            f"{model['tokens'] / 1e6:.1f} M", f"{model['seconds'] / 60:.0f} min",
-        ])  # fmt: skip
+        rows.append(
+            [
+                role,
+                f"`{file}`",
+                f"{model['file_bytes'] / 1e6:.1f} MB",
+                f"{model['n_params'] / 1e6:.1f} M",
+                f"{shape['n_layers']} × {shape['n_embd']}",
+                f"{shape['n_head']} / {shape['n_head_kv']}",
+                f"{model['tokens'] / 1e6:.1f} M",
+                f"{model['seconds'] / 60:.0f} min",
+            ]
+        )
     head = ("role", "file", "size", "parameters", "layers × width", "heads / KV heads", "training tokens", "time")
     return _table(head, rows)
 
@@ -101,14 +113,21 @@ def _losses(results: Mapping[str, Any]) -> str:
     rows = []
     for role in FILES:
         f16, q4_0 = results["models"][role]["F16"], results["models"][role]["Q4_0"]
-        rows.append([role, *(f"{f16[key]:.3f} / {q4_0[key]:.3f}" for key in ("loss", "perplexity", "bits_per_byte")),
-                     f"{100 * (q4_0['loss'] / f16['loss'] - 1):+.1f} %"])  # fmt: skip
+        rows.append(
+            [
+                role,
+                *(f"{f16[key]:.3f} / {q4_0[key]:.3f}" for key in ("loss", "perplexity", "bits_per_byte")),
+                f"{100 * (q4_0['loss'] / f16['loss'] - 1):+.1f} %",
+            ]
+        )
     return _table(("role", "nats per token, F16 / Q4_0", "perplexity", "bits per byte", "loss from rounding"), rows)
 
 
 def _agreement(results: Mapping[str, Any]) -> str:
-    logits = [f"{model['logits_differ']['F32']:.0e} and {model['logits_differ']['F16']:.4f} ({role})"
-              for role, model in results["models"].items()]  # fmt: skip
+    logits = [
+        f"{model['logits_differ']['F32']:.0e} and {model['logits_differ']['F16']:.4f} ({role})"
+        for role, model in results["models"].items()
+    ]
     said = (
         "PyTorch, which trained them, and llama.cpp agree: logits of files in F32 and F16 differ by at most "
         f"{', '.join(logits)}; with weights in F16 llama.cpp rounds what it multiplies with them, too."
@@ -120,8 +139,12 @@ def _agreement(results: Mapping[str, Any]) -> str:
 
 
 def _acceptance(results: Mapping[str, Any]) -> str:
-    names = {"intermediate": "intermediate", "draft": "draft", "intermediate-plain": "intermediate, trained without the target",
-             "draft-plain": "draft, trained without the target"}  # fmt: skip
+    names = {
+        "intermediate": "intermediate",
+        "draft": "draft",
+        "intermediate-plain": "intermediate, trained without the target",
+        "draft-plain": "draft, trained without the target",
+    }
     found = results["acceptance"]
     rows = [
         [text, *(f"{found[name][kind]['share']:.2f}" for kind in ("greedy", "temperature 0.8"))]

@@ -29,8 +29,26 @@ TEMPLATE = (
 
 _STORIES = ("tinystories-pieces", "asp-source")
 _PIECE_CHARACTERS = 6000
-_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Grace", "Henry", "Jack", "Kate", "Leo", "Mary", "Noah", "Paul",
-          "Rose", "Sam", "Tom", "Vera", "Will")  # fmt: skip
+_NAMES = (
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Grace",
+    "Henry",
+    "Jack",
+    "Kate",
+    "Leo",
+    "Mary",
+    "Noah",
+    "Paul",
+    "Rose",
+    "Sam",
+    "Tom",
+    "Vera",
+    "Will",
+)
 _TRAILING = re.compile(r"[ \t\u00a0]+(?=\n|$)")
 _INNER = re.compile(r"(?<=\S)[ \t\u00a0]+")
 _BLANKS = re.compile(r"\n{3,}")

@@ -77,9 +77,16 @@ def prompts(corpus: Corpus, sampling: Sampling, batch: int, seed: int) -> Rows:
 
 
 def write_samples(
-    target: Llama, corpus: Corpus, sampling: Sampling, folder: Path, *,
-    seed: int, device: str, clock: Clock, say: Callable[[str], None],
-) -> None:  # fmt: skip
+    target: Llama,
+    corpus: Corpus,
+    sampling: Sampling,
+    folder: Path,
+    *,
+    seed: int,
+    device: str,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> None:
     """Let the target write all samples, a file per batch; batches that are there already are kept.
 
     Raises:

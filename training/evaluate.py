@@ -16,19 +16,26 @@ from edge_spec.training.packing import ID, Rows
 from edge_spec.training.through_llama import opened, token_ids
 from edge_spec.training.vocabulary import Speller
 
-__all__ = ["QUESTIONS", "acceptance_of", "conversations", "differing_texts", "evaluation_texts", "largest_difference",
-           "losses_of"]  # fmt: skip
+__all__ = [
+    "QUESTIONS",
+    "acceptance_of",
+    "conversations",
+    "differing_texts",
+    "evaluation_texts",
+    "largest_difference",
+    "losses_of",
+]
 
 QUESTIONS = (
     ("Hello, how are you today?", "What do you like to do for fun?", "That is nice. Goodbye!"),
     ("Tell me a short story about a dog.",),
     ("Tell me a bedtime story.",),
     ("I would like to book a table for two people tonight.", "At seven, please."),
-    ("What does \"lantern\" mean?",),
+    ('What does "lantern" mean?',),
     ("What is photosynthesis?",),
     ("Tom has 3 apples and buys 4 more. How many apples does he have?",),
     ("How do I use the command ls?",),
-)  # fmt: skip
+)
 """What is said to the family for the card; its answers are shown as they come."""
 
 

@@ -44,9 +44,7 @@ def summed_entropy(hidden: Tensor, matrix: Tensor, wanted: Tensor, learned: Tens
     return _summed(hidden, matrix, piece)
 
 
-def summed_divergence(
-    hidden: Tensor, matrix: Tensor, taught: Tensor, its_matrix: Tensor, learned: Tensor
-) -> Tensor:  # fmt: skip
+def summed_divergence(hidden: Tensor, matrix: Tensor, taught: Tensor, its_matrix: Tensor, learned: Tensor) -> Tensor:
     """Kullback-Leibler divergence from a teacher's law, summed over the learned tokens, in nats.
 
     Args:

@@ -29,11 +29,45 @@ _ABOUT = (
 )
 _THING = re.compile(r"\b(?:an?|the) (?:(?:little|big|small|old|red|blue|green|happy|sad|brave) )?([a-z]{3,12})\b")
 _NAMED = re.compile(r"\bnamed ([A-Z][a-z]{2,11})\b")
-_NO_THINGS = frozenset((
-    "day", "time", "end", "next", "same", "other", "way", "lot", "bit", "few", "many", "more", "most", "best",
-    "first", "last", "one", "two", "that", "this", "very", "new", "old", "little", "big", "small", "good", "bad",
-    "moral", "morning", "evening", "night", "story", "moment", "while",
-))  # fmt: skip
+_NO_THINGS = frozenset(
+    (
+        "day",
+        "time",
+        "end",
+        "next",
+        "same",
+        "other",
+        "way",
+        "lot",
+        "bit",
+        "few",
+        "many",
+        "more",
+        "most",
+        "best",
+        "first",
+        "last",
+        "one",
+        "two",
+        "that",
+        "this",
+        "very",
+        "new",
+        "old",
+        "little",
+        "big",
+        "small",
+        "good",
+        "bad",
+        "moral",
+        "morning",
+        "evening",
+        "night",
+        "story",
+        "moment",
+        "while",
+    )
+)
 
 
 def request_for(story: str, random: Random) -> str:

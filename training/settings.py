@@ -13,17 +13,19 @@ __all__ = ["ROLES", "SETTINGS", "SOURCE_WEIGHTS", "Sampling", "Setting", "Shape"
 
 ROLES = ("target", "intermediate", "draft")
 
-SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({
-    # Stories and small talk are what the family is asked for; long medical answers and old books are plenty.
-    "tinystories-pieces": 4.0,
-    "asp-source": 4.0,
-    "Synthetic-Persona-Chat": 4.0,
-    "chinkara-openqa-dataset": 2.0,
-    "Topical-Chat": 1.5,
-    "GPTeacher": 1.5,
-    "MedQuAD": 0.35,
-    "gutenberg": 0.6,
-})  # fmt: skip
+SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        # Stories and small talk are what the family is asked for; long medical answers and old books are plenty.
+        "tinystories-pieces": 4.0,
+        "asp-source": 4.0,
+        "Synthetic-Persona-Chat": 4.0,
+        "chinkara-openqa-dataset": 2.0,
+        "Topical-Chat": 1.5,
+        "GPTeacher": 1.5,
+        "MedQuAD": 0.35,
+        "gutenberg": 0.6,
+    }
+)
 """How often a source's records come per epoch; 1 where nothing is said."""
 
 
@@ -241,11 +243,17 @@ _CPU = Setting(
     sampling=Sampling(rows=4096, batch=256, prompt=128, new=128, share=0.7),
     valid_rows=40,
     # Too few tokens are read to spend them on what is plenty and seldom asked for.
-    weights=MappingProxyType({
-        **SOURCE_WEIGHTS, "gutenberg": 0.15, "MedQuAD": 0.25, "OpenTriviaQA": 0.5, "tldr": 0.3,
-        "dstc8-schema-guided-dialogue": 0.5,
-    }),
-)  # fmt: skip
+    weights=MappingProxyType(
+        {
+            **SOURCE_WEIGHTS,
+            "gutenberg": 0.15,
+            "MedQuAD": 0.25,
+            "OpenTriviaQA": 0.5,
+            "tldr": 0.3,
+            "dstc8-schema-guided-dialogue": 0.5,
+        }
+    ),
+)
 
 _GPU = Setting(
     # About 23 minutes of one H200-class accelerator; README.md has the arithmetic.
@@ -259,8 +267,13 @@ _GPU = Setting(
     },
     trainings={
         "target": Training(
-            tokens=3000 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=2e-3, weight_decay=0.5,
-            dropout=0.1, budget_s=660,
+            tokens=3000 << 17,
+            step_tokens=1 << 17,
+            micro_tokens=1 << 16,
+            learning_rate=2e-3,
+            weight_decay=0.5,
+            dropout=0.1,
+            budget_s=660,
         ),
         "intermediate": Training(
             tokens=1200 << 17, step_tokens=1 << 17, micro_tokens=1 << 16, learning_rate=3e-3, budget_s=190
@@ -270,7 +283,7 @@ _GPU = Setting(
         ),
     },
     sampling=Sampling(rows=10 * 4096, batch=4096, prompt=128, new=384),
-)  # fmt: skip
+)
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType({setting.name: setting for setting in (_SMALL, _CPU, _GPU)})
 """Every setting by its name."""

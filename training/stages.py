@@ -69,9 +69,11 @@ class Recipe:
         setting = self.setting
         short = self._in_rows(setting.short_row) if setting.short_row is not None else None
         return TextLoss(
-            self.corpus.batch, setting.row,
-            short=TextLoss(short.batch, short.row) if short is not None else None, share=setting.short_share,
-        )  # fmt: skip
+            self.corpus.batch,
+            setting.row,
+            short=TextLoss(short.batch, short.row) if short is not None else None,
+            share=setting.short_share,
+        )
 
     @property
     def prompts(self) -> Path:
@@ -119,9 +121,15 @@ class Recipe:
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
         write_samples(
-            target, self.corpus, self.setting.sampling, self.out / "samples",
-            seed=self.seed, device=self.device, clock=self.clock, say=self.say,
-        )  # fmt: skip
+            target,
+            self.corpus,
+            self.setting.sampling,
+            self.out / "samples",
+            seed=self.seed,
+            device=self.device,
+            clock=self.clock,
+            say=self.say,
+        )
 
     def intermediate(self) -> None:
         """Train the intermediate model on the target's law."""
@@ -154,10 +162,14 @@ class Recipe:
                 shipped = kind == "Q4_0" and name == role
                 path = self.out / "family" / FILES[role] if shipped else self._more(name, kind)
                 export(
-                    self.out / name / "weights.npz", self.vocabulary, path, kind=kind, sources=sources,
+                    self.out / name / "weights.npz",
+                    self.vocabulary,
+                    path,
+                    kind=kind,
+                    sources=sources,
                     name=f"edge-spec demo {_NAMES[role]} {size / 1e6:.1f}M",
                     description="Home-trained small model; one of a family of three with one vocabulary.",
-                )  # fmt: skip
+                )
         write_manifest(self.out / "family")
         self.say(f"export: the family lies in {self.out / 'family'}")
 
@@ -196,8 +208,10 @@ class Recipe:
                 f"logits of PyTorch and llama.cpp differ by at most {found['logits_differ']['F32']:.1g} in F32, "
                 f"{found['logits_differ']['F16']:.1g} in F16"
             )
-        files = {name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
-                 for name in TRAININGS[1:]}  # fmt: skip
+        files = {
+            name: self._more(name, "Q4_0") if name.endswith("-plain") else family / FILES[name]
+            for name in TRAININGS[1:]
+        }
         prompts = 40 if self.setting.name == "small" else 180
         results["acceptance_prompts"], results["acceptance_file"] = prompts, self.prompts.name
         results["acceptance"] = evaluate.acceptance_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import Tree
 from edge_spec.training.packing import HEAD, ID, Rows
 
@@ -58,9 +58,11 @@ def opened(path: Path, n_ctx: int, *, n_threads: int = 0, kv: str = "f16") -> It
     )
     try:
         model = LlamaModel(
-            weights, settings, profile=NumericsProfile(engine="llama"),
+            weights,
+            settings,
+            profile=NumericsProfile(engine="llama"),
             capabilities=Capabilities(can_rollback=True, takes_trees=False, widths=(), max_rows=_ROWS),
-        )  # fmt: skip
+        )
         try:
             yield Reader(weights, model)
         finally:

@@ -192,10 +192,16 @@ class Trainer:
         saved_s, measured_s = 0.0, None
 
         def keep() -> None:
-            save_state(kept, {
-                "model": model.state_dict(), "optimiser": optimiser.state(), "step": step, "steps": steps,
-                "seconds": before_s + run.elapsed_s,
-            })  # fmt: skip
+            save_state(
+                kept,
+                {
+                    "model": model.state_dict(),
+                    "optimiser": optimiser.state(),
+                    "step": step,
+                    "steps": steps,
+                    "seconds": before_s + run.elapsed_s,
+                },
+            )
 
         losses: list[Tensor] = []
         since_s, began = 0.0, step
@@ -267,8 +273,14 @@ class Trainer:
 
     def _log(self, step: int, steps: int, loss: float, speed: float, valid: float | None, seconds: float) -> None:
         left_s = (steps - step) * self.training.step_tokens / speed
-        entry = {"step": step, "steps": steps, "tokens": step * self.training.step_tokens, "loss": round(loss, 4),
-                 "tokens_per_s": round(speed), "seconds": round(seconds, 1)}  # fmt: skip
+        entry = {
+            "step": step,
+            "steps": steps,
+            "tokens": step * self.training.step_tokens,
+            "loss": round(loss, 4),
+            "tokens_per_s": round(speed),
+            "seconds": round(seconds, 1),
+        }
         if valid is not None:
             entry["valid_loss"] = round(valid, 4)
         self.folder.mkdir(parents=True, exist_ok=True)

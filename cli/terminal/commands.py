@@ -59,11 +59,13 @@ def _help(talk: Talk, argument: str) -> None:
     chosen = [find(argument.removeprefix("/"))] if argument else list(COMMANDS.values())
     talk.display.show(f"/{f'{each.name} {each.argument}':22}{each.help}" for each in chosen)
     if not argument:
-        talk.display.show([
-            "",
-            "Enter sends; Alt-Enter, or a backslash at the end, begins a new line; so does Enter after \"\"\".",
-            "Ctrl-C stops an answer, Ctrl-X Ctrl-E opens an editor, Ctrl-D leaves. //text says /text.",
-        ])  # fmt: skip
+        talk.display.show(
+            [
+                "",
+                'Enter sends; Alt-Enter, or a backslash at the end, begins a new line; so does Enter after """.',
+                "Ctrl-C stops an answer, Ctrl-X Ctrl-E opens an editor, Ctrl-D leaves. //text says /text.",
+            ]
+        )
 
 
 def _stats(talk: Talk, argument: str) -> None:

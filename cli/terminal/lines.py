@@ -1,8 +1,8 @@
-'''Messages of several lines.
+"""Messages of several lines.
 
 A backslash at the end of a line goes on in the next one, and so does everything between two groups of three
 quotation marks.
-'''
+"""
 
 from __future__ import annotations
 

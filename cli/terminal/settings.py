@@ -92,8 +92,15 @@ def _value(name: str, text: str) -> Any:
 
 
 def _example(name: str) -> str:
-    examples = {"logit_bias": "17=-2.5", "stop": '"The end"', "thoughts": "hide", "max_tokens": "200",
-                "dry_breakers": '"." ":"', "grammar": 'root ::= "yes" | "no"', "json_schema": '{"type": "object"}'}
+    examples = {
+        "logit_bias": "17=-2.5",
+        "stop": '"The end"',
+        "thoughts": "hide",
+        "max_tokens": "200",
+        "dry_breakers": '"." ":"',
+        "grammar": 'root ::= "yes" | "no"',
+        "json_schema": '{"type": "object"}',
+    }
     return examples.get(name) or str(getattr(SamplerSettings(), name))
 
 

@@ -300,9 +300,7 @@ class ChatSession:
         def record(reply: ChatReply) -> None:
             reason = reply.finish_reason or "cancelled"
             done = {**reply.statistics.speculation(), **reply.statistics.timings()}
-            ended = replace(
-                answer, content=reply.content, finish_reason=reason, drawn=reply.drawn, statistics=done
-            )
+            ended = replace(answer, content=reply.content, finish_reason=reason, drawn=reply.drawn, statistics=done)
             self._told = told.answered(ended, (*reply.prompt, *reply.token_ids), window)
 
         reply = self._model.reply(

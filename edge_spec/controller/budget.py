@@ -53,9 +53,11 @@ def budget_of(
         return Budget(budget_bytes=held + found.available_bytes * SHARE[0] // SHARE[1], held_bytes=held)
     if wanted > max(found.total_bytes, free):
         raise OutOfMemory(
-            "the memory budget asked for", needed_bytes=wanted, available_bytes=free,
+            "the memory budget asked for",
+            needed_bytes=wanted,
+            available_bytes=free,
             hint="choose less, or none at all to use most of what is free",
-        )  # fmt: skip
+        )
     if wanted > free:
         note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now, and no more will be used"
         return Budget(budget_bytes=free, held_bytes=held, notes=(note,))

@@ -100,9 +100,11 @@ class Planner:
                 raise
             changes = ", ".join(self._changes(modes, nearest)) or nearest.described
             raise BudgetExceeded(
-                f"{target.path.name} as asked for", needed_bytes=error.needed_bytes, allowed_bytes=budget_bytes,
+                f"{target.path.name} as asked for",
+                needed_bytes=error.needed_bytes,
+                allowed_bytes=budget_bytes,
                 hint=f"with {changes} it would fit; {error.hint}",
-            ) from None  # fmt: skip
+            ) from None
 
     def _with_more_context(self, found: Plan, max_n_ctx: int) -> Plan:
         """The same plan with as much more context as fits."""
@@ -142,9 +144,13 @@ class Planner:
     def _nearest(self, requested: Sequence[Mode], budget_bytes: int) -> Candidate | None:
         """What would fit if nothing but the files were fixed, speculating as requested if that does."""
         free = Planner(
-            self._files, self._engines, LlamaSettings(n_ctx=max(MIN_N_CTX, min(4096, self._settings.n_ctx))),
-            fixed=frozenset(), min_rows=self._least_rows, base_bytes=self._base_bytes,
-        )  # fmt: skip
+            self._files,
+            self._engines,
+            LlamaSettings(n_ctx=max(MIN_N_CTX, min(4096, self._settings.n_ctx))),
+            fixed=frozenset(),
+            min_rows=self._least_rows,
+            base_bytes=self._base_bytes,
+        )
         with free:
             modes = [mode for mode in MODES.values() if set(mode.needs) <= self._files.keys()]
             for settings in free._texts():
@@ -280,8 +286,12 @@ def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint], 
     target = parts["target"]
     seconds = target.weight_bytes * (0.7 if engine == "onnx" else 1.0 if settings.repack else 1.5)
     drafts = sum(part.weight_bytes for role, part in parts.items() if role != "target")
-    gain = {"plain": 1.0, "tables": 1.04, "drafter": 1.8 / (1.3 + 3 * drafts / max(1, target.weight_bytes)),
-            "hierarchy": 1.9 / (1.3 + 4 * drafts / max(1, target.weight_bytes))}[stage_of(mode)]  # fmt: skip
+    gain = {
+        "plain": 1.0,
+        "tables": 1.04,
+        "drafter": 1.8 / (1.3 + 3 * drafts / max(1, target.weight_bytes)),
+        "hierarchy": 1.9 / (1.3 + 4 * drafts / max(1, target.weight_bytes)),
+    }[stage_of(mode)]
     if mode.adapts:
         # What does not pay by the clock is left out, so this rough model may not leave out what might: a drafter goes
         # after longer pieces of prompt and before tables.
@@ -292,9 +302,14 @@ def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint], 
 
 def _kv_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     return kv_cache_bytes(
-        n_ctx=settings.n_ctx, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v, type_k=settings.kv_k, type_v=settings.kv_v,
-    )  # fmt: skip
+        n_ctx=settings.n_ctx,
+        n_layers=file.n_layers,
+        n_head_kv=file.n_head_kv,
+        head_dim_k=file.head_dim_k,
+        head_dim_v=file.head_dim_v,
+        type_k=settings.kv_k,
+        type_v=settings.kv_v,
+    )
 
 
 def note_of(plan: Plan, target: ModelFile, asked: LlamaSettings, requested: Sequence[Mode]) -> list[str]:

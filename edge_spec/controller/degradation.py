@@ -124,10 +124,12 @@ class Relief:
         if "intermediate" in mode.needs:
             rungs.append(
                 self._changing_drafters(
-                    "the intermediate model is dropped", "intermediate",
-                    without=lambda: below.build(family), again=lambda: mode.build(family),
+                    "the intermediate model is dropped",
+                    "intermediate",
+                    without=lambda: below.build(family),
+                    again=lambda: mode.build(family),
                 )
-            )  # fmt: skip
+            )
         if "draft" in mode.needs:
             above = below if "intermediate" in mode.needs else mode
             rungs.append(

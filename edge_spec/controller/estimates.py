@@ -53,9 +53,7 @@ class Estimates:
                     tables = tokenizer_bytes(size)
                     # It comes before the weights.
                     more = loading_peak_bytes(size) - tables - found.weight_bytes
-                    found = replace(
-                        found, vocabulary_bytes=tables, loading_bytes=max(found.loading_bytes, more)
-                    )
+                    found = replace(found, vocabulary_bytes=tables, loading_bytes=max(found.loading_bytes, more))
                 elif role == "target":  # llama.cpp turns text into tokens
                     tables = vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges)
                     found = replace(found, vocabulary_bytes=tables)

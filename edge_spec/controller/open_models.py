@@ -203,9 +203,7 @@ class OpenFamily:
     def _published_tokenizer(self, graph: PublishedGraph) -> JsonTokenizer:
         with self._lock:
             if self._published is None:
-                self._published = JsonTokenizer(
-                    graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends
-                )
+                self._published = JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
             return self._published
 
     def close(self) -> None:

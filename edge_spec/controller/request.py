@@ -82,9 +82,12 @@ class Request:
         engines, notes = settle_engines(self.engines, self.files, self.asked, transcriptions, n_ctx_on=n_ctx_on)
         other = {role: "llama" if self.engines[role] == AUTO else engine for role, engine in engines.items()}
         return replace(
-            self, engines=engines, notes=(*self.notes, *notes), otherwise=other if other != engines else None,
+            self,
+            engines=engines,
+            notes=(*self.notes, *notes),
+            otherwise=other if other != engines else None,
             chose=AUTO in self.engines.values(),
-        )  # fmt: skip
+        )
 
     def thresholds(self, budget: Budget) -> dict[str, int]:
         """The least budget by what it makes possible, on the engines that take least."""
@@ -125,9 +128,13 @@ class Request:
 
     def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
         return Planner(
-            self.files, engines, self.settings, fixed=self.fixed, min_rows=self.min_rows,
+            self.files,
+            engines,
+            self.settings,
+            fixed=self.fixed,
+            min_rows=self.min_rows,
             base_bytes=budget.held_bytes,
-        )  # fmt: skip
+        )
 
 
 def request_of(

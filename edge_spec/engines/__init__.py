@@ -1,5 +1,5 @@
 """Language models: what computes rows of logits."""
 
-from edge_spec.speculation.language_model import LanguageModel, Logits, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
 
-__all__ = ["LanguageModel", "Logits", "NumericsProfile", "Capabilities"]
+__all__ = ["Capabilities", "LanguageModel", "Logits", "NumericsProfile"]

@@ -49,6 +49,11 @@ def smaller_kv(
 
 def _cell_bytes(file: ModelFile, keys: str, values: str) -> int:
     return kv_cache_bytes(
-        n_ctx=1, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v, type_k=keys, type_v=values,
-    )  # fmt: skip
+        n_ctx=1,
+        n_layers=file.n_layers,
+        n_head_kv=file.n_head_kv,
+        head_dim_k=file.head_dim_k,
+        head_dim_v=file.head_dim_v,
+        type_k=keys,
+        type_v=values,
+    )

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from edge_spec.errors import BackendError
-from edge_spec.speculation.language_model import LanguageModel, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["ProbeResult", "Probed", "known_probe", "probe", "probe_cached"]
@@ -93,7 +93,9 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
     if not _can_rollback(model, text):
         model.rollback(0)
-        return ProbeResult(capabilities=Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={})
+        return ProbeResult(
+            capabilities=Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={}
+        )
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
         return _probe_drafter(model, text)
@@ -119,7 +121,9 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
         capabilities = _confirmed(model, capabilities, text, max_rows, lone=not fp16)
         most = capabilities.max_rows
     # What a decode of n rows takes is what its padded width takes.
-    return ProbeResult(capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most})
+    return ProbeResult(
+        capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
+    )
 
 
 def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
@@ -167,7 +171,9 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
     return max(classes, key=lambda members: (len(members), -min(members)))
 
 
-def _confirmed(model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, lone: bool) -> Capabilities:
+def _confirmed(
+    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, lone: bool
+) -> Capabilities:
     """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
     wider = tuple(n for n in capabilities.widths if n > 1)
     # Where every row is a lone one, there is nothing that it could be taken for.
@@ -216,9 +222,14 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 
 def probe_cached(
-    model: Probed, *, file: str, cache_dir: Path | None, on_probe: Callable[[], None], external: bool = False,
+    model: Probed,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None],
+    external: bool = False,
     fp16: bool = False,
-) -> ProbeResult:  # fmt: skip
+) -> ProbeResult:
     """``probe``, or what it found the last time for the same file, settings, library and processor.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["TableModel", "random_table"]

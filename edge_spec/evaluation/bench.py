@@ -66,8 +66,15 @@ def bench(
                     if turn >= 0:
                         done = generation.statistics
                         rates[mode].append(done.tokens_per_s)
-                        now = (done.tokens, done.rounds, done.accepted, done.drafted,
-                               done.decode_s, done.draft_s, done.verify_s)  # fmt: skip
+                        now = (
+                            done.tokens,
+                            done.rounds,
+                            done.accepted,
+                            done.drafted,
+                            done.decode_s,
+                            done.draft_s,
+                            done.verify_s,
+                        )
                         counts[mode] = [old + new for old, new in zip(counts[mode], now, strict=True)]
     for mode in modes:
         tokens, n_rounds, accepted, drafted, total_s, draft_s, verify_s = counts[mode]

@@ -88,9 +88,13 @@ def check(
                 if len(tokens) >= model.n_ctx:
                     continue
                 generation = model.generate(
-                    tokens=tokens, max_tokens=max_tokens, seed=seed + number, temperature=temperature,
-                    ignore_eos=ignore_eos, **sampling,
-                )  # fmt: skip
+                    tokens=tokens,
+                    max_tokens=max_tokens,
+                    seed=seed + number,
+                    temperature=temperature,
+                    ignore_eos=ignore_eos,
+                    **sampling,
+                )
                 generation.read()
                 if mode == "off":
                     plain[number, temperature] = generation.token_ids

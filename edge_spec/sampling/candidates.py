@@ -18,9 +18,20 @@ import numpy.typing as npt
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = [
-    "FEW", "LOWEST", "MARGIN", "REACH", "Few", "Ids", "Many", "Row", "head", "peak", "ranked", "candidates_of",
+    "FEW",
+    "LOWEST",
+    "MARGIN",
+    "REACH",
+    "Few",
+    "Ids",
+    "Many",
+    "Row",
     "candidates_among",
-]  # fmt: skip
+    "candidates_of",
+    "head",
+    "peak",
+    "ranked",
+]
 
 Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]

@@ -56,9 +56,10 @@ def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
         if tails is None:
             continue
         complete = [
-            len(tail) for tail in tails
+            len(tail)
+            for tail in tails
             if len(tail) <= place and all(recent[place - 1 - i] == tail[i] for i in range(len(tail)))
-        ]  # fmt: skip
+        ]
         if complete:
             return place - max(complete)
     return len(recent)

@@ -20,10 +20,23 @@ from edge_spec.sampling.schema_types import KEYWORDS, Types
 
 __all__ = ["schema_to_gbnf"]
 
-_ANNOTATIONS = frozenset({
-    "$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description", "default", "examples",
-    "deprecated", "readOnly", "writeOnly",
-})  # fmt: skip
+_ANNOTATIONS = frozenset(
+    {
+        "$schema",
+        "$id",
+        "$comment",
+        "$anchor",
+        "$defs",
+        "definitions",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+    }
+)
 
 
 def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
@@ -187,9 +200,14 @@ def _found(schema: Any, reference: str) -> Any:
 
 def _has_type(value: Any, kinds: Any) -> bool:
     types: dict[str, type | tuple[type, ...]] = {
-        "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
         "null": type(None),
-    }  # fmt: skip
+    }
     names = kinds if isinstance(kinds, list) else [kinds]
     return any(
         isinstance(value, types.get(name, ())) and (name == "boolean" or not isinstance(value, bool)) for name in names

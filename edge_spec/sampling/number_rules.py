@@ -8,7 +8,7 @@ __all__ = ["integers", "numbers"]
 
 _DIGITS = "[0-9]{0,14}"
 _FRACTION = '("." [0-9]{1,15})?'
-_POWER = '([eE] [+-]? [0-9]{1,2})?'
+_POWER = "([eE] [+-]? [0-9]{1,2})?"
 
 
 def integers(bounds: Mapping[str, int]) -> str | None:

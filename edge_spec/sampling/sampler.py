@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import GrammarDeadEnd, StateError
 from edge_spec.sampling.adjustments import adjusted, adjusts
-from edge_spec.sampling.candidates import FEW, Few, Ids, Many, Row, peak, ranked, candidates_of, candidates_among
+from edge_spec.sampling.candidates import FEW, Few, Ids, Many, Row, candidates_among, candidates_of, peak, ranked
 from edge_spec.sampling.dry import Breakers
 from edge_spec.sampling.grammar import Grammar, Line, Node
 from edge_spec.sampling.mirostat import mirostat, next_mu

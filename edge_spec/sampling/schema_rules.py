@@ -35,9 +35,11 @@ _SHARED = {
     "nothing": '"null"',
 }
 _USES = {
-    "string": ("char",), "object": ("string", "value"), "array": ("value",),
+    "string": ("char",),
+    "object": ("string", "value"),
+    "array": ("value",),
     "value": ("object", "array", "string", "number", "truth", "nothing"),
-}  # fmt: skip
+}
 MAX_REPEATS = 2000
 """llama.cpp repeats nothing more often."""
 

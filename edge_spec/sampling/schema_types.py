@@ -12,17 +12,19 @@ from edge_spec.sampling.schema_rules import FORMATS, MAX_REPEATS, Rules, fail, l
 
 __all__ = ["KEYWORDS", "Types"]
 
-KEYWORDS: Mapping[str, frozenset[str]] = MappingProxyType({
-    "object": frozenset(
-        {"properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"}
-    ),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
-    "string": frozenset({"minLength", "maxLength", "format"}),
-    "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
-    "boolean": frozenset(),
-    "null": frozenset(),
-})
+KEYWORDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "object": frozenset(
+            {"properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"}
+        ),
+        "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
+        "string": frozenset({"minLength", "maxLength", "format"}),
+        "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
+        "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
+        "boolean": frozenset(),
+        "null": frozenset(),
+    }
+)
 """Of each type the keywords that are kept; any other is refused."""
 
 
@@ -115,7 +117,9 @@ class Types:
     def _lengths(self, known: dict[str, Any], place: str, what: str) -> tuple[int, int | None]:
         least, most = known.get("min" + what, 0), known.get("max" + what)
         for name, bound in (("min" + what, least), ("max" + what, most)):
-            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MAX_REPEATS):
+            if bound is not None and (
+                not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MAX_REPEATS
+            ):
                 fail(f"{place}/{name}", f"{bound!r} is not a whole number from 0 to {MAX_REPEATS}", "choose one")
         if most is not None and most < least:
             fail(f"{place}/max{what}", f"max{what} is less than min{what}", "correct them")

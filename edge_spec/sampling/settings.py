@@ -88,13 +88,33 @@ class SamplerSettings:
             if not good:
                 raise SettingsError(f"{name} is {getattr(self, name)!r} and must be {wanted}")
 
-        for name in ("temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty",
-                     "frequency_penalty", "presence_penalty", "dry_multiplier", "dry_base", "xtc_probability",
-                     "xtc_threshold", "mirostat_tau", "mirostat_eta"):  # fmt: skip
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "typical_p",
+            "top_n_sigma",
+            "repeat_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "dry_multiplier",
+            "dry_base",
+            "xtc_probability",
+            "xtc_threshold",
+            "mirostat_tau",
+            "mirostat_eta",
+        ):
             value = getattr(self, name)
             require(name, _is(value, Real) and math.isfinite(value), "a finite number")
-        for name in ("top_k", "penalty_window", "dry_allowed_length", "dry_penalty_window", "mirostat", "seed",
-                     "attempt"):  # fmt: skip
+        for name in (
+            "top_k",
+            "penalty_window",
+            "dry_allowed_length",
+            "dry_penalty_window",
+            "mirostat",
+            "seed",
+            "attempt",
+        ):
             require(name, _is(getattr(self, name), Integral), "a whole number")
         require("temperature", self.temperature >= 0, "0 or more")
         require("top_k", self.top_k >= 0, "0 (off) or more")

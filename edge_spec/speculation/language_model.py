@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["LanguageModel", "Logits", "NumericsProfile", "Capabilities"]
+__all__ = ["Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
 
 Logits = npt.NDArray[np.float32]
 """Rows of logits, ``[n, n_vocab]``."""

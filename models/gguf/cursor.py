@@ -30,8 +30,18 @@ MAX_HEADER_BYTES = 64 << 20
 """More than any header needs: a vocabulary of 262k tokens with its merges takes 16 MiB."""
 
 VALUE_TYPES = {
-    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
-}  # fmt: skip
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 """GGUF value type -> ``struct`` code, for the types of fixed size."""
 
 STRING = 8
@@ -83,9 +93,7 @@ class GGUFArray:
                 file.seek(self.offset)
                 data = file.read(self.n_bytes)
         except OSError as error:
-            raise ModelNotFound(
-                f"{self.path} cannot be read ({error.strerror})", hint="was it moved?"
-            ) from error
+            raise ModelNotFound(f"{self.path} cannot be read ({error.strerror})", hint="was it moved?") from error
         if len(data) < self.n_bytes:
             raise truncated(self.path, self.n_bytes - len(data))
         return data

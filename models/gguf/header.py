@@ -95,9 +95,7 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
         # Looked at before it is opened: opening a pipe would wait for a writer.
         mode = _mode(path)
         if not stat.S_ISREG(mode):
-            raise ModelNotFound(
-                f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}", hint=hint
-            )
+            raise ModelNotFound(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}", hint=hint)
         with path.open("rb") as file:
             return _parse(Cursor(file, path, os.fstat(file.fileno()).st_size))
     except FileNotFoundError as error:
@@ -110,9 +108,7 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except ValueError as error:  # a zero byte or a lone surrogate
-        raise ModelNotFound(
-            f"{str(path)!r} is no possible file name", hint="give the path of a .gguf file"
-        ) from error
+        raise ModelNotFound(f"{str(path)!r} is no possible file name", hint="give the path of a .gguf file") from error
 
 
 def _parse(cursor: Cursor) -> GGUFHeader:
@@ -124,9 +120,7 @@ def _parse(cursor: Cursor) -> GGUFHeader:
     if version not in _VERSIONS:
         # Read in the wrong order, a small number has its digits in the upper half.
         if version and not version & 0xFFFF:
-            raise UnsupportedModel(
-                f"{path} is a big-endian GGUF", hint="get the little-endian file of the same model"
-            )
+            raise UnsupportedModel(f"{path} is a big-endian GGUF", hint="get the little-endian file of the same model")
         raise UnsupportedModel(
             f"{path} is GGUF version {version}, and versions 2 and 3 can be read",
             hint="convert the model again with a current llama.cpp",

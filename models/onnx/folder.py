@@ -105,9 +105,7 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         quantisation="int4" if _in_four_bits(file) else next(iter(types), "none"),
         vocabulary=vocabulary_of(tokens, kind_of(tokenizer), n_vocab, (signature.bos, *signature.ends)),
         chat_template=beside.chat_template(),
-        graph=replace(
-            signature, ends=frozenset(token for token in signature.ends if token < n_vocab), tokenizer=size
-        ),
+        graph=replace(signature, ends=frozenset(token for token in signature.ends if token < n_vocab), tokenizer=size),
     )
 
 

@@ -17,10 +17,23 @@ from edge_spec.models.onnx.wire import Span, WireFile
 __all__ = ["ELEMENT_TYPES", "GraphFile", "Node", "Port", "read_graph"]
 
 ELEMENT_TYPES = {
-    1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16), 6: ("int32", 32),
-    7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16), 11: ("float64", 64), 12: ("uint32", 32),
-    13: ("uint64", 64), 16: ("bfloat16", 16), 21: ("uint4", 4), 22: ("int4", 4),
-}  # fmt: skip
+    1: ("float32", 32),
+    2: ("uint8", 8),
+    3: ("int8", 8),
+    4: ("uint16", 16),
+    5: ("int16", 16),
+    6: ("int32", 32),
+    7: ("int64", 64),
+    8: ("string", 0),
+    9: ("bool", 8),
+    10: ("float16", 16),
+    11: ("float64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    16: ("bfloat16", 16),
+    21: ("uint4", 4),
+    22: ("int4", 4),
+}
 """Type of an element -> (name, bits)."""
 
 _MAX_PARTS = 1 << 20
@@ -212,9 +225,7 @@ def _read_tensor(wire: WireFile, message: Span) -> Tensor:
     kind, bits = ELEMENT_TYPES.get(type_id, ("", 0))
     n_bytes = -(-prod(shape) * bits // 8)
     if not elsewhere:
-        return Tensor(
-            name=name, kind=kind, shape=tuple(shape), file=wire.path, offset=data.start, n_bytes=data.n_bytes
-        )
+        return Tensor(name=name, kind=kind, shape=tuple(shape), file=wire.path, offset=data.start, n_bytes=data.n_bytes)
     try:
         offset, n_bytes = int(facts.get("offset", 0)), int(facts.get("length", n_bytes))
     except ValueError:

@@ -16,8 +16,12 @@ from edge_spec.models.onnx.tokens import TokenizerSize
 __all__ = ["CachePort", "PublishedGraph", "read_signature"]
 
 _IDS, _MASK, _POSITIONS, _KEEP, _LOGITS = (
-    "input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "logits",
-)  # fmt: skip
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "num_logits_to_keep",
+    "logits",
+)
 _PARTS = ("key", "value")
 _WHOLE = ("int64", "int32")
 _REAL = ("float32", "float16")
@@ -98,8 +102,9 @@ def read_signature(file: GraphFile, beside: Beside, tokens: Mapping[str, int]) -
     if ids is None or ids.kind not in _WHOLE or len(ids.shape) != 2:
         raise _other(file, f"takes {_listed(file.inputs)} and no {names.input(_IDS)} of shape [batch, tokens]")
     if mask is not None and (len(mask.shape), mask.kind) not in {
-        *((2, kind) for kind in _WHOLE), *((4, kind) for kind in (*_REAL, "bool"))
-    }:  # fmt: skip
+        *((2, kind) for kind in _WHOLE),
+        *((4, kind) for kind in (*_REAL, "bool")),
+    }:
         raise _other(file, f"takes {mask.name} as {mask.kind} of {len(mask.shape)} dimensions")
     for port, n_dims in ((positions, 2), (keep, 0)):
         if port is not None and (port.kind not in _WHOLE or len(port.shape) != n_dims):

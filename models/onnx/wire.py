@@ -101,9 +101,7 @@ class WireFile:
 
     def damaged(self, what: str) -> NotAModel:
         """The error for a file that contradicts itself."""
-        return NotAModel(
-            f"{self.path} is no readable ONNX file ({what})", hint="download or export the model again"
-        )
+        return NotAModel(f"{self.path} is no readable ONNX file ({what})", hint="download or export the model again")
 
     def _number(self, raw: bytes, at: int) -> tuple[int, int]:
         value = 0

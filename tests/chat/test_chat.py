@@ -20,9 +20,15 @@ from edge_spec.chat.transcript import to_json, to_markdown
 from edge_spec.errors import Closed, PromptError, PromptTooLong, SettingsError, StateError
 
 ASKED = (
-    "Hello, who are you?", "Tell me a story about a dog.", "And then?", "I would like to book a table for two.",
-    "Where is it?", "Zwölf Boxkämpfer — 東京 🙂", "Say it again, please.", "Thank you!",
-)  # fmt: skip
+    "Hello, who are you?",
+    "Tell me a story about a dog.",
+    "And then?",
+    "I would like to book a table for two.",
+    "Where is it?",
+    "Zwölf Boxkämpfer — 東京 🙂",
+    "Say it again, please.",
+    "Thank you!",
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +166,23 @@ def test_damaged_files_are_refused_or_read_again(load: Callable[..., TextModel],
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 99}, {"format": "x"}, {"messages": 5}, {"messages": [{"role": "user"}]}, {"tokens": [1 << 40]},
-        {"tokens": "abc"}, {"turns": [[1, 2]]}, {"options": {"temperature": -1}}, {"options": {"nonsense": 1}},
-        {"profile": 3}, {"cached": [-5]}, {"head": 10**9},
+        {"version": 99},
+        {"format": "x"},
+        {"messages": 5},
+        {"messages": [{"role": "user"}]},
+        {"tokens": [1 << 40]},
+        {"tokens": "abc"},
+        {"turns": [[1, 2]]},
+        {"options": {"temperature": -1}},
+        {"options": {"nonsense": 1}},
+        {"profile": 3},
+        {"cached": [-5]},
+        {"head": 10**9},
         {"turns": [{"n_messages": 1, "start": 10**9, "kept": 0, "rest": [], "seen_from": 0}]},
-        {"seen_from": "x"}, {"seen_from": -1},
+        {"seen_from": "x"},
+        {"seen_from": -1},
     ],
-)  # fmt: skip
+)
 def test_files_that_say_something_impossible_are_refused(
     load: Callable[..., TextModel], tmp_path: Path, change: dict[str, Any]
 ) -> None:
@@ -230,9 +246,15 @@ def test_an_answer_in_progress_is_protected(load: Callable[..., TextModel], tmp_
     reply = session.send("Tell me a story.")
     next(reply)
     for forbidden in (
-        lambda: session.send("x"), session.retry, session.undo, session.clear, session.continue_answer,
-        lambda: session.edit("x"), lambda: session.save(tmp_path / "x"), lambda: session.set_system("x"),
-    ):  # fmt: skip
+        lambda: session.send("x"),
+        session.retry,
+        session.undo,
+        session.clear,
+        session.continue_answer,
+        lambda: session.edit("x"),
+        lambda: session.save(tmp_path / "x"),
+        lambda: session.set_system("x"),
+    ):
         with pytest.raises(SettingsError):
             forbidden()
     reply.close()
@@ -246,9 +268,7 @@ def test_two_threads_talk_on_one_model(load: Callable[..., TextModel]) -> None:
     model = load(speculation="sequence")
     alone = [talk(model, 3, seed=seed) for seed in (1, 2)]
     found: dict[int, list[Any]] = {}
-    threads = [
-        threading.Thread(target=lambda n=n: found.update({n: talk(model, 3, seed=n + 1)})) for n in range(2)
-    ]
+    threads = [threading.Thread(target=lambda n=n: found.update({n: talk(model, 3, seed=n + 1)})) for n in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -111,9 +111,15 @@ def story(
     temperature=st.sampled_from([0.0, 1.0]),
 )
 def test_conversations_are_the_same_with_every_drafter(
-    actions: list[tuple[Any, ...]], seed: int, kind: str, n_ctx: int, can_shift: bool, keeps_branches: bool,
-    temperature: float, tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+    actions: list[tuple[Any, ...]],
+    seed: int,
+    kind: str,
+    n_ctx: int,
+    can_shift: bool,
+    keeps_branches: bool,
+    temperature: float,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     table = chat_table(seed, end=-1.0)
     values = {"seed": seed, "temperature": temperature}
     facts = {"n_ctx": n_ctx, "can_shift": can_shift, "keeps_branches": keeps_branches}
@@ -121,10 +127,12 @@ def test_conversations_are_the_same_with_every_drafter(
     plain, drafted = (
         story(
             lambda each=each: chat_model(table, drafter_of(each, table, seed, n_ctx=n_ctx), **facts),  # type: ignore[misc]
-            actions, folder, values,
+            actions,
+            folder,
+            values,
         )
         for each in ("off", kind)
-    )  # fmt: skip
+    )
     assert drafted == plain
 
 

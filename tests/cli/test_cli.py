@@ -73,9 +73,17 @@ def test_a_reply_is_text_that_ends_with_one_newline(run: Run, report: Callable[.
 def test_json_is_one_object_with_the_documented_keys(report: Callable[..., dict[str, Any]]) -> None:
     found = report("-p", PROMPT)
     assert set(found) == {
-        "text", "token_ids", "prompt_tokens", "finish_reason", "seed",
-        "lossless", "identity", "profile", "timings", "speculation",
-    }  # fmt: skip
+        "text",
+        "token_ids",
+        "prompt_tokens",
+        "finish_reason",
+        "seed",
+        "lossless",
+        "identity",
+        "profile",
+        "timings",
+        "speculation",
+    }
     assert found["seed"] == 7
     assert found["lossless"] is True
     assert re.fullmatch("(llama|onnx)-[0-9a-f]{8}", found["profile"]["name"])
@@ -153,9 +161,13 @@ def test_an_interrupt_ends_the_reply_soon_and_cleanly(
 ) -> None:
     arguments = ["run", "-p", PROMPT, *SAME, "--ignore-eos", "-n", "900"]
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=surroundings, bufsize=0,
-    ) as process:  # fmt: skip
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=surroundings,
+        bufsize=0,
+    ) as process:
         assert process.stdout is not None
         written = process.stdout.read(1)
         process.send_signal(signal.SIGINT)

@@ -33,9 +33,14 @@ def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         *arguments: str, stdin: bytes = b"", stdout: Any = subprocess.PIPE
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*COMMAND, *arguments], input=stdin, stdout=stdout, stderr=subprocess.PIPE,
-            env=surroundings, cwd=folder, timeout=60,
-        )  # fmt: skip
+            [*COMMAND, *arguments],
+            input=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=surroundings,
+            cwd=folder,
+            timeout=60,
+        )
 
     return run_it
 
@@ -86,13 +91,34 @@ def drafter_of_another_vocabulary() -> bytes:
         (["run", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
     ],
     ids=[
-        "missing model", "directory", "history and none", "empty file", "text file", "random bytes", "truncated copy",
+        "missing model",
+        "directory",
+        "history and none",
+        "empty file",
+        "text file",
+        "random bytes",
+        "truncated copy",
         "other vocabulary",
-        "ctx 0", "huge ctx", "top-p 3", "seed -1", "n 0", "unknown kv", "blank prompt", "empty stdin", "long prompt",
-        "-p no UTF-8", "-f no UTF-8", "stdin no UTF-8", "--system no UTF-8", "--stop no UTF-8",
-        "unknown speculation", "unknown option", "bad bias", "-p and -f",
+        "ctx 0",
+        "huge ctx",
+        "top-p 3",
+        "seed -1",
+        "n 0",
+        "unknown kv",
+        "blank prompt",
+        "empty stdin",
+        "long prompt",
+        "-p no UTF-8",
+        "-f no UTF-8",
+        "stdin no UTF-8",
+        "--system no UTF-8",
+        "--stop no UTF-8",
+        "unknown speculation",
+        "unknown option",
+        "bad bias",
+        "-p and -f",
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_a_code(
     run: Run, tmp_path: Path, arguments: Sequence[str], content: Callable[[], bytes] | None, stdin: bytes, code: int
 ) -> None:
@@ -131,9 +157,13 @@ def test_output_that_is_closed_from_the_start_is_one_line(surroundings: dict[str
 def test_a_reader_that_leaves_is_one_line(surroundings: dict[str, str]) -> None:
     arguments = ["run", "-p", "A", "--threads", "1", "--ignore-eos", "-n", "900"]
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=surroundings, bufsize=0,
-    ) as process:  # fmt: skip
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=surroundings,
+        bufsize=0,
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)

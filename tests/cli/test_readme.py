@@ -62,8 +62,11 @@ def test_there_are_python_blocks_to_run() -> None:
 def test_python_blocks_run_as_written(number: int, surroundings: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", blocks("python")[number]],
-        capture_output=True, env=surroundings, cwd=tmp_path, timeout=100,
-    )  # fmt: skip
+        capture_output=True,
+        env=surroundings,
+        cwd=tmp_path,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr == b""
     assert len(done.stdout.decode().strip()) > 20

@@ -111,9 +111,14 @@ def test_a_slash_is_said_with_two(play: Play) -> None:
 
 def test_settings_are_shown_changed_and_checked(play: Play) -> None:
     played = play(
-        "/set", "/set temperature 0", "/set top-k=7", '/set stop "The end" x', "/set logit_bias 5=-inf,6=1.5",
-        "/set max_tokens 5", "/set thoughts dim",
-    )  # fmt: skip
+        "/set",
+        "/set temperature 0",
+        "/set top-k=7",
+        '/set stop "The end" x',
+        "/set logit_bias 5=-inf,6=1.5",
+        "/set max_tokens 5",
+        "/set thoughts dim",
+    )
     assert not errors(played)
     options = played.talk.session.options
     assert (options["temperature"], options["top_k"], options["max_tokens"]) == (0, 7, 5)
@@ -135,7 +140,7 @@ def test_settings_are_shown_changed_and_checked(play: Play) -> None:
         ("/set temperature -1", "0 or more"),
         ("/set max_tokens 0", "1 or more"),
         ("/set logit_bias 5", "17=-2.5"),
-        ("/set stop \"", "is no value"),
+        ('/set stop "', "is no value"),
         ("/set thoughts loud", "show, dim, hide"),
         ("/undo", "nothing has been said"),
         ("/retry", "nothing has been said"),
@@ -175,8 +180,21 @@ def test_a_script_ends_at_its_first_mistake(model: TextModel) -> None:
 
 def test_help_names_every_command_and_fits_the_screen(play: Play) -> None:
     said = play("/help").said
-    for name in ("stats", "undo", "retry", "continue", "edit", "save", "load", "system", "set", "clear", "quit",
-                 "memory", "help"):  # fmt: skip
+    for name in (
+        "stats",
+        "undo",
+        "retry",
+        "continue",
+        "edit",
+        "save",
+        "load",
+        "system",
+        "set",
+        "clear",
+        "quit",
+        "memory",
+        "help",
+    ):
         assert f"/{name} " in said
     assert max(map(len, said.splitlines())) <= 100
 

@@ -28,10 +28,43 @@ from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
 from edge_spec.errors import PromptError
 
 MARKS = [
-    "a", "word", " ", "  ", "    ", "\n", "\n", "\n\n", "# ", "- ", "* ", "1. ", "2", ".", "> ", "```", "```py\n",
-    "~~~", "|", "| a | b |\n|---|---|\n", "---", "===", "=", "-", "**", "`", "[a]: b", "[a](b)", "![a](b)", "<b>",
-    "&amp;", "\\", "\t", "你好", "🙂", "e\u0301",
-]  # fmt: skip
+    "a",
+    "word",
+    " ",
+    "  ",
+    "    ",
+    "\n",
+    "\n",
+    "\n\n",
+    "# ",
+    "- ",
+    "* ",
+    "1. ",
+    "2",
+    ".",
+    "> ",
+    "```",
+    "```py\n",
+    "~~~",
+    "|",
+    "| a | b |\n|---|---|\n",
+    "---",
+    "===",
+    "=",
+    "-",
+    "**",
+    "`",
+    "[a]: b",
+    "[a](b)",
+    "![a](b)",
+    "<b>",
+    "&amp;",
+    "\\",
+    "\t",
+    "你好",
+    "🙂",
+    "e\u0301",
+]
 
 texts = st.lists(st.sampled_from(MARKS), max_size=40).map("".join)
 
@@ -107,8 +140,12 @@ def test_markdown_looks_like_what_it_means() -> None:
     shown = screen_of("# Title\n\n- one\n- two\n\n```py\nprint(1)\n```\n\n**bold** and `code`\n", [5, 11, 30])
     assert shown[0] == "Title"
     assert [line.strip() for line in shown if line.strip()] == [
-        "Title", "• one", "• two", "print(1)", "bold and code",
-    ]  # fmt: skip
+        "Title",
+        "• one",
+        "• two",
+        "print(1)",
+        "bold and code",
+    ]
 
 
 def test_parsers_agree_on_what_a_block_is() -> None:

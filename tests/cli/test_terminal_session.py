@@ -230,9 +230,14 @@ def test_answers_go_into_a_file_and_the_talk_stays_on_the_terminal(open_chat: Op
 def pipe(surroundings: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     def run(*arguments: str, stdin: bytes = b"", **more: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*COMMAND, *SAME, "-n", "12", *arguments], input=stdin, stdout=more.get("stdout", subprocess.PIPE),
-            stderr=subprocess.PIPE, cwd=tmp_path, env={**surroundings, "XDG_DATA_HOME": str(tmp_path)}, timeout=60,
-        )  # fmt: skip
+            [*COMMAND, *SAME, "-n", "12", *arguments],
+            input=stdin,
+            stdout=more.get("stdout", subprocess.PIPE),
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**surroundings, "XDG_DATA_HOME": str(tmp_path)},
+            timeout=60,
+        )
 
     return run
 
@@ -281,9 +286,14 @@ def test_a_stopped_script_leaves_with_its_code(
     surroundings: dict[str, str], endless: list[str], tmp_path: Path
 ) -> None:
     with subprocess.Popen(
-        [*COMMAND, *SAME, *endless], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=surroundings, cwd=tmp_path, bufsize=0,
-    ) as process:  # fmt: skip
+        [*COMMAND, *SAME, *endless],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=surroundings,
+        cwd=tmp_path,
+        bufsize=0,
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"Tell me a long story.\n")
         assert process.stdout.read(1)

@@ -92,10 +92,13 @@ def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
     falls_back(gguf, tmp_path, "they were not built")
 
 
-@pytest.mark.parametrize(("name", "found", "why"), [
-    ("available", "they were not built", "not available because they were not built"),
-    ("features", ("reference",), "no fast kernels for this processor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "found", "why"),
+    [
+        ("available", "they were not built", "not available because they were not built"),
+        ("features", ("reference",), "no fast kernels for this processor"),
+    ],
+)
 def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, why: str
 ) -> None:
@@ -104,9 +107,15 @@ def test_without_the_kernels_onnx_runtime_s_own_operators_run_what_they_can(
     texts = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            target, draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1), intermediate=gguf, speculation=mode,
-            engine="onnx", n_ctx=96, n_threads=1, cache_dir=tmp_path,
-        ) as model:  # fmt: skip
+            target,
+            draft=write_gguf(tmp_path / "draft.gguf", seed=1, n_layers=1),
+            intermediate=gguf,
+            speculation=mode,
+            engine="onnx",
+            n_ctx=96,
+            n_threads=1,
+            cache_dir=tmp_path,
+        ) as model:
             assert model.profile.engine == "onnx"
             assert ("weights", "nbits") in model.profile.facts
             assert model.identity == "bitwise"
@@ -141,9 +150,13 @@ def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypa
     sentences: list[str] = []
     for _ in range(2):
         edge_spec.load(
-            gguf, n_ctx=64, n_threads=1, cache_dir=tmp_path, on_wait=sentences.append,
+            gguf,
+            n_ctx=64,
+            n_threads=1,
+            cache_dir=tmp_path,
+            on_wait=sentences.append,
             on_progress=lambda *now: told.append(now),
-        ).close()  # fmt: skip
+        ).close()
     assert [sentence.split()[0] for sentence in sentences] == ["transcribing", "trying"]
     assert told == sorted(told)
     assert len(told) > 10
@@ -155,9 +168,14 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("stream", "term", "shows"), [
-    (_Terminal, "xterm", True), (_Terminal, "dumb", False), (io.StringIO, "xterm", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stream", "term", "shows"),
+    [
+        (_Terminal, "xterm", True),
+        (_Terminal, "dumb", False),
+        (io.StringIO, "xterm", False),
+    ],
+)
 def test_a_bar_is_shown_to_who_looks_at_a_terminal(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], term: str, shows: bool
 ) -> None:

@@ -240,9 +240,7 @@ def test_kinds_without_a_kernel_and_broken_rows_are_refused() -> None:
         kernels.packed_bytes("Q4_K", 16, 128)
 
 
-def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_FOLDER", tmp_path)
     monkeypatch.setattr(library, "_FILE", tmp_path / "rows.so")
     monkeypatch.setattr(library, "_load", library._load.__wrapped__)

@@ -68,9 +68,7 @@ def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -
         model.close()
 
 
-def test_what_probing_found_is_remembered(
-    weights: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_it(file: str = "x", **values: Any) -> Any:
         model, found = open_llama(
             weights("draft"), LlamaSettings(**({"n_ctx": 40, "n_threads": 1} | values)), file=file, cache_dir=tmp_path
@@ -155,10 +153,17 @@ def test_too_many_rows_or_a_tree_that_is_not_grown_are_refused(small: LlamaModel
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"n_ctx": 0}, {"n_threads": -1}, {"n_threads": 513}, {"kv_k": "q3"}, {"max_rows": 65}, {"prefill_chunk": 8},
-     {"kv_v": "q8_0", "flash_attention": False}],
+    [
+        {"n_ctx": 0},
+        {"n_threads": -1},
+        {"n_threads": 513},
+        {"kv_k": "q3"},
+        {"max_rows": 65},
+        {"prefill_chunk": 8},
+        {"kv_v": "q8_0", "flash_attention": False},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         LlamaSettings(**({"n_ctx": 64} | wrong))
@@ -177,8 +182,12 @@ def test_after_close_nothing_works(open_demo: Opener) -> None:
     model = open_demo("draft", fresh=True, n_ctx=30)
     model.close()
     model.close()
-    for use in (lambda: model.prefill([300]), lambda: model.decode(Tree.sequence([300])), model.save,
-                lambda: model.rollback(0)):  # fmt: skip
+    for use in (
+        lambda: model.prefill([300]),
+        lambda: model.decode(Tree.sequence([300])),
+        model.save,
+        lambda: model.rollback(0),
+    ):
         with pytest.raises(Closed):
             use()
 

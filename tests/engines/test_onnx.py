@@ -27,12 +27,18 @@ Opener = Callable[..., OnnxModel]
 
 LLAMA: dict[str, Any] = {}
 GEMMA3: dict[str, Any] = {
-    "architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True,
+    "architecture": "gemma3",
+    "head_norms": True,
+    "post_norms": True,
+    "tied": True,
     "extra": {"attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
-}  # fmt: skip
+}
 PHI3: dict[str, Any] = {
-    "architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}
-}  # fmt: skip
+    "architecture": "phi3",
+    "fused": True,
+    "long_factors": 24,
+    "extra": {"rope.dimension_count": 48},
+}
 
 
 def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
@@ -100,9 +106,7 @@ def test_a_graph_for_trees_computes_sequences_alike(open_demo_onnx: Opener) -> N
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(0, 3))
-def test_a_row_does_not_depend_on_the_rows_beside_it(
-    open_demo_onnx: Opener, cuts: list[int], seed: int
-) -> None:
+def test_a_row_does_not_depend_on_the_rows_beside_it(open_demo_onnx: Opener, cuts: list[int], seed: int) -> None:
     model = open_demo_onnx()
     text = some_text(sum(cuts) + 20, seed=seed)
     rows = []
@@ -313,9 +317,14 @@ def test_text_is_identical_with_every_drafter_on_every_engine(
     texts: dict[str, list[list[int]]] = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            speculation=mode, engine=target, draft_engine=draft, intermediate_engine=intermediate, n_ctx=256, n_threads=1,
+            speculation=mode,
+            engine=target,
+            draft_engine=draft,
+            intermediate_engine=intermediate,
+            n_ctx=256,
+            n_threads=1,
             cache_dir=probe_cache,
-        ) as model:  # fmt: skip
+        ) as model:
             assert model.profile.engine == target
             assert model.identity == "bitwise"
             for number, prompt in enumerate(prompts[:3]):
@@ -371,9 +380,15 @@ def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: P
     texts = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
-            target, draft=draft, intermediate=intermediate, speculation=mode, engine="onnx", n_ctx=128, n_threads=1,
+            target,
+            draft=draft,
+            intermediate=intermediate,
+            speculation=mode,
+            engine="onnx",
+            n_ctx=128,
+            n_threads=1,
             cache_dir=tmp_path,
-        ) as model:  # fmt: skip
+        ) as model:
             assert model.identity == "bitwise"
             reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=60, seed=3, temperature=0.9)
             reply.read()

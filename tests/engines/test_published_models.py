@@ -178,9 +178,7 @@ def test_rows_are_those_of_the_network_written_down(open_it: Opener, numbers: We
 @SOME
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(0, 3))
-def test_a_row_does_not_depend_on_the_rows_beside_it(
-    open_it: Opener, name: str, cuts: list[int], seed: int
-) -> None:
+def test_a_row_does_not_depend_on_the_rows_beside_it(open_it: Opener, name: str, cuts: list[int], seed: int) -> None:
     model = open_it(name)
     if model.capabilities.identity != "bitwise":
         pytest.skip("on this device rows depend on how many are computed together")
@@ -363,10 +361,15 @@ def family(published: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     publish(root / "intermediate-plain", intermediate, "plain")
     publish(root / "intermediate-genai", intermediate, "genai", "float16", four_bits=True)
     return {
-        "target-genai": root / "target-genai", "intermediate-plain": root / "intermediate-plain",
-        "intermediate-genai": root / "intermediate-genai", "draft-plain": published("plain"), "draft-genai": published("genai-q4"),
-        "target-gguf": DEMO.target, "intermediate-gguf": DEMO.intermediate, "draft-gguf": DEMO.draft,
-    }  # fmt: skip
+        "target-genai": root / "target-genai",
+        "intermediate-plain": root / "intermediate-plain",
+        "intermediate-genai": root / "intermediate-genai",
+        "draft-plain": published("plain"),
+        "draft-genai": published("genai-q4"),
+        "target-gguf": DEMO.target,
+        "intermediate-gguf": DEMO.intermediate,
+        "draft-gguf": DEMO.draft,
+    }
 
 
 MIXES = [
@@ -387,9 +390,15 @@ def test_text_is_identical_with_every_drafter(
     accepted = 0
     for mode in ("off", "ngram", "sequence", "hierarchy"):
         with edge_spec.load(
-            target, draft=draft, intermediate=intermediate, speculation=mode, engine=engine, n_ctx=256, n_threads=1,
+            target,
+            draft=draft,
+            intermediate=intermediate,
+            speculation=mode,
+            engine=engine,
+            n_ctx=256,
+            n_threads=1,
             cache_dir=probe_cache,
-        ) as model:  # fmt: skip
+        ) as model:
             if model.identity != "bitwise":
                 pytest.skip("on this device rows depend on how many are computed together")
             assert model.mode == mode
@@ -411,9 +420,13 @@ def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str,
     texts = {}
     for mode in ("off", "ngram", "sequence"):
         with edge_spec.load(
-            family["target-genai"], draft=family["draft-genai"], speculation=mode, n_ctx=128, n_threads=1,
+            family["target-genai"],
+            draft=family["draft-genai"],
+            speculation=mode,
+            n_ctx=128,
+            n_threads=1,
             cache_dir=probe_cache,
-        ) as model:  # fmt: skip
+        ) as model:
             texts[mode] = model.generate("A dog:", json_schema=schema, seed=3, max_tokens=60).read()
             assert any(line.name == "vocabulary of grammars" for line in model.ledger)
             with pytest.raises(SettingsError):
@@ -438,7 +451,9 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
         return make
 
     monkeypatch.setattr("edge_spec.controller.open_models.JsonTokenizer", counted("tokeniser", JsonTokenizer))
-    monkeypatch.setattr("edge_spec.controller.open_models.ExternalVocabulary", counted("vocabulary", ExternalVocabulary))
+    monkeypatch.setattr(
+        "edge_spec.controller.open_models.ExternalVocabulary", counted("vocabulary", ExternalVocabulary)
+    )
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
     ) as model:

@@ -19,19 +19,27 @@ from edge_spec.speculation.tree import Tree
 MADE: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama3": {"rope_factors": True},
-    "yarn": {"extra": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
-                       "rope.scaling.original_context_length": 128}},
+    "yarn": {
+        "extra": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128}
+    },
     "qwen3": {"architecture": "qwen3", "head_norms": True},
-    "gemma3": {"architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True,
-               "extra": {"attention.sliding_window": 500, "attention.sliding_window_pattern": 2,
-                         "rope.freq_base": 1e6}},
+    "gemma3": {
+        "architecture": "gemma3",
+        "head_norms": True,
+        "post_norms": True,
+        "tied": True,
+        "extra": {"attention.sliding_window": 500, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
+    },
     "phi3": {"architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}},
-}  # fmt: skip
+}
 
 CANNOT = {
-    ("gemma3", "llama/f16"), ("gemma3", "llama/q8_0"), ("yarn", "llama/f16"), ("yarn", "llama/q8_0"),
+    ("gemma3", "llama/f16"),
+    ("gemma3", "llama/q8_0"),
+    ("yarn", "llama/f16"),
+    ("yarn", "llama/q8_0"),
     ("phi3", "llama/q8_0"),
-}  # fmt: skip
+}
 """What llama.cpp would get wrong, or would end the process at."""
 
 TOLERANCE = {"llama": 0.05, "onnx": 0.004}

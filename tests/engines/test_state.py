@@ -58,9 +58,7 @@ def check_speculator(speculator: Speculator) -> None:
 
 @given(st.data())
 @settings(max_examples=300)
-def test_after_every_round_all_state_agrees_with_the_text(
-    cases: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
+def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
     speculator = case.speculator()
     chance = random.Random(case.seed)
@@ -148,7 +146,9 @@ def random_tree(chance: random.Random, truth: list[int], n_vocab: int, n: int) -
 
 
 @given(
-    st.integers(0, 1 << 30), st.sampled_from([5, 40, 248]), st.sampled_from(["draft", "draft", "intermediate", "target"])
+    st.integers(0, 1 << 30),
+    st.sampled_from([5, 40, 248]),
+    st.sampled_from(["draft", "draft", "intermediate", "target"]),
 )
 @settings(max_examples=20)
 def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(

@@ -31,9 +31,12 @@ MIX = dict.fromkeys(MATRICES, "Q4_K") | dict.fromkeys(("attn_v", "ffn_down", "ou
 
 GEMMA3: dict[str, Any] = {"architecture": "gemma3", "head_norms": True, "post_norms": True, "tied": True}
 LOCAL = {
-    "attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6,
-    "rope.scaling.type": "linear", "rope.scaling.factor": 8.0,
-}  # fmt: skip
+    "attention.sliding_window": 24,
+    "attention.sliding_window_pattern": 2,
+    "rope.freq_base": 1e6,
+    "rope.scaling.type": "linear",
+    "rope.scaling.factor": 8.0,
+}
 PHI3: dict[str, Any] = {"architecture": "phi3", "fused": True, "long_factors": 24}
 PARTIAL = {"rope.dimension_count": 48, "attention.sliding_window": 16, "rope.scaling.attn_factor": 1.19}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128}
@@ -87,13 +90,17 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         pytest.param(GEMMA3, 1.3, id="gemma3 without windows", marks=needs_kernels),
         pytest.param({**GEMMA3, "extra": LOCAL}, 1.3, id="gemma3", marks=needs_kernels),
         pytest.param(
-            {**GEMMA3, "n_layers": 7, "extra": {"attention.sliding_window": 13}}, 1.3, id="gemma3, 7 layers",
+            {**GEMMA3, "n_layers": 7, "extra": {"attention.sliding_window": 13}},
+            1.3,
+            id="gemma3, 7 layers",
             marks=needs_kernels,
         ),
         pytest.param({"architecture": "phi3", "fused": True}, 1.3, id="phi3"),
         pytest.param({**PHI3, "extra": PARTIAL}, 1.3, id="phi3, short", marks=needs_kernels),
         pytest.param(
-            {**PHI3, "extra": PARTIAL | {"rope.scaling.original_context_length": 64}}, 1.3, id="phi3, long",
+            {**PHI3, "extra": PARTIAL | {"rope.scaling.original_context_length": 64}},
+            1.3,
+            id="phi3, long",
             marks=needs_kernels,
         ),
         pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
@@ -187,13 +194,16 @@ def test_halves_need_the_kernels(tmp_path: Path) -> None:
         open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1, kv="f16"), file="x", cache_dir=None)
 
 
-@pytest.mark.parametrize(("made", "allowed"), [
-    pytest.param({"architecture": "phi3", "fused": True}, 1.3, id="phi3"),
-    pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
-    pytest.param({"kinds": dict.fromkeys(MATRICES, "Q8_0")}, 1.3, id="Q8_0"),
-    # llama.cpp multiplies minima with sums of rounded activations, this with sums of the activations themselves.
-    pytest.param({"kinds": dict.fromkeys(MATRICES, "Q4_1")}, 1.6, id="Q4_1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "allowed"),
+    [
+        pytest.param({"architecture": "phi3", "fused": True}, 1.3, id="phi3"),
+        pytest.param({"architecture": "qwen2", "biases": True, "extra": YARN}, 1.3, id="yarn"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "Q8_0")}, 1.3, id="Q8_0"),
+        # llama.cpp multiplies minima with sums of rounded activations, this with sums of the activations themselves.
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "Q4_1")}, 1.6, id="Q4_1"),
+    ],
+)
 def test_the_runtime_s_own_operators_compute_alike(tmp_path: Path, made: dict[str, Any], allowed: float) -> None:
     path = write_gguf(tmp_path / "model.gguf", **made)
     tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
@@ -221,9 +231,11 @@ def test_a_transcription_is_made_once(gguf: Path, tmp_path: Path) -> None:
     progress: list[tuple[int, int]] = []
     for _ in range(2):
         source = transcribe(
-            inspect(gguf), tmp_path / "cache", on_start=lambda: made.append(1),
+            inspect(gguf),
+            tmp_path / "cache",
+            on_start=lambda: made.append(1),
             progress=lambda done, total: progress.append((done, total)),
-        )  # fmt: skip
+        )
     assert made == [1]
     assert progress == sorted(progress)
     assert progress[-1][0] <= progress[-1][1]

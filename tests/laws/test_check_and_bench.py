@@ -66,9 +66,14 @@ def drafter(mode: str) -> Drafter:
 
 
 def opener(
-    *, tables: dict[str, Logits] | None = None, distort: Callable[[Logits, int], Logits] | None = None,
-    notes: tuple[str, ...] = (), falls_back: str = "", n_ctx: int = 200, random_limits: bool = False,
-) -> Callable[[str], TextModel]:  # fmt: skip
+    *,
+    tables: dict[str, Logits] | None = None,
+    distort: Callable[[Logits, int], Logits] | None = None,
+    notes: tuple[str, ...] = (),
+    falls_back: str = "",
+    n_ctx: int = 200,
+    random_limits: bool = False,
+) -> Callable[[str], TextModel]:
     """Opens table models; some may have a table of their own, a kernel that rounds, or only plain decoding."""
 
     def open_model(mode: str) -> TextModel:
@@ -151,9 +156,16 @@ def test_prompts_that_do_not_fit_are_left_out() -> None:
 def test_every_mode_is_timed_side_by_side() -> None:
     runs: list[int] = []
     found = list(
-        bench(opener(), PROMPTS, modes=["ngram", "off", "tree"], rounds=2, max_tokens=30, ignore_eos=True,
-              on_run=lambda: runs.append(1))
-    )  # fmt: skip
+        bench(
+            opener(),
+            PROMPTS,
+            modes=["ngram", "off", "tree"],
+            rounds=2,
+            max_tokens=30,
+            ignore_eos=True,
+            on_run=lambda: runs.append(1),
+        )
+    )
     assert [speed.mode for speed in found] == ["off", "ngram", "tree"]
     assert len(runs) == 3 * (1 + 2 * len(PROMPTS))
     for speed in found:

@@ -81,9 +81,7 @@ def test_a_draft_keeps_its_limit_and_its_values_fall(cases: st.SearchStrategy[An
 
 @given(st.data())
 @settings(max_examples=150)
-def test_drafting_twice_without_a_verdict_guesses_the_same(
-    cases: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
+def test_drafting_twice_without_a_verdict_guesses_the_same(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
     drafter = begun(case.speculator().drafter, case.prompt, case.sampling)
     first = drafter.draft(4)
@@ -189,9 +187,7 @@ def test_a_model_that_cannot_do_what_drafting_takes_is_refused() -> None:
 # --- copying
 
 
-@given(
-    st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 3), st.integers(0, 2), st.integers(1, 6)
-)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 3), st.integers(0, 2), st.integers(1, 6))
 def test_the_longest_and_latest_match_is_copied(text: list[int], shortest: int, more: int, limit: int) -> None:
     draft = begun(NgramDrafter(longest=shortest + more, shortest=shortest), text).draft(limit)
     expected: list[int] = []

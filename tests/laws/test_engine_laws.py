@@ -167,9 +167,7 @@ def test_text_may_differ_where_widths_round_differently(letters: Callable[..., A
 
 
 @pytest.mark.parametrize("widths", [(8,), (6, 8)], ids=str)
-def test_padding_to_one_class_of_widths_restores_identity(
-    letters: Callable[..., Any], widths: tuple[int, ...]
-) -> None:
+def test_padding_to_one_class_of_widths_restores_identity(letters: Callable[..., Any], widths: tuple[int, ...]) -> None:
     target: dict[str, Any] = {"widths": widths, "max_rows": 8, "distort": Distorting(1)}
     assert TableModel(random_table(6), **target).capabilities.identity == "bitwise"
     for seed in range(20):

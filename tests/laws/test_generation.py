@@ -133,9 +133,7 @@ def test_every_end_has_its_reason(letters: LettersType, limit: int) -> None:
 
 @given(st.data())
 @settings(max_examples=200)
-def test_what_follows_the_end_in_a_draft_leaves_no_trace(
-    cases: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
+def test_what_follows_the_end_in_a_draft_leaves_no_trace(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
     written = case.generation()
     written.read()

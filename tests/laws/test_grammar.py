@@ -79,10 +79,16 @@ def test_asking_about_few_tokens_is_the_same_as_masking_all_of_them_first(seed: 
     mask = rng.random(n) < rng.choice([0.02, 0.5, 0.98])
     mask[rng.integers(n)] = True
     options: dict[str, list[Any]] = {
-        "temperature": [0.0, 0.7, 1.5], "top_k": [0, 1, 40], "top_p": [1.0, 0.9, 0.3], "min_p": [0.0, 0.05, 0.5],
-        "typical_p": [1.0, 1.0, 0.8], "top_n_sigma": [-1.0, -1.0, 1.0], "repeat_penalty": [1.0, 1.3],
-        "mirostat": [0, 0, 2], "xtc_probability": [0.0, 0.5],
-    }  # fmt: skip
+        "temperature": [0.0, 0.7, 1.5],
+        "top_k": [0, 1, 40],
+        "top_p": [1.0, 0.9, 0.3],
+        "min_p": [0.0, 0.05, 0.5],
+        "typical_p": [1.0, 1.0, 0.8],
+        "top_n_sigma": [-1.0, -1.0, 1.0],
+        "repeat_penalty": [1.0, 1.3],
+        "mirostat": [0, 0, 2],
+        "xtc_probability": [0.0, 0.5],
+    }
     values = {name: some[rng.integers(len(some))] for name, some in options.items()}
     s = SamplerSettings(**values, seed=seed)
     text = rng.integers(n, size=5).tolist()

@@ -64,9 +64,11 @@ def test_dry_penalises_what_llama_cpp_does(weights: Callable[[str], LlamaWeights
         if rng.random() < 0.5:
             text += story + text[:20] + story[: rng.integers(1, len(story))]
         s = SamplerSettings(
-            dry_multiplier=float(rng.choice([0.5, 2.0])), dry_base=float(rng.choice([1.0, 1.75, 3.0])),
-            dry_allowed_length=int(rng.integers(1, 5)), dry_penalty_window=int(rng.choice([3, 20, 64, 500])),
-        )  # fmt: skip
+            dry_multiplier=float(rng.choice([0.5, 2.0])),
+            dry_base=float(rng.choice([1.0, 1.75, 3.0])),
+            dry_allowed_length=int(rng.integers(1, 5)),
+            dry_penalty_window=int(rng.choice([3, 20, 64, 500])),
+        )
         theirs = llama_cpp.llama_sampler_init_dry(
             vocabulary.vocab, s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_window, texts, len(raw)
         )

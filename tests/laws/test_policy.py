@@ -87,10 +87,15 @@ class World:
         self.limits.append(limit)
         policy.learn(
             Round(
-                tokens=(0,) * (accepted + 1), accepted=accepted, drafted=(1,) * limit, n_rows=limit + 1,
-                draft_s=draft_s, verify_s=verify_s, sample_s=0.0,
+                tokens=(0,) * (accepted + 1),
+                accepted=accepted,
+                drafted=(1,) * limit,
+                n_rows=limit + 1,
+                draft_s=draft_s,
+                verify_s=verify_s,
+                sample_s=0.0,
             )
-        )  # fmt: skip
+        )
 
     def _factor(self) -> float:
         return 1 + self.noise * self._random.uniform(-1, 1)

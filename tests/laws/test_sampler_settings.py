@@ -53,12 +53,25 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("logit_bias", [3], "a map"),
     *(
         (name, value, "a finite number")
-        for name in ("temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "repeat_penalty",
-                     "frequency_penalty", "presence_penalty", "dry_multiplier", "dry_base", "xtc_probability",
-                     "xtc_threshold", "mirostat_tau", "mirostat_eta")
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "typical_p",
+            "top_n_sigma",
+            "repeat_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "dry_multiplier",
+            "dry_base",
+            "xtc_probability",
+            "xtc_threshold",
+            "mirostat_tau",
+            "mirostat_eta",
+        )
         for value in (math.nan, math.inf, -math.inf, "1", None, True)
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), OUT_OF_RANGE)

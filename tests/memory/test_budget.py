@@ -48,10 +48,17 @@ DEMO = resolve_family("demo")
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
     [
-        ("2GiB", 2 << 30), ("2GB", 2 * 10**9), ("512MiB", 512 << 20), ("1.5g", 3 << 29), ("4096", 4096), (4096, 4096),
-        ("7 k", 7 << 10), (" 1tb ", 10**12), ("0.5MiB", 1 << 19),
+        ("2GiB", 2 << 30),
+        ("2GB", 2 * 10**9),
+        ("512MiB", 512 << 20),
+        ("1.5g", 3 << 29),
+        ("4096", 4096),
+        (4096, 4096),
+        ("7 k", 7 << 10),
+        (" 1tb ", 10**12),
+        ("0.5MiB", 1 << 19),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_read_as_people_write_them(text: str | int, n_bytes: int) -> None:
     assert parse_size(text) == n_bytes
 
@@ -126,8 +133,9 @@ def test_a_ledger_tells_what_was_planned_and_what_was_measured() -> None:
     now = Usage(resident_bytes=77 * MIB, unique_bytes=70 * MIB, anonymous_bytes=60 * MIB)
     report = json.loads(json.dumps(ledger.report(now)))
     assert [(line["name"], line["predicted_bytes"], line["measured_bytes"]) for line in report["lines"]] == [
-        ("weights", 9 * MIB, 10 * MIB), ("KV cache", 5 * MIB, None)
-    ]  # fmt: skip
+        ("weights", 9 * MIB, 10 * MIB),
+        ("KV cache", 5 * MIB, None),
+    ]
     assert (report["held_bytes"], report["budget_bytes"]) == (14 * MIB, 100 * MIB)
     table = ledger.table(now)
     for part in ("target", "weights", "9 MiB", "10 MiB", "reserve", "22 MiB", "77 MiB", "100 MiB"):
@@ -186,12 +194,14 @@ def test_a_budget_is_never_more_than_is_free() -> None:
 # --- choosing
 
 FOOTPRINTS = st.builds(
-    Footprint, mapped_bytes=st.integers(0, 50 * MIB), repacked_bytes=st.integers(0, 50 * MIB),
+    Footprint,
+    mapped_bytes=st.integers(0, 50 * MIB),
+    repacked_bytes=st.integers(0, 50 * MIB),
     kv_cache_bytes=st.integers(0, 50 * MIB),
     compute_bytes=st.integers(0, 9 * MIB),
     reading_bytes=st.integers(0, 30 * MIB),
     loading_bytes=st.integers(0, 60 * MIB),
-)  # fmt: skip
+)
 CANDIDATES = st.builds(
     Candidate,
     choices=st.just({"speculation": "off"}),
@@ -352,9 +362,7 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
-def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
-    engine: str, kinds: list[str | None]
-) -> None:
+def test_where_memory_is_short_caches_get_smaller_before_the_context_does(engine: str, kinds: list[str | None]) -> None:
     found: list[tuple[Any, Any]] = []
     budget = 1 << 40
     while not found or found[-1][0] == 1024:
@@ -386,10 +394,14 @@ def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"min_n_ctx": 100_000}, {"n_ctx": 100_000, "speculation": "off"}, {"speculation": "hierarchy", "n_ctx": 512},
-     {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"}],
+    [
+        {"min_n_ctx": 100_000},
+        {"n_ctx": 100_000, "speculation": "off"},
+        {"speculation": "hierarchy", "n_ctx": 512},
+        {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
     budget = MIB + plan(memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="it would fit") as caught:
@@ -443,15 +455,26 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
     for settings in requested:
         kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
         chosen = plan(
-            file.path, memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=4096, n_threads=1, speculation="off",
+            file.path,
+            memory=1 << 40,
+            held_bytes=HELD,
+            engine=engine,
+            n_ctx=4096,
+            n_threads=1,
+            speculation="off",
             **kinds,
-        ).chosen  # fmt: skip
+        ).chosen
         footprint = chosen.parts["target"]
         shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
         cells = kv_cache_bytes(
-            n_ctx=4096, n_layers=file.n_layers, n_head_kv=file.n_head_kv, head_dim_k=file.head_dim_k,
-            head_dim_v=file.head_dim_v, type_k=shown[0], type_v=shown[1],
-        )  # fmt: skip
+            n_ctx=4096,
+            n_layers=file.n_layers,
+            n_head_kv=file.n_head_kv,
+            head_dim_k=file.head_dim_k,
+            head_dim_v=file.head_dim_v,
+            type_k=shown[0],
+            type_v=shown[1],
+        )
         # The angles of positions come on top.
         assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 

@@ -200,9 +200,7 @@ def test_a_cache_made_smaller_answers_as_one_that_was_small_from_the_start(load:
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_what_changes_words_stays_given_up_and_the_rest_comes_back(
-    load: Callable[..., TextModel], engine: str
-) -> None:
+def test_what_changes_words_stays_given_up_and_the_rest_comes_back(load: Callable[..., TextModel], engine: str) -> None:
     squeezed = True
     with load(lambda: SCARCE if squeezed and len(model.degradations) < 4 else PLENTY, engine=engine) as model:
         drafter = model._speculator.drafter.name

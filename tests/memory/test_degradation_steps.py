@@ -53,11 +53,15 @@ class World:
             [rung(place) for place in range(n_rungs)],
             PressureWatch(
                 lambda: Squeeze(available_bytes=self.available, stalled_percent=self.stalled),
-                low_bytes=LOW, interval_s=0.5, clock=lambda: self.now,
+                low_bytes=LOW,
+                interval_s=0.5,
+                clock=lambda: self.now,
             ),
             on_step=lambda sentence, lossless: self.said.append(sentence),
-            patience_s=20, settle_s=1, clock=lambda: self.now,
-        )  # fmt: skip
+            patience_s=20,
+            settle_s=1,
+            clock=lambda: self.now,
+        )
 
     def wait(self, seconds: float, available: int, *, lossless_only: bool = False) -> None:
         self.available = available

@@ -29,11 +29,18 @@ def test_a_pc_is_described() -> None:
     files = {
         "/proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n"
         "flags\t\t: fpu sse3 avx2 fma avx512f avx512_vnni\n",
-        f"{CACHE}/index0/level": "1\n", f"{CACHE}/index0/type": "Data\n", f"{CACHE}/index0/size": "48K\n",
-        f"{CACHE}/index1/level": "1\n", f"{CACHE}/index1/type": "Instruction\n", f"{CACHE}/index1/size": "32K\n",
-        f"{CACHE}/index2/level": "3\n", f"{CACHE}/index2/type": "Unified\n", f"{CACHE}/index2/size": "36M\n",
-        "/sys/devices/cpu_core/cpus": "0-11\n", "/sys/devices/cpu_atom/cpus": "12-18,20\n",
-    }  # fmt: skip
+        f"{CACHE}/index0/level": "1\n",
+        f"{CACHE}/index0/type": "Data\n",
+        f"{CACHE}/index0/size": "48K\n",
+        f"{CACHE}/index1/level": "1\n",
+        f"{CACHE}/index1/type": "Instruction\n",
+        f"{CACHE}/index1/size": "32K\n",
+        f"{CACHE}/index2/level": "3\n",
+        f"{CACHE}/index2/type": "Unified\n",
+        f"{CACHE}/index2/size": "36M\n",
+        "/sys/devices/cpu_core/cpus": "0-11\n",
+        "/sys/devices/cpu_atom/cpus": "12-18,20\n",
+    }
     found = described(files)
     assert found == Hardware(
         system="Linux x86_64",
@@ -61,9 +68,13 @@ def test_a_raspberry_pi_is_described() -> None:
 
 def test_apple_silicon_is_described() -> None:
     said = {
-        "machdep.cpu.brand_string": "Apple M2", "hw.perflevel0.physicalcpu": "4", "hw.perflevel1.physicalcpu": "4",
-        "hw.optional.arm.FEAT_I8MM": "1", "hw.optional.arm.FEAT_SME": "0", "hw.perflevel0.l2cachesize": str(16 << 20),
-    }  # fmt: skip
+        "machdep.cpu.brand_string": "Apple M2",
+        "hw.perflevel0.physicalcpu": "4",
+        "hw.perflevel1.physicalcpu": "4",
+        "hw.optional.arm.FEAT_I8MM": "1",
+        "hw.optional.arm.FEAT_SME": "0",
+        "hw.perflevel0.l2cachesize": str(16 << 20),
+    }
     found = described({}, said, "Darwin", "arm64")
     assert found.unified_memory
     assert (found.processor, found.features, found.cache_bytes) == ("Apple M2", ("i8mm",), {"L2": 16 << 20})
@@ -90,8 +101,10 @@ def test_everything_that_binds_is_named() -> None:
         text=files.get,
     )
     assert [(name, limit.total_bytes) for name, limit in limits(readings)] == [
-        ("memory of the machine", 8 * GIB), ("control group", 2 * GIB), ("limit on address space", 4 * GIB)
-    ]  # fmt: skip
+        ("memory of the machine", 8 * GIB),
+        ("control group", 2 * GIB),
+        ("limit on address space", 4 * GIB),
+    ]
 
 
 # --- the command
@@ -117,7 +130,17 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "plan", "--memory", "4GiB", "--speculation", "hierarchy", "--ctx", "512")
     assert code == 0
-    for part in ("context 512", "target", "draft", "intermediate", "KV cache", "reserve", "█", "least budgets", "hierarchy"):
+    for part in (
+        "context 512",
+        "target",
+        "draft",
+        "intermediate",
+        "KV cache",
+        "reserve",
+        "█",
+        "least budgets",
+        "hierarchy",
+    ):
         assert part in out
     found = json.loads(asked(capsys, "plan", "--memory", "4GiB", "--json")[1])
     chosen = found["chosen"]
@@ -129,10 +152,14 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("size", "says"),
     [
-        ("10MiB", "fits from"), ("0", "write it like 2GiB"), ("banana", "write it like 2GiB"), ("-3", "write it like"),
-        ("30MiB", "model drafting from"), ("900TiB", "choose less"),
+        ("10MiB", "fits from"),
+        ("0", "write it like 2GiB"),
+        ("banana", "write it like 2GiB"),
+        ("-3", "write it like"),
+        ("30MiB", "model drafting from"),
+        ("900TiB", "choose less"),
     ],
-)  # fmt: skip
+)
 def test_an_impossible_budget_is_one_line(capsys: pytest.CaptureFixture[str], size: str, says: str) -> None:
     code, out, err = asked(capsys, "run", "--memory", size, "-p", "A", "-n", "1")
     assert (code, out) == (1, "")

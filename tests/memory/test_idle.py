@@ -37,9 +37,7 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
 
         monkeypatch.setattr("edge_spec.controller.degradation.monotonic", clock)
         monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", every_s)
-        watch = PressureWatch(
-            lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock
-        )
+        watch = PressureWatch(lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock)
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
         return edge_spec.load("demo", watch=watch, **asked)
 

@@ -38,9 +38,7 @@ def v2(group: str = "/", **numbers: int | str) -> dict[str, str]:
 
 
 def test_without_limits_the_machine_counts() -> None:
-    assert device() == Device(
-        total_bytes=16 * GIB, available_bytes=10 * GIB, n_physical_cores=4, n_logical_cores=8
-    )
+    assert device() == Device(total_bytes=16 * GIB, available_bytes=10 * GIB, n_physical_cores=4, n_logical_cores=8)
 
 
 def test_this_computer_can_be_asked() -> None:

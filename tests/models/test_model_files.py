@@ -86,10 +86,19 @@ def test_header_agrees_with_the_reference_reader(path: Path) -> None:
 
 def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
     values: dict[str, Any] = {
-        "uint8": 255, "int8": -128, "uint16": 65535, "int16": -32768, "uint32": 2**32 - 1, "int32": -(2**31),
-        "float32": 0.5, "uint64": 2**64 - 1, "int64": -(2**63), "float64": 1e300, "bool": True,
+        "uint8": 255,
+        "int8": -128,
+        "uint16": 65535,
+        "int16": -32768,
+        "uint32": 2**32 - 1,
+        "int32": -(2**31),
+        "float32": 0.5,
+        "uint64": 2**64 - 1,
+        "int64": -(2**63),
+        "float64": 1e300,
+        "bool": True,
         "string": "süß",
-    }  # fmt: skip
+    }
 
     def change(writer: GGUFWriter) -> None:
         for kind, value in values.items():
@@ -181,9 +190,7 @@ def test_what_cannot_be_opened_is_not_found(tmp_path: Path) -> None:
             read_header(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"G", b"GGU", b"GGML\0\0\0\0" * 9, b"A story about a dog.\n" * 99, bytes(99)]
-)
+@pytest.mark.parametrize("content", [b"", b"G", b"GGU", b"GGML\0\0\0\0" * 9, b"A story about a dog.\n" * 99, bytes(99)])
 def test_other_files_are_not_models(content: bytes, scratch: Path) -> None:
     scratch.write_bytes(content)
     with pytest.raises(NotAModel):
@@ -220,9 +227,7 @@ def test_a_damaged_header_raises_nothing_unforeseen(tiny: Path, scratch: Path, d
     content = bytearray(tiny.read_bytes())
     where = st.integers(4, read_header(tiny).data_offset - 1)
     for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(where)] = data.draw(
-            st.sampled_from([0, 1, 8, 9, 127, 128, 255]) | st.integers(0, 255)
-        )
+        content[data.draw(where)] = data.draw(st.sampled_from([0, 1, 8, 9, 127, 128, 255]) | st.integers(0, 255))
     scratch.write_bytes(content)
     try:
         inspect(scratch)
@@ -283,9 +288,7 @@ def test_headers_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
         ("sliding_window", lambda writer: writer.add_int32("llama.attention.sliding_window", -1)),
     ],
 )
-def test_what_is_no_whole_model_is_unsupported(
-    word: str, change: Callable[[GGUFWriter], None], tmp_path: Path
-) -> None:
+def test_what_is_no_whole_model_is_unsupported(word: str, change: Callable[[GGUFWriter], None], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=word):
         inspect(write_model(tmp_path / "part.gguf", change))
 

@@ -96,9 +96,7 @@ def test_a_folder_of_links_as_a_hub_keeps_it_is_read_alike(made: dict[str, Path]
     assert inspect(linked).fingerprint == inspect(made["plain"]).fingerprint
 
 
-def test_a_folder_with_several_graphs_means_the_one_in_four_bits(
-    weights_of_draft: Weights, tmp_path: Path
-) -> None:
+def test_a_folder_with_several_graphs_means_the_one_in_four_bits(weights_of_draft: Weights, tmp_path: Path) -> None:
     publish(tmp_path, weights_of_draft, "plain", name="model.onnx")
     quantised = publish(tmp_path, weights_of_draft, "plain", four_bits=True, name="model_q4.onnx")
     assert resolve(tmp_path) == quantised
@@ -175,8 +173,11 @@ BAD: list[tuple[str, str, Break, type[EdgeSpecError], str]] = [
     ("other kind", "plain", lambda f: (f / "onnx/model.onnx").write_bytes(b"GGUF" * 9), NotAModel, "not an ONNX"),
     ("a web page", "plain", lambda f: (f / "onnx/model.onnx").write_bytes(b"<!DOCTYPE html>"), NotAModel, "not an"),
     (
-        "a pointer", "plain", lambda f: (f / "onnx/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec"),
-        NotAModel, "git lfs pull",
+        "a pointer",
+        "plain",
+        lambda f: (f / "onnx/model.onnx").write_bytes(b"version https://git-lfs.github.com/spec"),
+        NotAModel,
+        "git lfs pull",
     ),
     ("no tokenizer", "plain", lambda f: (f / "tokenizer.json").unlink(), ModelNotFound, "tokenizer.json"),
     ("no tokens", "plain", lambda f: (f / "tokenizer.json").write_text('{"model": 3}'), NotAModel, "no tokens"),
@@ -185,18 +186,23 @@ BAD: list[tuple[str, str, Break, type[EdgeSpecError], str]] = [
     ("deep", "plain", lambda f: (f / "config.json").write_text("[" * 99999), NotAModel, "config.json"),
     ("no such graph", "genai", lambda f: (f / "model.onnx").unlink(), ModelNotFound, "genai_config.json names"),
     (
-        "outside", "genai",
+        "outside",
+        "genai",
         lambda f: edit(f / "genai_config.json", model={"decoder": {"filename": "../model.onnx"}}),
-        ModelNotFound, "genai_config.json names",
+        ModelNotFound,
+        "genai_config.json names",
     ),
     (
-        "other names", "genai",
-        lambda f: edit(f / "genai_config.json", model={
-            "decoder": {"filename": "model.onnx", "inputs": {"past_key_names": "past.%d.k"}}
-        }),
-        UnsupportedModel, "past_key_values.0.key|past.0.k",
+        "other names",
+        "genai",
+        lambda f: edit(
+            f / "genai_config.json",
+            model={"decoder": {"filename": "model.onnx", "inputs": {"past_key_names": "past.%d.k"}}},
+        ),
+        UnsupportedModel,
+        "past_key_values.0.key|past.0.k",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("style", "spoil", "error", "says"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
@@ -325,35 +331,57 @@ def _byte_fallback(folder: Path, decoder: list[dict[str, Any]]) -> JsonTokenizer
     content = {
         "version": "1.0",
         "truncation": {"max_length": 2, "stride": 0, "strategy": "LongestFirst", "direction": "Right"},
-        "padding": None, "pre_tokenizer": None, "decoder": {"type": "Sequence", "decoders": decoder},
+        "padding": None,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoder},
         "added_tokens": [
-            {"id": token, "content": texts[token], "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True}
+            {
+                "id": token,
+                "content": texts[token],
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
             for token in range(3)
         ],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        ]},
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
         "post_processor": {
-            "type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "type": "TemplateProcessing",
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
             "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
         },
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "vocab": tokens,
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": tokens,
             "merges": ["▁ a", "▁ b", "h e"],
         },
-    }  # fmt: skip
+    }
     path = folder / "tokenizer.json"
     path.write_text(json.dumps(content), "utf-8")
     return JsonTokenizer(path, bos=1, eos=2, ends=frozenset({2}))
 
 
 SENTENCE_PIECE: list[dict[str, Any]] = [
-    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
     {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-]  # fmt: skip
+]
 
 
 def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, Path]) -> None:
@@ -461,8 +489,12 @@ def test_a_tokenizer_takes_what_is_planned_while_it_is_loaded_and_after(
     assert size.n_tokens == n_tokens
     done = subprocess.run(
         [sys.executable, "-c", TOKENIZER_HELD, tmp_path / kind, tmp_path / "tiny" / "tokenizer.json"],
-        input=json.dumps(vars(size)), capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        input=json.dumps(vars(size)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     held, planned, peak, planned_peak = map(int, done.stdout.split())
     for measured, expected in ((held, planned), (peak, planned_peak)):
         assert abs(measured - expected) < max(0.2 * expected, 4 << 20), done.stdout

@@ -16,8 +16,7 @@ USER, ASSISTANT, SYSTEM, END = range(len(LETTERS), len(LETTERS) + 4)
 N_VOCAB = len(LETTERS) + 4
 NAMES = {USER: "<u>", ASSISTANT: "<a>", SYSTEM: "<s>", END: "<e>"}
 TEMPLATE = (
-    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}"
-    "{% if add_generation_prompt %}<a>{% endif %}"
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
 
 

@@ -43,11 +43,18 @@ def write_gguf(
     writer = GGUFWriter(path, architecture)
     rng = np.random.default_rng(seed)
     facts: dict[str, str | int | float] = {
-        "context_length": 512, "embedding_length": N_EMBD, "block_count": n_layers, "feed_forward_length": N_FF,
-        "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM, "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.dimension_count": HEAD_DIM, "rope.freq_base": 10000.0,
-    }  # fmt: skip
+        "context_length": 512,
+        "embedding_length": N_EMBD,
+        "block_count": n_layers,
+        "feed_forward_length": N_FF,
+        "attention.head_count": N_HEAD,
+        "attention.head_count_kv": N_HEAD_KV,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": HEAD_DIM,
+        "rope.freq_base": 10000.0,
+    }
     for name, value in (facts | dict(extra or {})).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(f"{architecture}.{name}", value)

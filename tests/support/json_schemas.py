@@ -71,7 +71,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "unicode": {
         "type": "object",
         "properties": {
-            "größe": {"enum": ["groß", "klein", "東京", "🙂 \"so\" \\ so"]},
+            "größe": {"enum": ["groß", "klein", "東京", '🙂 "so" \\ so']},
             "名前": {"type": "string", "maxLength": 12},
             "ночь": {"const": {"ключ": ["é", None]}},
         },

@@ -56,10 +56,16 @@ def read_weights(path: Path) -> Weights:
             arrays[f"blk.{layer}.{name}"] = pairs.swapaxes(1, 2).reshape(rows.shape)
     arrays.setdefault("output", arrays["token_embd"])
     return Weights(
-        path, arrays, file.n_layers, file.n_head, file.n_head_kv[0], file.head_dim_k, file.n_vocab,
+        path,
+        arrays,
+        file.n_layers,
+        file.n_head,
+        file.n_head_kv[0],
+        file.head_dim_k,
+        file.n_vocab,
         float(header.metadata["llama.attention.layer_norm_rms_epsilon"]),  # type: ignore[arg-type]
         float(header.metadata["llama.rope.freq_base"]),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 class Graph:
@@ -103,10 +109,19 @@ class Graph:
         values = np.concatenate([low, high], axis=-1)
         packed = (values[..., ::2] | values[..., 1::2] << 4).astype(np.uint8)
         scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].reshape(-1)
-        return str(self.ms(
-            "MatMulNBits", x, self.const(packed, np.uint8, name + ".q4"), self.real(scales, name + ".scales"),
-            K=n_in, N=n_out, bits=4, block_size=32, accuracy_level=4,
-        ))  # fmt: skip
+        return str(
+            self.ms(
+                "MatMulNBits",
+                x,
+                self.const(packed, np.uint8, name + ".q4"),
+                self.real(scales, name + ".scales"),
+                K=n_in,
+                N=n_out,
+                bits=4,
+                block_size=32,
+                accuracy_level=4,
+            )
+        )
 
     def norm(self, x: str, name: str) -> str:
         """Root-mean-square norm, in 32 bits as exporters write it."""
@@ -174,9 +189,9 @@ def publish(
     if extra_input:
         inputs.append(helper.make_tensor_value_info(extra_input, whole, ["batch_size"]))
     rows = 1 if last_only else "sequence_length"
-    outputs = [helper.make_tensor_value_info(
-        "logits", KINDS[logits_kind or kind], ["batch_size", rows, weights.n_vocab]
-    )]  # fmt: skip
+    outputs = [
+        helper.make_tensor_value_info("logits", KINDS[logits_kind or kind], ["batch_size", rows, weights.n_vocab])
+    ]
     for layer in range(weights.n_layers):
         for part in ("key", "value"):
             cells = ["batch_size", weights.n_head_kv, "past_sequence_length", weights.head_dim]
@@ -269,11 +284,18 @@ def _genai(g: Graph) -> Net:
     def attend(layer: int, q: str, k: str, v: str) -> str:
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         out = f"attended.{layer}"
-        g.nodes.append(helper.make_node(
-            "GroupQueryAttention", [q, k, v, *past, last, total, cos, sin],
-            [out, f"present.{layer}.key", f"present.{layer}.value"], domain="com.microsoft",
-            num_heads=w.n_head, kv_num_heads=w.n_head_kv, do_rotary=1, rotary_interleaved=0,
-        ))  # fmt: skip
+        g.nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                [q, k, v, *past, last, total, cos, sin],
+                [out, f"present.{layer}.key", f"present.{layer}.value"],
+                domain="com.microsoft",
+                num_heads=w.n_head,
+                kv_num_heads=w.n_head_kv,
+                do_rotary=1,
+                rotary_interleaved=0,
+            )
+        )
         return out
 
     return _layers(g, "input_ids", attend)
@@ -287,25 +309,55 @@ def write_settings(folder: Path, weights: Weights, style: str, name: str = "mode
     special = [n for n, kind in enumerate(_texts(metadata, "tokenizer.ggml.token_type")) if kind == 3]
     bos, eos = int(metadata["tokenizer.ggml.bos_token_id"]), int(metadata["tokenizer.ggml.eos_token_id"])  # type: ignore[arg-type]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    _dump(folder / "tokenizer.json", {
-        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
-        "added_tokens": [
-            {"id": n, "content": tokens[n], "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True}
-            for n in special
-        ],
-        "pre_tokenizer": byte_level, "decoder": byte_level,
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-            "vocab": {text: n for n, text in enumerate(tokens)}, "merges": merges,
+    _dump(
+        folder / "tokenizer.json",
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "normalizer": None,
+            "post_processor": None,
+            "added_tokens": [
+                {
+                    "id": n,
+                    "content": tokens[n],
+                    "single_word": False,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "special": True,
+                }
+                for n in special
+            ],
+            "pre_tokenizer": byte_level,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": {text: n for n, text in enumerate(tokens)},
+                "merges": merges,
+            },
         },
-    })  # fmt: skip
-    _dump(folder / "config.json", {
-        "model_type": "llama", "hidden_size": file.n_embd, "num_attention_heads": file.n_head,
-        "num_key_value_heads": file.n_head_kv[0], "num_hidden_layers": file.n_layers, "vocab_size": file.n_vocab,
-        "max_position_embeddings": file.n_ctx_train, "bos_token_id": bos, "eos_token_id": eos,
-    })  # fmt: skip
+    )
+    _dump(
+        folder / "config.json",
+        {
+            "model_type": "llama",
+            "hidden_size": file.n_embd,
+            "num_attention_heads": file.n_head,
+            "num_key_value_heads": file.n_head_kv[0],
+            "num_hidden_layers": file.n_layers,
+            "vocab_size": file.n_vocab,
+            "max_position_embeddings": file.n_ctx_train,
+            "bos_token_id": bos,
+            "eos_token_id": eos,
+        },
+    )
     _dump(folder / "generation_config.json", {"bos_token_id": bos, "eos_token_id": [eos, 0]})
     tokenizer = {"bos_token": tokens[bos], "eos_token": {"content": tokens[eos]}}
     if style == "plain":
@@ -314,19 +366,29 @@ def write_settings(folder: Path, weights: Weights, style: str, name: str = "mode
         (folder / "chat_template.jinja").write_text(str(file.chat_template), "utf-8")
         past = {f"past_{part}_names": f"past_key_values.%d.{part}" for part in ("key", "value")}
         present = {f"present_{part}_names": f"present.%d.{part}" for part in ("key", "value")}
-        _dump(folder / "genai_config.json", {
-            "model": {
-                "type": "llama", "context_length": file.n_ctx_train, "vocab_size": file.n_vocab,
-                "bos_token_id": bos, "eos_token_id": [eos, 0], "pad_token_id": 0,
-                "decoder": {
-                    "filename": name, "head_size": file.head_dim_k, "hidden_size": file.n_embd,
-                    "num_attention_heads": file.n_head, "num_key_value_heads": file.n_head_kv[0],
-                    "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **past},
-                    "outputs": {"logits": "logits", **present},
+        _dump(
+            folder / "genai_config.json",
+            {
+                "model": {
+                    "type": "llama",
+                    "context_length": file.n_ctx_train,
+                    "vocab_size": file.n_vocab,
+                    "bos_token_id": bos,
+                    "eos_token_id": [eos, 0],
+                    "pad_token_id": 0,
+                    "decoder": {
+                        "filename": name,
+                        "head_size": file.head_dim_k,
+                        "hidden_size": file.n_embd,
+                        "num_attention_heads": file.n_head,
+                        "num_key_value_heads": file.n_head_kv[0],
+                        "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **past},
+                        "outputs": {"logits": "logits", **present},
+                    },
                 },
+                "search": {"past_present_share_buffer": True},
             },
-            "search": {"past_present_share_buffer": True},
-        })  # fmt: skip
+        )
     _dump(folder / "tokenizer_config.json", tokenizer)
 
 

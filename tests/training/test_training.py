@@ -60,8 +60,11 @@ def records(n: int) -> list[dict[str, object]]:
 def test_what_is_held_out_does_not_depend_on_order_or_on_other_records(tmp_path: Path) -> None:
     everything = records(60)
     sides = []
-    for name, some in (("all", everything), ("shuffled", random.Random(1).sample(everything, len(everything))),
-                       ("half", everything[::2])):  # fmt: skip
+    for name, some in (
+        ("all", everything),
+        ("shuffled", random.Random(1).sample(everything, len(everything))),
+        ("half", everything[::2]),
+    ):
         (tmp_path / name).mkdir()
         write_records(tmp_path / name / "a.jsonl.xz", some[:30])
         write_records(tmp_path / name / "b.jsonl", some[30:])
@@ -212,12 +215,15 @@ def test_settings_keep_the_family_in_its_proportions() -> None:
     assert layers * 4.5 / 8 + embeddings * 8.5 / 8 + 3 * 300_000 < 45e6
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda: Shape(n_layers=1, n_embd=100, n_head=2, n_head_kv=1, n_ff=64, n_vocab=64, n_ctx=32),
-    lambda: Shape(n_layers=1, n_embd=96, n_head=4, n_head_kv=1, n_ff=64, n_vocab=64, n_ctx=32),
-    lambda: Training(tokens=10, step_tokens=64, micro_tokens=64, learning_rate=1e-3),
-    lambda: setting_of("huge"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Shape(n_layers=1, n_embd=100, n_head=2, n_head_kv=1, n_ff=64, n_vocab=64, n_ctx=32),
+        lambda: Shape(n_layers=1, n_embd=96, n_head=4, n_head_kv=1, n_ff=64, n_vocab=64, n_ctx=32),
+        lambda: Training(tokens=10, step_tokens=64, micro_tokens=64, learning_rate=1e-3),
+        lambda: setting_of("huge"),
+    ],
+)
 def test_settings_that_cannot_be_trained_are_refused(wrong: object) -> None:
     with pytest.raises(SettingsError):
         wrong()  # type: ignore[operator]

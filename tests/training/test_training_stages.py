@@ -188,9 +188,17 @@ def trainer(folder: Path, clock: Clock, **arguments: Any) -> Trainer:
     text = np.random.default_rng(0).integers(0, 64, (97, 64)).cumsum(axis=1).astype(np.uint16) % 64
     objective = TextLoss(lambda first, n: text[(first + np.arange(n)) % len(text)], 64)
     return Trainer(
-        folder=folder, shape=SHAPE, training=training, objective=objective, valid=text[:4], seed=2, device="cpu",
-        clock=clock, say=lambda line: None, **arguments,
-    )  # fmt: skip
+        folder=folder,
+        shape=SHAPE,
+        training=training,
+        objective=objective,
+        valid=text[:4],
+        seed=2,
+        device="cpu",
+        clock=clock,
+        say=lambda line: None,
+        **arguments,
+    )
 
 
 def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
@@ -234,9 +242,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     write_corpus(folder / "texts")
     lines: list[str] = []
     recipe = Recipe(
-        setting=replace(SETTINGS["small"], weights={}), texts=folder / "texts", evaluation=folder / "evaluation",
-        out=folder / "out", seed=1, device="cpu", clock=Clock(), say=lines.append,
-    )  # fmt: skip
+        setting=replace(SETTINGS["small"], weights={}),
+        texts=folder / "texts",
+        evaluation=folder / "evaluation",
+        out=folder / "out",
+        seed=1,
+        device="cpu",
+        clock=Clock(),
+        say=lines.append,
+    )
     for stage in STAGES:
         getattr(recipe, stage)()
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
@@ -283,8 +297,12 @@ def test_the_family_keeps_the_promise(made: SimpleNamespace) -> None:
     modes = ["sequence", "tree", "hierarchy", "ngram"]
     family = made.out / "family"
     compared = 0
-    for found in check(lambda mode: edge_spec.load(family, speculation=mode, engine="llama", cache_dir=None),
-                       ["What is Tree?", "What is a draft?"], modes=modes, max_tokens=40):  # fmt: skip
+    for found in check(
+        lambda mode: edge_spec.load(family, speculation=mode, engine="llama", cache_dir=None),
+        ["What is Tree?", "What is a draft?"],
+        modes=modes,
+        max_tokens=40,
+    ):
         assert isinstance(found, Comparison) and found.first_difference is None, found
         compared += 1
     assert compared == len(modes) * 2 * 3

@@ -15,7 +15,7 @@ from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.probe import ProbeResult, known_probe, probe, probe_cached
-from edge_spec.speculation.language_model import NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, NumericsProfile
 
 __all__ = [
     "DryModel",

@@ -14,7 +14,7 @@ from edge_spec.engines.llama.library import KV_TYPES, AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["LlamaModel", "context_parameters"]
@@ -90,8 +90,13 @@ class LlamaModel:
         self._id_pointers = addresses.astype(np.uintp)
         batch = self._c.llama_batch()
         fields = dict(type(batch)._fields_)
-        for name, array in (("token", self._tokens), ("pos", self._positions), ("n_seq_id", self._n_ids),
-                            ("seq_id", self._id_pointers), ("logits", self._wanted)):  # fmt: skip
+        for name, array in (
+            ("token", self._tokens),
+            ("pos", self._positions),
+            ("n_seq_id", self._n_ids),
+            ("seq_id", self._id_pointers),
+            ("logits", self._wanted),
+        ):
             setattr(batch, name, ctypes.cast(array.ctypes.data, fields[name]))
         self._batch = batch
 

@@ -19,8 +19,16 @@ from edge_spec.engines.processor import processor
 __all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
 
 KV_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
-}  # fmt: skip
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q5_1": 7,
+    "q5_0": 6,
+    "q4_1": 3,
+    "q4_0": 2,
+    "iq4_nl": 20,
+}
 """ggml's numbers of the types that a KV cache can have."""
 
 _ERROR = 4

@@ -49,8 +49,12 @@ class LlamaSettings:
 
     def __post_init__(self) -> None:
         require_whole("the context size", self.n_ctx, 1, (1 << 31) - 1)
-        for name, least, most in (("n_threads", 0, 512), ("n_threads_batch", 0, 512), ("max_rows", 1, 64),
-                                  ("prefill_chunk", self.max_rows, 1 << 16)):  # fmt: skip
+        for name, least, most in (
+            ("n_threads", 0, 512),
+            ("n_threads_batch", 0, 512),
+            ("max_rows", 1, 64),
+            ("prefill_chunk", self.max_rows, 1 << 16),
+        ):
             require_whole(name, getattr(self, name), least, most)
         for name, known in (("kv_k", ("auto", *KV_TYPES)), ("kv_v", tuple(KV_TYPES))):
             if getattr(self, name) not in known:

@@ -36,9 +36,7 @@ class LlamaWeights:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
     """
 
-    def __init__(
-        self, path: Path, *, repack: bool = True, mapped: bool = True, vocab_only: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, repack: bool = True, mapped: bool = True, vocab_only: bool = False) -> None:
         lib = library()
         self._c = lib.c
         self.path = path

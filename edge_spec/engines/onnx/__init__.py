@@ -18,7 +18,7 @@ from edge_spec.engines.probe import ProbeResult, known_probe, probe_cached
 from edge_spec.engines.processor import processor
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.models import ModelFile
-from edge_spec.speculation.language_model import NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, NumericsProfile
 
 __all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published", "planned_onnx"]
 
@@ -106,13 +106,18 @@ def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, t
 
 
 def _open(
-    session: Computation, settings: OnnxSettings, own: tuple[tuple[str, str], ...], file: str, cache_dir: Path | None,
-    on_probe: Callable[[], None], *, check: Path | None = None, fp16: bool = False,
-) -> tuple[OnnxModel, ProbeResult]:  # fmt: skip
+    session: Computation,
+    settings: OnnxSettings,
+    own: tuple[tuple[str, str], ...],
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None],
+    *,
+    check: Path | None = None,
+    fp16: bool = False,
+) -> tuple[OnnxModel, ProbeResult]:
     """A model over a session; with ``check``, the name of its graph, it is run once before anything is concluded."""
-    model = OnnxModel(
-        session, settings, name=file, profile=_profile(own, settings, file, ()), capabilities=_PLAIN
-    )
+    model = OnnxModel(session, settings, name=file, profile=_profile(own, settings, file, ()), capabilities=_PLAIN)
     try:
         if check is not None:
             _run_once(model, check)

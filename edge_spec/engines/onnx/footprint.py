@@ -30,9 +30,10 @@ def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
     matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
     stored = {
         tensor.name: form.stored_bytes(tensor.type_name, tensor.shape[1], tensor.shape[0])
-        if tensor.type_name not in _FLOATS else 4 * tensor.n_elements
+        if tensor.type_name not in _FLOATS
+        else 4 * tensor.n_elements
         for tensor in matrices
-    }  # fmt: skip
+    }
     own_attention = form.attention(file.head_dim_k) == "rows"
     n_cells = settings.n_ctx + 2 * settings.max_rows
     if own_attention:

@@ -13,7 +13,7 @@ from edge_spec.engines.onnx.caches import Cells, Place
 from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.heap import trim_heap
-from edge_spec.speculation.language_model import Logits, NumericsProfile, Capabilities
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Computation", "OnnxModel"]
@@ -68,7 +68,13 @@ class OnnxModel:
     """
 
     def __init__(
-        self, session: Computation, settings: OnnxSettings, *, name: str, profile: NumericsProfile, capabilities: Capabilities
+        self,
+        session: Computation,
+        settings: OnnxSettings,
+        *,
+        name: str,
+        profile: NumericsProfile,
+        capabilities: Capabilities,
     ) -> None:
         self._session = session
         self._settings = settings
@@ -171,9 +177,7 @@ class OnnxModel:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name)
         if n_past > self.n_ctx:
-            raise StateError(
-                f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx"
-            )
+            raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
         if not self._session.restore(body, n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self._n_past = n_past

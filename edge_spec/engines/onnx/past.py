@@ -43,9 +43,7 @@ class InPlace:
 
     def __init__(self, graph: PublishedGraph, n_cells: int) -> None:
         self._ports = graph.cache
-        self._arrays = [
-            np.zeros((1, port.n_heads, n_cells, port.head_dim), graph.cache_kind) for port in graph.cache
-        ]
+        self._arrays = [np.zeros((1, port.n_heads, n_cells, port.head_dim), graph.cache_kind) for port in graph.cache]
         self._bound = False
 
     def bind(self, binding: Any, start: int, n_run: int) -> None:
@@ -93,9 +91,7 @@ class TakingTurns:
         self._held = self._coming
 
     def views(self) -> Iterator[Array]:
-        yield from (
-            _cells(port, block, self._held) for port, block in zip(self._ports, self._blocks[0], strict=True)
-        )
+        yield from (_cells(port, block, self._held) for port, block in zip(self._ports, self._blocks[0], strict=True))
 
     def refill(self, n: int) -> Iterator[Array]:
         self._held = n

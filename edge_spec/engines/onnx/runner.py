@@ -51,16 +51,24 @@ class Runner:
     """
 
     def __init__(
-        self, graph: Path, *, n_threads: int, spin: bool, hint: str,
-        operators: Path | None = None, external: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Path,
+        *,
+        n_threads: int,
+        spin: bool,
+        hint: str,
+        operators: Path | None = None,
+        external: bool = False,
+    ) -> None:
         onnxruntime = library()
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(graph), _options(n_threads, spin, operators, external), providers=["CPUExecutionProvider"],
+                str(graph),
+                _options(n_threads, spin, operators, external),
+                providers=["CPUExecutionProvider"],
                 # Else it tries again after some failures, and says so on standard output.
                 enable_fallback=0,
-            )  # fmt: skip
+            )
         except EdgeSpecError:
             raise
         except Exception as error:

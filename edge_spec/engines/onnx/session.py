@@ -39,9 +39,13 @@ class Session:
         # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
         self.pads_logits = model.form != "rows"
         self._cache: Cache = new_cache(
-            model, settings.n_ctx, settings.n_cells, settings.prefill_chunk, trees=settings.trees,
+            model,
+            settings.n_ctx,
+            settings.n_cells,
+            settings.prefill_chunk,
+            trees=settings.trees,
             f16=settings.kv == "f16",
-        )  # fmt: skip
+        )
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)

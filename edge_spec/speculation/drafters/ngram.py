@@ -35,9 +35,7 @@ class NgramDrafter:
 
     name = "ngram"
 
-    def __init__(
-        self, *, longest: int = _LONGEST, shortest: int = _SHORTEST, max_bytes: int = _MAX_BYTES
-    ) -> None:
+    def __init__(self, *, longest: int = _LONGEST, shortest: int = _SHORTEST, max_bytes: int = _MAX_BYTES) -> None:
         if not 1 <= shortest <= longest:
             raise SettingsError(f"n-grams of {longest} down to {shortest} tokens; at least 1 is needed")
         self._lengths = range(longest, shortest - 1, -1)

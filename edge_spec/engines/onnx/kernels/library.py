@@ -101,9 +101,7 @@ def matmul_rows(
     shape = (activations.shape[0], header.n_out)
     if out is None:
         out = np.zeros(shape, np.float32)
-    elif (
-        out.shape != shape or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable)
-    ):
+    elif out.shape != shape or out.dtype != np.float32 or not (out.flags.c_contiguous and out.flags.writeable):
         raise SettingsError(f"out should be a contiguous float32 {list(shape)}")
     n_groups = -(-header.n_out // GROUP)
     chosen = range(n_groups) if groups is None else groups

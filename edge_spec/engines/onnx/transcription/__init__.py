@@ -12,6 +12,13 @@ from edge_spec.engines.onnx.transcription.plan import refusal
 from edge_spec.engines.onnx.transcription.weight_formats import FORMS, best_form
 
 __all__ = [
-    "ARCHITECTURES", "FORMS", "LANES", "Transcription", "best_form", "check_transcription", "read_transcription",
-    "refusal", "transcribe",
-]  # fmt: skip
+    "ARCHITECTURES",
+    "FORMS",
+    "LANES",
+    "Transcription",
+    "best_form",
+    "check_transcription",
+    "read_transcription",
+    "refusal",
+    "transcribe",
+]

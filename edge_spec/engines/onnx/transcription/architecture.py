@@ -60,12 +60,24 @@ _YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_facto
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 _KNOWN = frozenset(
     (
-        "block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
-        "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
-        "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor",
-        "rope.scaling.original_context_length", *_HARMLESS, *_YARN,
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scaling.type",
+        "rope.scaling.factor",
+        "rope.scaling.attn_factor",
+        "rope.scaling.original_context_length",
+        *_HARMLESS,
+        *_YARN,
     )
-)  # fmt: skip
+)
 _STRETCHES = ("none", "linear", "yarn", "longrope")
 
 
@@ -187,12 +199,15 @@ def _turns(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], 
     def turns(base: float, factor: float, *, divided: bool = True) -> Turns:
         freqs = divisors("rope_freqs") if divided else None
         return stretched(
-            int(n_turned), base, factor=factor, yarn=stretch == "yarn",
+            int(n_turned),
+            base,
+            factor=factor,
+            yarn=stretch == "yarn",
             n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1)),
             attention_factor=_number(header, rope + "scaling.attn_factor", 1.0),
             divisors=divisors("rope_factors_short") if divided and freqs is None else freqs,
             long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
-        )  # fmt: skip
+        )
 
     factor = 1.0 if stretch == "none" else _number(header, rope + "scaling.factor", 1.0)
     base, window_base = (_number(header, rope + name, 10000.0) for name in ("freq_base", "freq_base_swa"))

@@ -48,9 +48,7 @@ class Writer:
         f16: whether its cache holds halves.
     """
 
-    def __init__(
-        self, network: Network, form: Form, store: Store, *, attention: str, trees: bool, f16: bool
-    ) -> None:
+    def __init__(self, network: Network, form: Form, store: Store, *, attention: str, trees: bool, f16: bool) -> None:
         self._net = network
         self._form = form
         self._store = store
@@ -172,10 +170,16 @@ class Writer:
             graph.node("Concat", qkv, [packed], axis=-1)
         turns = net.turns_of(layer)
         graph.node(
-            "AttendRows", [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"], [y],
-            "edge_spec", n_head=net.n_head, n_head_kv=net.n_head_kv, head_dim=net.head_dim,
-            interleaved=int(net.kind.interleaved), window=net.windows[layer],
-        )  # fmt: skip
+            "AttendRows",
+            [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"],
+            [y],
+            "edge_spec",
+            n_head=net.n_head,
+            n_head_kv=net.n_head_kv,
+            head_dim=net.head_dim,
+            interleaved=int(net.kind.interleaved),
+            window=net.windows[layer],
+        )
         return y
 
     def _attend_grouped(self, layer: int, qkv: Sequence[str]) -> str:
@@ -205,9 +209,13 @@ class Writer:
         flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
         graph.node("Reshape", [x, heads], [x + ".heads"])
         graph.node(
-            "SimplifiedLayerNormalization", [x + ".heads", self._vector(weight)], [x + ".normed"],
-            epsilon=net.epsilon, axis=-1, stash_type=1,
-        )  # fmt: skip
+            "SimplifiedLayerNormalization",
+            [x + ".heads", self._vector(weight)],
+            [x + ".normed"],
+            epsilon=net.epsilon,
+            axis=-1,
+            stash_type=1,
+        )
         graph.node("Reshape", [x + ".normed", flat], [x + ".flat"])
         return x + ".flat"
 

@@ -86,9 +86,16 @@ class Turns:
 
 
 def stretched(
-    n_turned: int, base: float, *, factor: float, yarn: bool, n_original: int, attention_factor: float,
-    divisors: Floats | None, long_divisors: Floats | None,
-) -> Turns:  # fmt: skip
+    n_turned: int,
+    base: float,
+    *,
+    factor: float,
+    yarn: bool,
+    n_original: int,
+    attention_factor: float,
+    divisors: Floats | None,
+    long_divisors: Floats | None,
+) -> Turns:
     """Turns of heads whose first ``n_turned`` numbers turn.
 
     Args:

@@ -82,9 +82,12 @@ class Transcriptions:
 
         try:
             return transcribe(
-                file, folder / "onnx", sparing=sparing, progress=progress,
+                file,
+                folder / "onnx",
+                sparing=sparing,
+                progress=progress,
                 on_start=lambda: self._on_wait(f"transcribing {file.path.name} for ONNX Runtime, once"),
-            )  # fmt: skip
+            )
         finally:
             if total:
                 self._on_progress(total, total)

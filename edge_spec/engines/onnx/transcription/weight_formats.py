@@ -149,9 +149,16 @@ class NBits:
         codes = store.use(graph, name, shape=shape, alias=name + ".blocks")
         product = y + ".scaled" if matrix.kind in self._MINIMA else y
         graph.node(
-            "MatMulNBits", [x, codes, store.use(graph, name + ".scales")], [product], "com.microsoft",
-            K=matrix.n_in, N=matrix.n_out, bits=bits, block_size=_BLOCK, accuracy_level=4,
-        )  # fmt: skip
+            "MatMulNBits",
+            [x, codes, store.use(graph, name + ".scales")],
+            [product],
+            "com.microsoft",
+            K=matrix.n_in,
+            N=matrix.n_out,
+            bits=bits,
+            block_size=_BLOCK,
+            accuracy_level=4,
+        )
         if matrix.kind in self._MINIMA:
             graph.node("Reshape", [x, _in_blocks(graph, matrix)], [y + ".x"])
             graph.node("ReduceSum", [y + ".x", _last_axis(graph)], [y + ".sums"], keepdims=0)
@@ -165,9 +172,15 @@ class NBits:
         bits, name = self._put(store, matrix), matrix.name
         scaled = y + ".scaled" if matrix.kind in self._MINIMA else y
         graph.node(
-            "GatherBlockQuantized", [store.use(graph, name), ids, store.use(graph, name + ".scales")], [scaled],
-            "com.microsoft", bits=bits, block_size=_BLOCK, gather_axis=0, quantize_axis=1,
-        )  # fmt: skip
+            "GatherBlockQuantized",
+            [store.use(graph, name), ids, store.use(graph, name + ".scales")],
+            [scaled],
+            "com.microsoft",
+            bits=bits,
+            block_size=_BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
         if matrix.kind in self._MINIMA:
             flat = graph.constant(f"flat_{matrix.n_in}", np.array([1, -1, matrix.n_in], np.int64))
             graph.node("Gather", [store.use(graph, name + ".added"), ids], [y + ".columns"], axis=1)
