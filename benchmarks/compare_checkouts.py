@@ -1,0 +1,170 @@
+"""Whether two versions of edge-spec do the same: replies, conversations, profiles, plans and the command.
+
+    python benchmarks/compare_checkouts.py OLD_PYTHON NEW_PYTHON [--quick] [--prompts FILE] [--baseline FILE]
+
+Each PYTHON belongs to an environment that one of the versions is installed in, with the same libraries.
+``checkout_worker.py`` runs in both, outside of their checkouts and with caches of its own, and uses only what stays
+from version to version: the command and its options, ``edge_spec.load`` and what it returns, saved conversations.
+
+- replies: token ids, text, why it ended, counts of drafts; both engines and mixtures of them, all modes, samplers
+- structured: a grammar and JSON schemas
+- tables: models whose laws are tables
+- chat: long talks that outgrow their context, with retries, edits and the like
+- saved: conversations saved by the old version go on in the new one with the same words, and without a notice
+- profiles: everything that rounds, over a grid of settings
+- scarcity: what is given up while memory is scarce
+- plans: from plenty of memory down to the least
+- commands: exit codes and output
+
+Every difference is printed, and any makes the exit code 1. Nothing is timed, and other work on the machine does not
+matter as long as it leaves memory free. With ``--baseline FILE`` what the old version does is kept in FILE, and its
+conversations in a folder beside it; where FILE is there already, OLD_PYTHON is not started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from checkout_tasks import PROMPTS, task_of
+
+_WORKER = Path(__file__).with_name("checkout_worker.py")
+_SHOWN = 160
+
+Json = dict[str, Any]
+
+
+def run(python: str, task: Json, own: Path, others: Path) -> Json:
+    """What the version in an environment does; conversations are saved in ``own`` and read from ``others``."""
+    own.mkdir(parents=True, exist_ok=True)
+    result: Json = {"sections": {}}
+    with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
+        folder = Path(name)
+        home = {variable: str(folder / "home") for variable in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        # Threads that spin while they wait would take the processor from other work, and wait for it in turn.
+        environment |= {**home, "NO_COLOR": "1", "COLUMNS": "100", "OMP_WAIT_POLICY": "PASSIVE"}
+        # Plans in a process of their own: what others have left in memory would be planned with.
+        for sections in (["plans"], [section for section in task["parts"] if section != "plans"]):
+            asked = {"sections": sections, "parts": task["parts"], "own": str(own), "others": str(others)}
+            (folder / "task.json").write_text(json.dumps(asked), "utf-8")
+            command = [python, "-P", str(_WORKER), "task.json", "result.json"]
+            if code := subprocess.run(command, cwd=folder, env=environment).returncode:
+                raise SystemExit(f"{python} failed with exit code {code} in {', '.join(sections)}")
+            found = json.loads((folder / "result.json").read_text("utf-8"))
+            result = {**found, "sections": {**result["sections"], **found["sections"]}}
+    return result
+
+
+def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[str]:
+    """A sentence for everything that differs; of a list its first difference, since the rest follows from it."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            if key not in old or key not in new:
+                yield f"{place} > {key}: only in the {'old' if key in old else 'new'} version"
+            else:
+                yield from differences(f"{place} > {key}", old[key], new[key], tolerance)
+    elif isinstance(old, list) and isinstance(new, list):
+        for number, (one, other) in enumerate(zip(old, new, strict=False)):
+            if found := list(differences(f"{place} > {number}", one, other, tolerance)):
+                yield from found
+                return
+        if len(old) != len(new):
+            yield f"{place}: {len(old)} and {len(new)} entries, the shorter one equal as far as it goes"
+    elif isinstance(old, int) and isinstance(new, int) and " > bytes > " in place:
+        if abs(old - new) > tolerance:
+            yield f"{place}: {old:,} and {new:,}"
+    elif (type(old), old) != (type(new), new):
+        first, second = str(old), str(new)
+        common = len(os.path.commonprefix([first, second])) if len(first) > _SHOWN or len(second) > _SHOWN else 0
+        start = max(0, common - 40)
+        yield f"{place}: {first[start : start + _SHOWN]!r} and {second[start : start + _SHOWN]!r}"
+
+
+def counted(value: Any) -> tuple[int, int]:
+    """Tokens written in a result, and errors in it that are results themselves."""
+    if isinstance(value, dict):
+        inner = [counted(each) for each in value.values()]
+        own = (len(value["token_ids"]) if "token_ids" in value else 0, int(isinstance(value.get("error"), str)))
+        return own[0] + sum(tokens for tokens, _ in inner), own[1] + sum(errors for _, errors in inner)
+    if isinstance(value, list):
+        inner = [counted(each) for each in value if isinstance(each, dict | list)]
+        return sum(tokens for tokens, _ in inner), sum(errors for _, errors in inner)
+    return 0, 0
+
+
+def compare(old: Json, new: Json, tolerance: int) -> int:
+    """Print every difference, and a line for each section; how many there are."""
+    for name in dict.fromkeys((*old["libraries"], *new["libraries"])):
+        one, other = old["libraries"].get(name), new["libraries"].get(name)
+        if one != other:
+            print(f"note: {name} is {one} in the old environment and {other} in the new one")
+    print(f"old: {old['place']}\nnew: {new['place']}")
+    if old["place"] == new["place"]:
+        print("note: both are the same installation")
+    total, lines = 0, []
+    for name, one in old["sections"].items():
+        other = new["sections"][name]
+        found = list(differences(name, one["cases"], other["cases"], tolerance))
+        for side, cases in (("old", one["cases"]), ("new", other["cases"])):
+            if "crash" in cases:
+                found.append(f"{name}: stopped in the {side} version\n{cases['crash']}")
+        print("".join(f"{sentence}\n" for sentence in found), end="")
+        total += len(found)
+        tokens, refused = counted(one["cases"])
+        lines.append(
+            f"{name:10} {len(one['cases']):5} results, {refused:3} of them refusals, {tokens:7,} tokens; "
+            f"{len(found)} differences; {one['seconds']:.0f} s and {other['seconds']:.0f} s"
+        )
+    print("\n".join(lines))
+    return total
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("old_python", help="python of the old version's environment")
+    parser.add_argument("new_python", nargs="?", help="python of the new one's; left out, only the baseline is written")
+    parser.add_argument("--quick", action="store_true", help="a part of everything, in less than a minute")
+    parser.add_argument("--prompts", metavar="FILE", help="a prompt per line, instead of the built-in ones")
+    parser.add_argument("--baseline", metavar="FILE", type=Path, help="results of the old version: read, else written")
+    parser.add_argument(
+        "--tolerance", metavar="BYTES", type=int, default=1 << 20,
+        help="by which sizes of plans may differ that follow the process's own [default: 1 MiB]",
+    )  # fmt: skip
+    values = parser.parse_args(arguments)
+    prompts: Sequence[str] = PROMPTS
+    if values.prompts is not None:
+        lines = Path(values.prompts).read_text("utf-8").splitlines()
+        prompts = [line for line in lines if line.strip()]
+    # As a file would give it back.
+    task = json.loads(json.dumps(task_of(prompts, quick=values.quick)))
+    with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
+        folder = Path(name)
+        baseline: Path | None = values.baseline
+        saved = (baseline.parent / f"{baseline.stem}-saved").absolute() if baseline is not None else folder / "old"
+        if baseline is not None and baseline.exists():
+            known: Mapping[str, Any] = json.loads(baseline.read_text("utf-8"))
+            if known["task"] != task:
+                raise SystemExit(f"{baseline} is of another task: other options, or another version of this script")
+            old = known["result"]
+        else:
+            old = run(values.old_python, task, saved, saved)
+            if baseline is not None:
+                baseline.write_text(json.dumps({"task": task, "result": old}), "utf-8")
+        if values.new_python is None:
+            return 0
+        new = run(values.new_python, task, folder / "new", saved)
+    n_differences = compare(old, new, values.tolerance)
+    print("nothing differs" if not n_differences else f"{n_differences} differences")
+    return int(n_differences > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
