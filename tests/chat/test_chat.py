@@ -78,7 +78,7 @@ def test_sessions_take_turns_without_changing_each_other(load: Callable[..., Tex
             session.send(ASKED[turn]).read()
         model.generate("Something else.", seed=1, max_tokens=5).read()
     assert [list(session.messages) for session in sessions] == alone
-    assert model.held_bytes > 0
+    assert model.session_cache_bytes > 0
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

@@ -15,9 +15,9 @@ import edge_spec
 from edge_spec import loading
 from edge_spec.cli.progress import Bar
 from edge_spec.controller.engine_choice import engines_of
-from edge_spec.controller.engine_choice.onnx import kernels
-from edge_spec.controller.engine_choice.onnx.transcription import plan
-from edge_spec.controller.engine_choice.onnx.transcription import store as transcriptions
+from edge_spec.engines.onnx import kernels
+from edge_spec.engines.onnx.transcription import plan
+from edge_spec.engines.onnx.transcription import store as transcriptions
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 
 pytestmark = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edge_spec.engines.onnx.kernels as kernels
-from edge_spec.controller.engine_choice.onnx.kernels import library
+from edge_spec.engines.onnx.kernels import library
 from edge_spec.errors import BackendError, ModelFileError, SettingsError, UnsupportedModel
 
 needs_kernels = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))

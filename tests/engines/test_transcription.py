@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gguf_files import N_VOCAB, write_gguf
 
-from edge_spec.controller.engine_choice.onnx.transcription import plan
+from edge_spec.engines.onnx.transcription import plan
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.onnx import OnnxSettings, open_onnx
 from edge_spec.engines.onnx.transcription import FORMS, Transcription, best_form, read_transcription, transcribe
