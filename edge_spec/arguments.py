@@ -1,30 +1,46 @@
-"""Arguments that are what they should be."""
+"""Argument validation."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["require_path", "require_whole"]
+__all__ = ["require_one_of", "require_path", "require_whole"]
+
+_UNLIMITED = (1 << 31) - 1
+"""Limits from here on only keep numbers within what C can hold; they are not worth telling."""
 
 
 def require_whole(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse what is no whole number in a range.
+    """Refuse anything but a whole number from ``least`` to ``most``.
 
     Raises:
         SettingsError: it is something else, a truth value included, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise SettingsError(f"{name} is {value!r} and must be a whole number from {least} to {most}")
+        wanted = f"from {least} to {most:,}" if most < _UNLIMITED else f"{least} or more"
+        raise SettingsError(f"is {value!r} and must be a whole number, {wanted}", argument=name)
+
+
+def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse anything but one of the choices.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    known = tuple(choices)
+    if value not in known:
+        raise SettingsError(f"is {value!r} and must be one of {', '.join(known)}", argument=name)
 
 
 def require_path(name: str, value: Any) -> None:
     """Refuse what can be neither a name nor a path.
 
     Raises:
-        SettingsError: it is no text and no ``os.PathLike``.
+        SettingsError: it is neither text nor an ``os.PathLike``.
     """
     if not isinstance(value, str | os.PathLike):
-        raise SettingsError(f"{name} is {value!r} and must be a name or a path")
+        raise SettingsError(f"is {value!r} and must be a name or a path", argument=name)

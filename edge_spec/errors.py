@@ -1,27 +1,28 @@
 """Everything that edge-spec raises on purpose.
 
     EdgeSpecError
-    ├── SettingsError             a setting out of its range, or unknown
-    │   └── GrammarDeadEnd        no token of the model can go on as the grammar wants
+    ├── SettingsError             a setting that is out of range, unknown, or contradicts another one
+    │   └── GrammarDeadEnd        the grammar allows none of the model's tokens
     ├── ModelFileError            a file that cannot be used as a model
     │   ├── ModelNotFound
-    │   ├── NotAModel             readable, but another kind of file
+    │   ├── NotAModel             readable, but not a model file
     │   ├── TruncatedModel        a file that ends too early
-    │   └── UnsupportedModel      a sound file that this engine cannot run
+    │   └── UnsupportedModel      a valid file that this engine cannot run
     ├── VocabularyMismatch        a drafter whose token ids mean something else
     ├── PromptError               a prompt that cannot be read
     │   └── PromptTooLong
-    ├── ContextFull               no room for one more token
+    ├── ContextFull               no room for another token
     ├── OutOfMemory               it would not fit; both numbers are in the error
-    │   └── BudgetExceeded        more than the memory budget holds
+    │   └── BudgetExceeded        more than the memory budget allows
     ├── DiskFull                  a file would not fit; both numbers are in the error
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── Closed                    used after close()
-    ├── StateError                saved state that is damaged or of another model
+    ├── StateError                saved state that is damaged or belongs to another model
     └── BackendError              the library below failed in an unforeseen way
 
-Every message is one sentence that names the thing at fault, followed where possible by ``hint``,
-which says what to do next.
+Every message is one sentence that names what is at fault, followed where possible by ``hint``, which says what to
+do next. Arguments in messages, hints and notices stand in backticks, as they would be written in a Python call:
+`n_ctx`, or `n_ctx=4096, engine='llama'`. The command line shows its own options in their place.
 """
 
 from __future__ import annotations
@@ -62,16 +63,26 @@ class EdgeSpecError(Exception):
 
 
 class SettingsError(EdgeSpecError):
-    """A setting is out of its range, contradicts another one, or does not exist."""
+    """A setting is out of range, contradicts another one, or does not exist.
+
+    Attributes:
+        argument: the argument at fault, under its name in Python; empty if it is not one argument.
+        problem: what is wrong with it. The message is both: ``top_p is 3 and must be at most 1``.
+    """
+
+    def __init__(self, problem: str, *, argument: str = "", hint: str = "") -> None:
+        super().__init__(f"{argument} {problem}" if argument else problem, hint=hint)
+        self.argument = argument
+        self.problem = problem
 
 
 class GrammarDeadEnd(SettingsError):
-    """The reply has come to a place where the grammar allows none of the model's tokens, and no end."""
+    """The reply has reached a state in which the grammar allows neither the end nor any of the model's tokens."""
 
     def __init__(self, *, n_tokens: int) -> None:
         super().__init__(
             f"after {n_tokens} tokens the grammar allows none of this model's tokens",
-            hint="check that the model has tokens for every character that the grammar asks for",
+            hint="check that the model has tokens for all characters in the grammar",
         )
         self.n_tokens = n_tokens
 
@@ -85,19 +96,19 @@ class ModelNotFound(ModelFileError):
 
 
 class NotAModel(ModelFileError):
-    """The file is readable but is no GGUF, or not the ONNX graph that its name promises."""
+    """The file is readable but not a GGUF, or not the ONNX graph that its name promises."""
 
 
 class TruncatedModel(ModelFileError):
-    """The file starts as a model and ends before its content does."""
+    """The file starts as a model but ends too early."""
 
 
 class UnsupportedModel(ModelFileError):
-    """The file is sound, but this engine cannot run it."""
+    """The file is valid, but this engine cannot run it."""
 
 
 class VocabularyMismatch(EdgeSpecError):
-    """Two models that should work together give different meanings to a token id."""
+    """Two models that should work together assign different meanings to a token id."""
 
 
 class PromptError(EdgeSpecError):
@@ -109,59 +120,50 @@ class PromptTooLong(PromptError):
 
     def __init__(self, *, n_prompt: int, n_ctx: int) -> None:
         super().__init__(
-            f"the prompt has {n_prompt} tokens and the context holds {n_ctx}, one of them for the answer",
-            hint="shorten the prompt or raise --ctx",
+            f"the prompt has {n_prompt} tokens, and a context of {n_ctx} has no room for an answer to it",
+            hint="shorten the prompt or raise `n_ctx`",
         )
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
 
 
 class ContextFull(EdgeSpecError):
-    """A decode was asked for more tokens than the context still holds."""
+    """A decode was asked for more tokens than the context still has room for."""
 
     def __init__(self, *, n_past: int, n_new: int, n_ctx: int) -> None:
-        super().__init__(
-            f"{n_new} more tokens after {n_past} do not fit a context of {n_ctx}", hint="raise the context size"
-        )
+        super().__init__(f"{n_new} more tokens after {n_past} do not fit a context of {n_ctx}", hint="raise `n_ctx`")
         self.n_past = n_past
         self.n_new = n_new
         self.n_ctx = n_ctx
 
 
 class OutOfMemory(EdgeSpecError):
-    """What was asked for needs more memory than there is."""
+    """More memory is needed than is available."""
+
+    _SENTENCE = "{what} needs {needed}, and {available} are available"
 
     def __init__(self, what: str, *, needed_bytes: int, available_bytes: int, hint: str) -> None:
-        mib = 1 << 20
-        super().__init__(
-            f"{what} needs {-(-needed_bytes // mib):,} MiB and {available_bytes // mib:,} MiB are available", hint=hint
-        )
+        super().__init__(_shortage(self._SENTENCE, what, needed_bytes, available_bytes), hint=hint)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
 
 
 class BudgetExceeded(OutOfMemory):
-    """What was asked for needs more memory than the budget leaves; ``hint`` names what would fit."""
+    """More memory is needed than the budget leaves; ``hint`` says what would fit."""
+
+    _SENTENCE = "{what} needs {needed}, and the memory budget leaves {available}"
 
     def __init__(self, what: str, *, needed_bytes: int, allowed_bytes: int, hint: str) -> None:
         super().__init__(what, needed_bytes=needed_bytes, available_bytes=allowed_bytes, hint=hint)
-        mib = 1 << 20
-        self.message = (
-            f"{what} needs {-(-needed_bytes // mib):,} MiB and the memory budget leaves {allowed_bytes // mib:,} MiB"
-        )
-        self.args = (self.message,)
         self.allowed_bytes = allowed_bytes
 
 
 class DiskFull(EdgeSpecError):
-    """A file that is to be written needs more room than the disk has."""
+    """A file to be written needs more room than the disk has."""
 
     def __init__(self, what: str, *, needed_bytes: int, available_bytes: int, hint: str) -> None:
-        mib = 1 << 20
-        super().__init__(
-            f"{what} needs {-(-needed_bytes // mib):,} MiB of disk and {available_bytes // mib:,} MiB are free",
-            hint=hint,
-        )
+        sentence = "{what} needs {needed} of disk space, and {available} are free"
+        super().__init__(_shortage(sentence, what, needed_bytes, available_bytes), hint=hint)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
 
@@ -185,4 +187,14 @@ class StateError(EdgeSpecError):
 
 
 class BackendError(EdgeSpecError):
-    """The library below failed in a way that nothing here foresaw."""
+    """The library below failed in an unforeseen way."""
+
+
+def _shortage(sentence: str, what: str, needed_bytes: int, available_bytes: int) -> str:
+    """Both sizes in one unit, what is needed rounded up and what there is rounded down."""
+    mib = 1 << 20
+    needed, available = -(-needed_bytes // mib), available_bytes // mib
+    if max(needed, available) < 10 << 10:
+        return sentence.format(what=what, needed=f"{needed:,} MiB", available=f"{available:,} MiB")
+    tenths = -(-needed * 10 // 1024), available * 10 // 1024
+    return sentence.format(what=what, needed=f"{tenths[0] / 10:,.1f} GiB", available=f"{tenths[1] / 10:,.1f} GiB")

@@ -170,7 +170,7 @@ def test_what_fits_passes_and_what_does_not_is_refused_with_both_numbers() -> No
     small = device(address_space=Limit(total_bytes=GIB, available_bytes=512 << 20))
     require("the KV cache", 512 << 20, small, "lower --ctx")
     with pytest.raises(
-        OutOfMemory, match=r"the KV cache needs 513 MiB and 512 MiB are available; lower --ctx"
+        OutOfMemory, match=r"the KV cache needs 513 MiB, and 512 MiB are available; lower --ctx"
     ) as caught:
         require("the KV cache", (512 << 20) + 1, small, "lower --ctx")
     assert (caught.value.needed_bytes, caught.value.available_bytes) == ((512 << 20) + 1, 512 << 20)

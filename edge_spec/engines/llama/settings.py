@@ -48,7 +48,7 @@ class LlamaSettings:
     repack: bool = True
 
     def __post_init__(self) -> None:
-        require_whole("the context size", self.n_ctx, 1, (1 << 31) - 1)
+        require_whole("n_ctx", self.n_ctx, 1, (1 << 31) - 1)
         for name, least, most in (
             ("n_threads", 0, 512),
             ("n_threads_batch", 0, 512),
