@@ -1,13 +1,14 @@
 """What one load and one decoding round enter: files and functions of the package, counted as Python calls them.
 
-    python benchmarks/structure_calls.py load ENGINE
-    python benchmarks/structure_calls.py round ENGINE --step MODULE.CLASS.step
+``structure.py`` asks for these numbers. This file then runs itself with the interpreter of the checkout:
 
-``structure.py`` runs it with the interpreter of each checkout; it prints JSON. It knows nothing of the package but
-``load`` and ``generate``, so that it runs with any layout of the code.
+    PYTHON -P benchmarks/structure_calls.py load ENGINE
+    PYTHON -P benchmarks/structure_calls.py round ENGINE --step MODULE.CLASS.step
+
+Of the package it knows only ``load`` and ``generate``, so that it runs with any layout of the code.
 
 A call is the start of a Python function, a comprehension or a generator; a generator that goes on is none. Python 3.12
-and later run most comprehensions in place, so numbers are compared under one version. What runs because a module is
+and later run most comprehensions in place, so numbers compare under one version only. What runs because a module is
 imported does not count, nor do functions in C, nor other threads. Functions that ``dataclass`` writes are calls of the
 module that asked for them, and no file.
 """
@@ -19,22 +20,26 @@ import dis
 import gc
 import inspect
 import json
+import os
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 PACKAGE = "edge_spec"
 
-WATCHED_CLASSES = ("Planner",)
-"""Classes of the package whose new instances are counted, by name."""
+PLANNING_CLASSES, PLANNING_FUNCTIONS = ("Planner",), ("best", "candidates")
+"""What plans a load, by the names that it goes by in the package: instances and calls of these are counted."""
 
-WATCHED_FUNCTIONS = ("best", "candidates")
-"""Functions and methods of the package whose calls are counted, by name."""
+Row = int | str | None
 
 PROMPT = "Once upon a time there was a small engine that"
 TOKENS = 160
@@ -60,7 +65,7 @@ class Calls(Piece):
     def __init__(self, cut_at: str | None = None) -> None:
         """With ``cut_at``, the full name of a function, counting begins anew with every call of it."""
         super().__init__()
-        self.watched: Counter[str] = Counter()
+        self.planners: Counter[str] = Counter()
         self.pieces: list[Piece] = []
         self._cut_at = cut_at
         self._resumes: dict[tuple[CodeType, int], bool] = {}
@@ -86,7 +91,7 @@ class Calls(Piece):
             self.own += 1
             if not code.co_filename.startswith("<"):
                 self.files.add(code.co_filename)
-            self._watch(frame)
+            self._note_planner(frame)
 
     def _goes_on(self, code: CodeType, at: int) -> bool:
         """Whether this is a generator that has begun before: it comes out of a yield or an await."""
@@ -97,22 +102,22 @@ class Calls(Piece):
             self._resumes[code, at] = instruction == _RESUME and where & 3 != 0
         return self._resumes[code, at]
 
-    def _watch(self, frame: FrameType) -> None:
+    def _note_planner(self, frame: FrameType) -> None:
         name = frame.f_code.co_name
-        if name in WATCHED_FUNCTIONS:
-            self.watched[name] += 1
+        if name in PLANNING_FUNCTIONS:
+            self.planners[name] += 1
         elif name == "__init__" and frame.f_code.co_argcount:
             first = frame.f_code.co_varnames[0]
             made, caller = frame.f_locals.get(first), frame.f_back
             # The constructor of a base class that the class's own one calls makes no second instance.
             again = caller is not None and caller.f_code.co_name == name and caller.f_locals.get(first) is made
-            if type(made).__name__ in WATCHED_CLASSES and not again:
-                self.watched[type(made).__name__] += 1
+            if type(made).__name__ in PLANNING_CLASSES and not again:
+                self.planners[type(made).__name__] += 1
 
 
 @contextmanager
 def profiled(calls: Calls) -> Iterator[None]:
-    """Count what this thread does. Garbage is collected before: when it is found is chance, and finalizers are calls."""
+    """Count what this thread calls. When garbage is found is chance, and finalizers are calls: it is not looked for."""
     gc.collect()
     gc.disable()
     sys.setprofile(calls)
@@ -132,8 +137,14 @@ def calls_of_load(engine: str) -> dict[str, Any]:
         model = load("demo", engine=engine)
     with model:
         engine = model.profile.engine
-    found = {"files": sorted(calls.files), "calls": calls.own, "all calls": calls.all}
-    return {**found, "watched": dict(calls.watched), "engine": engine}
+    return {
+        "n files": len(calls.files),
+        "calls": calls.own,
+        "all calls": calls.all,
+        "files": sorted(calls.files),
+        "planners": dict(calls.planners),
+        "engine": engine,
+    }
 
 
 def calls_of_round(engine: str, step: str) -> dict[str, Any]:
@@ -168,6 +179,50 @@ def calls_of_round(engine: str, step: str) -> dict[str, Any]:
     }
 
 
+def call_rows(root: Path, python: str, step: str, defined: Collection[str], details: list[str]) -> dict[str, Row]:
+    """Rows of the table for a checkout; None for what it has not, or where it does not run.
+
+    Args:
+        step: full name of the method that is one round, empty for none.
+        defined: names of all classes and functions of the checkout.
+        details: grows by what is behind the numbers, or why there are none.
+    """
+    rows: dict[str, Row] = {}
+    # What is found out once for each device is kept here, so that every checkout finds the same: nothing.
+    with tempfile.TemporaryDirectory() as folder:
+        for engine in ("llama", "auto"):
+            _run(python, root, folder, "load", engine)
+            load = _run(python, root, folder, "load", engine)
+            turn = _run(python, root, folder, "round", engine, "--step", step) if step else {}
+            for what, found in ((f"load, engine {engine}", load), (f"round, engine {engine}", turn)):
+                rows[f"{what}: runs on"] = found.get("engine")
+                rows[f"{what}: files entered"] = found.get("n files")
+                rows[f"{what}: calls of the package"] = found.get("calls")
+                rows[f"{what}: calls in Python"] = found.get("all calls")
+                details.append(f"{what}: " + found.get("error", ", ".join(found.get("files", ()))))
+            for name in (*PLANNING_CLASSES, *PLANNING_FUNCTIONS):
+                verb = "instances of" if name in PLANNING_CLASSES else "calls of"
+                known = "planners" in load and name in defined
+                rows[f"load, engine {engine}: {verb} {name}"] = load["planners"].get(name, 0) if known else None
+    return rows
+
+
+def _run(python: str, root: Path, folder: str, *arguments: str) -> dict[str, Any]:
+    """What this file prints with another interpreter, or an ``error``."""
+    environment = {**os.environ, "XDG_CACHE_HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+    # It runs elsewhere, where nothing of this folder can be taken for the package.
+    command = [str(Path(shutil.which(python) or python).absolute()), "-P", __file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    if done.returncode != 0:
+        return {"error": f"exit status {done.returncode}: {done.stderr.strip()[-400:]}"}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    home = Path(found["home"]).resolve()
+    if root not in home.parents:
+        return {"error": "this interpreter has another copy of the package installed"}
+    found["files"] = [Path(file).resolve().relative_to(root).as_posix() for file in found["files"]]
+    return found
+
+
 def main() -> None:
     """Measure what the command line names, and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -175,10 +230,8 @@ def main() -> None:
     parser.add_argument("engine")
     parser.add_argument("--step", default="", help="the full name of the method that is one round")
     options = parser.parse_args()
-    if options.what == "load":
-        found = calls_of_load(options.engine)
-    else:
-        found = calls_of_round(options.engine, options.step)
+    is_load = options.what == "load"
+    found = calls_of_load(options.engine) if is_load else calls_of_round(options.engine, options.step)
     found["home"] = sys.modules[PACKAGE].__file__
     print(json.dumps(found))
 
