@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -254,7 +253,7 @@ def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(tmp_path: Path, mo
             use()
 
 
-@pytest.mark.skipif("EDGE_SPEC_SLOW_TESTS" not in os.environ, reason="slow: set EDGE_SPEC_SLOW_TESTS=1")
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["on_arm.sh", "sanitize.sh"])
 def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
     if shutil.which("sh") is None:

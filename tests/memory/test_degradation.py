@@ -1,12 +1,8 @@
-"""Laws of a family under pressure: the text is the same on every lossless rung, and memory really comes back.
-
-By default a few runs; two hundred with ``EDGE_SPEC_SLOW_TESTS=1``.
-"""
+"""Laws of a family under pressure: the text is the same on every lossless rung, and memory really comes back."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import subprocess
 import sys
@@ -26,7 +22,6 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.modes import MODES, DraftModels, Mode
 
-N_RUNS = 200 if os.environ.get("EDGE_SPEC_SLOW_TESTS") else 12
 ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?", "Where is it?")
 PLENTY, SCARCE = 1 << 40, 0
 
@@ -69,13 +64,16 @@ def talk(model: TextModel, **values: Any) -> list[Any]:
     return [*seen, *session.messages]
 
 
+@pytest.mark.parametrize("n_runs", [6, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(load: Callable[..., TextModel], engine: str) -> None:
+def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(
+    load: Callable[..., TextModel], engine: str, n_runs: int
+) -> None:
     with load(lambda: PLENTY, engine=engine) as model:
         calm = talk(model)
         assert model.degradations == ()
     degradations: set[tuple[str, ...]] = set()
-    for run in range(N_RUNS // 2):
+    for run in range(n_runs):
         rng = random.Random(run)
 
         def decide(rng: random.Random = rng) -> int:

@@ -1,13 +1,12 @@
 """Laws of the training, on the small setting and on the text of this repository: some minutes on two cores.
 
-They need PyTorch and run only with EDGE_SPEC_SLOW_TESTS=1.
+They need PyTorch.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -18,8 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-if os.environ.get("EDGE_SPEC_SLOW_TESTS") != "1":
-    pytest.skip("training takes minutes: set EDGE_SPEC_SLOW_TESTS=1", allow_module_level=True)
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
@@ -39,6 +36,7 @@ from edge_spec.training.settings import SETTINGS, Shape, Training  # noqa: E402
 from edge_spec.training.stages import STAGES, TRAININGS, Recipe  # noqa: E402
 from edge_spec.training.train import Alternation, TextLoss, Trainer  # noqa: E402
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SHAPE = Shape(n_layers=2, n_embd=64, n_head=2, n_head_kv=1, n_ff=96, n_vocab=256, n_ctx=64)
 
