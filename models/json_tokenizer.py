@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import EdgeSpecError, PromptError, UnsupportedModel
+from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.heap import trim_heap
 from edge_spec.models.onnx import TokenizerSize
 from edge_spec.tokens.token_bytes import TokenBytes
@@ -79,7 +80,7 @@ class JsonTokenizer:
         try:
             # Text, not a path: the file may have any name, and bad UTF-8 is told apart from a bad tokeniser.
             settings = path.read_text("utf-8")
-            self._tokenizer = Tokenizer.from_str(settings)
+            self._library: Any = Tokenizer.from_str(settings)
             # The rest of it is long: parsed in Python, it would take as much again.
             decoder = json.loads(state()) if (state := getattr(self._tokenizer.decoder, "__getstate__", None)) else None
         except BaseException as error:
@@ -94,6 +95,7 @@ class JsonTokenizer:
         self._tokenizer.no_padding()
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._to_bytes = _decoder(path, decoder)
+        self._name = path.name
         self._ends = ends
         self.bos = bos
         self.eos = eos
@@ -102,6 +104,16 @@ class JsonTokenizer:
         self.remembered = TokenBytes(self._piece)
 
     @property
+    def _tokenizer(self) -> Any:
+        if self._library is None:
+            raise Closed(f"the tokenizer {self._name}")
+        return self._library
+
+    def close(self) -> None:
+        """Free its tables. Safe to call twice."""
+        self._library = None
+
+    @cached_property
     def n_vocab(self) -> int:
         """One more than the highest token id."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)

@@ -1,53 +1,25 @@
-"""What the controller asks of an engine, and the engines there are.
+"""The interface of an engine: what the controller asks of whatever computes rows of logits.
 
-An engine is one object. Nobody outside this folder compares names of engines: the object says what it can run, what
-that would take, how fast it would be, and opens it.
+An engine is one object. Nothing outside this folder compares names of engines: the object says which models it can
+run, what that takes and how fast it is, and opens them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from edge_spec.engines.probe import ProbeResult
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.tokenizers import FileTokenizer
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 
 __all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """How one model is run, whatever runs it.
-
-    Attributes:
-        n_ctx: the most tokens that can be committed. Room for drafts comes on top.
-        n_threads, n_threads_batch: threads for one row, and for many; 0 for the number of physical cores.
-        kv_k, kv_v: types of cached keys and values; ``auto`` leaves them to the engine.
-        prefill_chunk: tokens per decode while a prompt is read.
-        max_rows: the most rows of one decode that returns logits.
-        trees: whether one decode may hold several continuations.
-        exact: compute rows only in widths that round alike; a drafter can do without.
-        extras: settings that only one engine understands (``Engine.extras``), by name.
-
-    Raises:
-        SettingsError: a value out of its range.
-    """
-
-    n_ctx: int
-    n_threads: int = 0
-    n_threads_batch: int = 0
-    kv_k: str = "auto"
-    kv_v: str = "auto"
-    prefill_chunk: int = 512
-    max_rows: int = 16
-    trees: bool = False
-    exact: bool = True
-    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +31,17 @@ class OpenedModel:
 
 
 class Estimator(Protocol):
-    """Says what models would take. A context manager, since it may hold models without weights meanwhile."""
+    """Says how much memory models take. A context manager: it may hold models without weights meanwhile."""
 
-    def footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool = False) -> Footprint:
-        """What a model takes with these settings; ``rough`` asks no library and may be off by its buffers."""
+    def footprint(
+        self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
+    ) -> Footprint:
+        """What a model takes with these settings.
+
+        Args:
+            rough: ask no library; the size of compute buffers is estimated.
+            tokenizer: include what the file's tokenizer takes: for the target, whose tokenizer will be opened.
+        """
 
     def __enter__(self) -> Self: ...
 
@@ -74,7 +53,7 @@ class Estimator(Protocol):
 class Opener(Protocol):
     """Opens models of one engine for one load; models of the same file share their weights."""
 
-    def prepare(self, file: ModelFile, settings: ModelSettings) -> str | None:
+    def prepare(self, file: ModelFile) -> str | None:
         """Make what has to be made once for a file, such as a transcription; why that failed, or None."""
 
     def open(
@@ -82,21 +61,26 @@ class Opener(Protocol):
         file: ModelFile,
         settings: ModelSettings,
         *,
-        on_probe: Callable[[], None] = lambda: None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         """A model with an empty cache, probed.
 
         Args:
-            on_probe: called before a model is tried out on this device for the first time.
             measured: told what the library says it has allocated, by the names of ``Footprint.lines``.
+
+        Raises:
+            UnsupportedModel: the engine cannot load the file. BackendError: the library failed.
+            DiskFull, ModelFileError: what has to be made for the file cannot be written.
         """
 
+    def tokenizer(self, file: ModelFile) -> FileTokenizer:
+        """The tokenizer of a file: that of its weights where they hold one and are loaded. Closed with the opener."""
+
     def release(self, file: ModelFile) -> None:
-        """Free the weights of a file whose models are all closed."""
+        """Free the weights of a file whose models are all closed, unless its tokenizer has been handed out."""
 
     def close(self) -> None:
-        """Free everything. Safe to call twice."""
+        """Free everything; models must be closed before. Safe to call twice."""
 
 
 class Engine(Protocol):
@@ -105,9 +89,9 @@ class Engine(Protocol):
     Attributes:
         name: as on the command line and in numerics profiles.
         title: as in sentences, such as ``llama.cpp``.
-        extras: names of settings that only this engine understands.
-        process_bytes: what its libraries grow by while it runs, beside its models.
-        hidden_rows: whether its graphs can return hidden rows.
+        extras: names of settings that only this engine has.
+        process_bytes: what its library grows by while it runs, beside its models.
+        hidden_rows: whether its models return hidden rows as well.
         several_texts: whether one decode can advance several texts.
     """
 
@@ -118,26 +102,56 @@ class Engine(Protocol):
     hidden_rows: bool
     several_texts: bool
 
-    def load_library(self) -> None:
-        """Load what it runs on, so that this is counted before the rest is planned."""
+    def load_library(self, *, verbose: bool = False) -> None:
+        """Load the library below, so that its memory is counted before models are planned.
 
-    def why_not(self, file: ModelFile, settings: ModelSettings) -> str | None:
-        """Why it cannot run a model with these settings, as a clause; None if it can."""
+        Args:
+            verbose: let its log through to standard error, if it has one.
+        """
 
-    def why_not_first(self, file: ModelFile, *, cache_dir: Path | None) -> str | None:
-        """Why ``auto`` should rather take another engine that can run the model; None if this one is a good choice."""
+    def why_not(self, file: ModelFile) -> str | None:
+        """Why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
+
+        Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
+        """
+
+    def why_not_here(self, file: ModelFile) -> str | None:
+        """What this installation or processor lacks to run a file well, as a clause; None if nothing.
+
+        Another engine should then run it, with a notice, even if this one was asked for by name.
+        """
+
+    def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
+        """Why ``auto`` should rather take another engine for a file, as a clause; None if this one is a good choice.
+
+        Covers ``why_not`` and ``why_not_here``, and settings that would change nothing.
+        """
+
+    def unused(self, settings: ModelSettings) -> tuple[str, ...]:
+        """Names of settings that were given values and change nothing on this engine."""
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        """The same settings with everything decided that was left to the engine."""
+        """The settings that a model of this file is opened with: nothing is ``auto`` any more.
 
-    def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
-        """Settings that write the same text at another speed and size, the fastest first; the given ones included."""
+        Raises:
+            SettingsError: one of them contradicts another or the model.
+        """
+
+    def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
+        """Settings with the same text but for rounding, at another speed and size; the given ones first.
+
+        Args:
+            fixed: names of settings that must stay.
+        """
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         """Types of keys and values that take less than those of ``settings`` and hardly round, largest first."""
 
-    def seconds_per_decode(self, file: ModelFile, settings: ModelSettings) -> float:
-        """Seconds of a plain decode up to a factor that all engines share: an estimate to compare plans by."""
+    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
+        """Seconds of a plain decode, up to a factor that all engines share: an estimate to compare plans by."""
+
+    def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
+        """What a plan should show of resolved settings beside context, chunk and rows: name -> value."""
 
     def estimator(self) -> Estimator:
         """A new estimator."""
@@ -158,6 +172,6 @@ class Engine(Protocol):
         Args:
             cache_dir: where probe results and transcriptions are kept; None for nowhere.
             on_wait: told, in a sentence, what takes long.
-            on_progress: told bytes written and bytes to write.
-            only_look: make nothing, only say what would become of it.
+            on_progress: told bytes written and bytes to write; at its end they are equal.
+            only_look: ``prepare`` makes nothing and only says whether it would fail.
         """

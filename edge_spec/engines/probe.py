@@ -18,10 +18,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from edge_spec.errors import BackendError
+from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["ProbeResult", "Probed", "known_probe", "probe", "probe_cached"]
+__all__ = ["ProbeResult", "Probed", "announce_probe", "known_probe", "probe", "probe_cached"]
+
+_SMALL_PARAMS = 20_000_000
+"""A drafter with fewer parameters is probed too quickly to be worth a sentence."""
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -259,6 +263,12 @@ def known_probe(
         profile: without what a probe finds out.
     """
     return _read(_place(cache_dir, file, settings, n_ctx, profile)) if cache_dir is not None else None
+
+
+def announce_probe(file: ModelFile, settings: ProbedSettings, on_wait: Callable[[str], None]) -> None:
+    """Say that a model is probed, where that takes a noticeable time."""
+    if settings.exact or file.n_params > _SMALL_PARAMS:
+        on_wait(f"calibrating {file.path.name} for this device (first run only)")
 
 
 def _place(cache_dir: Path, file: str, asked: ProbedSettings, n_ctx: int, profile: NumericsProfile) -> Path:

@@ -33,16 +33,16 @@ def llama_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: b
 def onnx_settings(role: str, file: ModelFile, asked: LlamaSettings, *, trees: bool) -> OnnxSettings:
     """The same for ONNX Runtime, whose cache holds halves only where the user wants them for keys and values alike."""
     own = llama_settings(role, file, asked, trees=trees)
+    kind = asked.kv_k if asked.kv_k == asked.kv_v and asked.kv_k in KV_KINDS else "f32"
     return OnnxSettings(
         n_ctx=own.n_ctx,
         n_threads=own.n_threads,
-        kv=asked.kv_k if asked.kv_k == asked.kv_v and asked.kv_k in KV_KINDS else "f32",
+        kv_k=kind,
+        kv_v=kind,
         prefill_chunk=own.prefill_chunk,
         max_rows=own.max_rows,
         trees=trees,
         exact=own.exact,
-        # Drafters take turns with the target on the same cores.
-        spin=role == "target",
     )
 
 

@@ -128,7 +128,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(open_demo_onnx: Opener, cut
 @pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
 def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
-    given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv=kv)
+    given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv_k=kv, kv_v=kv)
     model, found = open_onnx(source, given_values, file="x", cache_dir=None)
     assert found.capabilities.takes_trees
     assert set(range(1, 9)) <= set(found.capabilities.widths)
@@ -262,7 +262,7 @@ def test_wrong_calls_are_told(small: OnnxModel, open_demo_onnx: Opener) -> None:
         small.rollback(1)
     with pytest.raises(ValueError, match="sequences"):
         open_demo_onnx().decode(Tree((400, 401), (-1, -1)))
-    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv": "q8_0"}):
+    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv_k": "q8_0"}):
         with pytest.raises(SettingsError):
             OnnxSettings(**wrong)
 

@@ -7,12 +7,13 @@ from edge_spec.engines.onnx.transcription.cache import (
     read_transcription,
     transcribe,
 )
-from edge_spec.engines.onnx.transcription.graph import LANES
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.plan import refusal
 from edge_spec.engines.onnx.transcription.weight_formats import FORMS, best_form
 
 __all__ = [
     "ARCHITECTURES",
+    "ATTENTION_HEADS",
     "FORMS",
     "LANES",
     "Transcription",

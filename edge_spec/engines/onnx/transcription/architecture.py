@@ -17,7 +17,7 @@ from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["ARCHITECTURES", "Network", "read_network", "tensor_blocks", "tensor_values"]
+__all__ = ["ARCHITECTURES", "Network", "read_network", "tensor_blocks", "tensor_values", "unfit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,25 +124,33 @@ class Network:
         return "window" if self.windows[layer] and "window" in self.turns else "all"
 
 
+def unfit(file: ModelFile) -> str | None:
+    """What about a model cannot be written down, as a clause without its subject; None if it may be possible."""
+    if file.architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
+    if len(file.parts) > 1:
+        return "is split into several files"
+    if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
+        return "has heads of several shapes"
+    return None
+
+
 def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     """The network of a model file.
 
     Raises:
         UnsupportedModel: another architecture, or a setting or tensor that the graph could not express.
     """
-    kind = ARCHITECTURES.get(file.architecture)
-    if kind is None:
-        known = ", ".join(ARCHITECTURES)
-        raise _llama_only(file, f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}")
-    if len(file.parts) > 1:
-        raise _llama_only(file, "is split into several files")
+    what = unfit(file)
+    if what is not None:
+        raise _llama_only(file, what)
+    kind = ARCHITECTURES[file.architecture]
     prefix = file.architecture + "."
     known_keys = _KNOWN | set(kind.harmless) | set(_WINDOW if kind.window_every else ())
     for key in header.metadata:
         if key.startswith(prefix) and key.removeprefix(prefix) not in known_keys:
             raise _llama_only(file, f"sets {key}, which the ONNX graph cannot express")
-    if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
-        raise _llama_only(file, "has heads of several shapes")
     tensors = {tensor.name: tensor for tensor in header.tensors}
     windows = _windows(file, header, kind)
     query_scale = 1.0

@@ -28,10 +28,13 @@ from edge_spec.engines.onnx.transcription.architecture import Network, tensor_bl
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.weight_formats import Form, Matrix, Store
 
-__all__ = ["LANES", "Writer", "matrices_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of"]
 
 LANES = 16
 """Cells whose keys lie side by side for our own attention."""
+
+ATTENTION_HEADS = range(16, 513, 16)
+"""Sizes of heads that our own attention knows."""
 
 QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 """Matrices of a layer that are multiplied with the same input."""

@@ -93,7 +93,7 @@ class Rows:
         return f"{self.name}{VERSION}"
 
     def attention(self, head_dim: int) -> str:
-        return "rows" if head_dim % 16 == 0 and head_dim <= 512 else "gqa"
+        return "rows" if head_dim in range(16, 513, 16) else "gqa"
 
     def stored_bytes(self, kind: str, n_out: int, n_in: int) -> int:
         from edge_spec.engines.onnx.kernels import packed_bytes

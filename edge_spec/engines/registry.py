@@ -1,0 +1,64 @@
+"""The engines there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from typing import Any, cast
+
+from edge_spec.engines.base import Engine, ModelSettings
+from edge_spec.errors import SettingsError
+
+__all__ = ["AUTO", "engine", "engine_names", "engines", "settings_of"]
+
+AUTO = "auto"
+"""Stands for the first engine that has nothing against a file and its settings."""
+
+_ENGINES = {
+    "onnx": "edge_spec.engines.onnx.engine:OnnxEngine",
+    "llama": "edge_spec.engines.llama.engine:LlamaEngine",
+}
+"""Where each engine is, by name, in the order in which ``auto`` asks them. The last one runs what no other can."""
+
+
+def engine_names() -> tuple[str, ...]:
+    """Names of all engines, in the order in which ``auto`` asks them."""
+    return tuple(_ENGINES)
+
+
+@cache
+def engine(name: str) -> Engine:
+    """The engine of a name; its library is not loaded yet.
+
+    Raises:
+        SettingsError: there is none of that name.
+    """
+    if name not in _ENGINES:
+        raise SettingsError(
+            f"there is no engine {name!r}", hint=f"choose one of {', '.join((AUTO, *sorted(_ENGINES)))}"
+        )
+    module, _, kind = _ENGINES[name].partition(":")
+    return cast(Engine, getattr(import_module(module), kind)())
+
+
+def engines() -> tuple[Engine, ...]:
+    """All engines, in the order in which ``auto`` asks them."""
+    return tuple(map(engine, _ENGINES))
+
+
+def settings_of(n_ctx: int, given: Mapping[str, Any]) -> ModelSettings:
+    """Settings of values by name, those of single engines among them.
+
+    Raises:
+        SettingsError: a setting that no engine has, or a value out of its range.
+    """
+    common = {field.name for field in fields(ModelSettings)} - {"n_ctx", "extras"}
+    extras = frozenset[str]().union(*(each.extras for each in engines()))
+    unknown = sorted(given.keys() - common - extras)
+    if unknown:
+        known = ", ".join(sorted(common | extras))
+        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {known}")
+    values = {name: value for name, value in given.items() if name in common}
+    return ModelSettings(n_ctx=n_ctx, **values, extras={name: given[name] for name in given if name in extras})

@@ -1,0 +1,68 @@
+"""How a model is run, on any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from edge_spec.arguments import require_one_of, require_whole
+from edge_spec.memory.estimate import KV_TYPES
+from edge_spec.models import ModelFile
+
+__all__ = ["ModelSettings"]
+
+_SMALL_PARAMS = 20_000_000
+"""Below this many parameters a second thread costs more in waiting than it computes."""
+
+_SMALL_CHUNK = 128
+"""Tokens per decode while a drafter reads a prompt: its weights fit the processor's caches, but its buffers count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How one model is run, on any engine.
+
+    Attributes:
+        n_ctx: the most tokens that can be committed. Room for drafts is added to it.
+        n_threads, n_threads_batch: threads for one row, and for many; 0 for the number of physical cores.
+        kv_k, kv_v: types of cached keys and values; ``auto`` leaves them to the engine.
+        prefill_chunk: tokens per decode while a prompt is read.
+        max_rows: the most rows of one decode that returns logits.
+        trees: whether one decode may hold several continuations.
+        exact: compute rows only in widths that round alike. A drafter does not need it: its rounding never reaches
+            the text.
+        extras: settings that only some engines have (``Engine.extras``), by name; the other engines ignore them.
+
+    Raises:
+        SettingsError: a value out of its range.
+    """
+
+    n_ctx: int
+    n_threads: int = 0
+    n_threads_batch: int = 0
+    kv_k: str = "auto"
+    kv_v: str = "auto"
+    prefill_chunk: int = 512
+    max_rows: int = 16
+    trees: bool = False
+    exact: bool = True
+    extras: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        require_whole("n_ctx", self.n_ctx, 1, (1 << 31) - 1)
+        for name, smallest, largest in (
+            ("n_threads", 0, 512),
+            ("n_threads_batch", 0, 512),
+            ("max_rows", 1, 64),
+            ("prefill_chunk", self.max_rows, 1 << 16),
+        ):
+            require_whole(name, getattr(self, name), smallest, largest)
+        for name in ("kv_k", "kv_v"):
+            require_one_of(name, getattr(self, name), ("auto", *KV_TYPES))
+
+    def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
+        """The settings of a smaller model that drafts for one with these settings: the same context, fewer threads."""
+        n, n_batch = (1, 1) if file.n_params < _SMALL_PARAMS else (self.n_threads, self.n_threads_batch)
+        chunk = max(self.max_rows, min(self.prefill_chunk, _SMALL_CHUNK))
+        return replace(self, trees=trees, exact=False, n_threads=n, n_threads_batch=n_batch, prefill_chunk=chunk)

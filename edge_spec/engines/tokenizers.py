@@ -1,0 +1,97 @@
+"""Tokenizers by kind of file, whichever engine computes.
+
+A GGUF's tokenizer is llama.cpp's. A published ONNX model's is the ``tokenizer.json`` beside it. Grammars are
+llama.cpp's for both, over the same tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol, cast
+
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
+from edge_spec.engines.llama.grammar import LlamaGrammar, grammar_bytes
+from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.memory import Footprint, vocabulary_bytes
+from edge_spec.models import ModelFile
+from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
+from edge_spec.models.onnx import TOKENIZER
+from edge_spec.tokens.token_bytes import TokenBytes
+from edge_spec.tokens.tokenizer import Tokenizer
+
+__all__ = ["FileTokenizer", "Grammars", "grammar_lines", "open_tokenizer", "with_tokenizer"]
+
+
+class FileTokenizer(Tokenizer, Protocol):
+    """The tokenizer of a model file.
+
+    Attributes:
+        remembered: the bytes of tokens that were asked for lately.
+    """
+
+    remembered: TokenBytes
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+
+    def close(self) -> None:
+        """Free it. Safe to call twice."""
+
+
+def open_tokenizer(file: ModelFile) -> FileTokenizer:
+    """The tokenizer of a file, without its weights.
+
+    Raises:
+        UnsupportedModel: the library that reads this kind of tokenizer cannot read it.
+    """
+    graph = file.graph
+    if graph is not None:
+        return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+    return LlamaWeights(file.path, vocab_only=True)
+
+
+def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
+    """The footprint of a model whose tokenizer is opened beside its weights, before them."""
+    size = file.graph.tokenizer if file.graph is not None else None
+    if size is None:
+        return replace(footprint, vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges))
+    held = tokenizer_bytes(size)
+    loading = loading_peak_bytes(size) - held - footprint.weight_bytes
+    return replace(footprint, vocabulary_bytes=held, loading_bytes=max(footprint.loading_bytes, loading))
+
+
+def grammar_lines(tokenizer: FileTokenizer) -> dict[str, int]:
+    """What grammars over the tokens of a tokenizer take at most, by name."""
+    lines = {"grammars": grammar_bytes(tokenizer.n_vocab)}
+    if not isinstance(tokenizer, LlamaWeights):
+        lines["vocabulary of grammars"] = external_vocabulary_bytes(tokenizer.n_vocab)
+    return lines
+
+
+class Grammars:
+    """Makes grammars over the tokens of a tokenizer.
+
+    Another tokenizer than llama.cpp's has to be written down for it first, which takes the time of reading a
+    vocabulary.
+    """
+
+    def __init__(self, tokenizer: FileTokenizer) -> None:
+        self._own: ExternalVocabulary | None = None
+        if isinstance(tokenizer, LlamaWeights):
+            self._vocabulary = tokenizer
+        else:
+            self._vocabulary = self._own = ExternalVocabulary(cast(JsonTokenizer, tokenizer))
+
+    def new(self, text: str) -> LlamaGrammar:
+        """A grammar of GBNF text.
+
+        Raises:
+            SettingsError: the grammar has a mistake.
+        """
+        return LlamaGrammar(self._vocabulary, text)
+
+    def close(self) -> None:
+        """Free what was made here; the tokenizer stays open. Safe to call twice."""
+        if self._own is not None:
+            self._own.close()
