@@ -7,7 +7,7 @@ chooses one more closely:
 
     llama@FOLDER            the libllama.so in FOLDER instead of the installed one, as compiled for other instructions
     rows@avx2               a variant of our kernels and attention; a processor that has it must be there
-    rows:kv=f16             settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
+    rows:kv_k=f16,kv_v=f16  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
 
 Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed with one row, and ours nothing.
 All processes stay loaded and one computes at a time. Rounds alternate over them and over widths, so that noise meets

@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 from gguf_files import N_VOCAB, write_gguf
 
-from edge_spec.engines.onnx.transcription import plan
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.onnx import OnnxSettings, open_onnx
-from edge_spec.engines.onnx.transcription import FORMS, Transcription, best_form, read_transcription, transcribe
+from edge_spec.engines.onnx.transcription import FORMS, Transcription, best_form, plan, read_transcription, transcribe
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, SettingsError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
@@ -130,7 +129,7 @@ def test_a_cache_of_halves_is_no_further_from_that_of_llama_cpp(tmp_path: Path) 
     tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
     flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
     source = transcribe(inspect(path), tmp_path / "cache")
-    ours, exact = (on_onnx(source, tokens, kv=kv) for kv in ("f16", "f32"))
+    ours, exact = (on_onnx(source, tokens, kv_k=kv, kv_v=kv) for kv in ("f16", "f32"))
     assert apart(ours, flash) <= 1.3 * apart(flash, plain)
     assert 0 < apart(ours, exact) <= 1.3 * apart(flash, plain)
 
@@ -191,7 +190,7 @@ def test_windows_and_partly_turned_heads_need_the_kernels(tmp_path: Path) -> Non
 def test_halves_need_the_kernels(tmp_path: Path) -> None:
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf")), tmp_path, form=FORMS["nbits"])
     with pytest.raises(SettingsError, match="f16"):
-        open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1, kv="f16"), file="x", cache_dir=None)
+        open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1, kv_k="f16", kv_v="f16"), file="x", cache_dir=None)
 
 
 @pytest.mark.parametrize(

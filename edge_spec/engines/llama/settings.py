@@ -41,10 +41,9 @@ class LlamaSettings(ModelSettings):
 
     def for_heads(self, head_dim_k: int) -> LlamaSettings:
         """These settings with the types of the cache decided; quantised types come in blocks of 32."""
-        keys = "q8_0" if head_dim_k % 32 == 0 and self.flash_attention else "f16"
-        kinds = {"kv_k": keys, "kv_v": "f16"}
-        decided = {name: kind for name, kind in kinds.items() if getattr(self, name) == "auto"}
-        return replace(self, **decided) if decided else self
+        eight_bits = head_dim_k % 32 == 0 and self.flash_attention
+        keys = ("q8_0" if eight_bits else "f16") if self.kv_k == "auto" else self.kv_k
+        return replace(self, kv_k=keys, kv_v="f16" if self.kv_v == "auto" else self.kv_v)
 
     @property
     def threads(self) -> tuple[int, int]:
