@@ -2,8 +2,7 @@
 
     python benchmarks/engine_widths.py [model.gguf] [--threads 2] [--cells 100] [--rounds 20] [CONTESTANT ...]
 
-A contestant is ``llama``, ``rows`` (ONNX Runtime with our kernels) or ``nbits`` (ONNX Runtime alone). What follows
-chooses one more closely:
+A contestant is ``llama`` or ``rows`` (ONNX Runtime with our kernels). What follows chooses one more closely:
 
     llama@FOLDER            the libllama.so in FOLDER instead of the installed one, as compiled for other instructions
     rows@avx2               a variant of our kernels and attention; a processor that has it must be there
@@ -38,7 +37,7 @@ import numpy as np
 
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.onnx import OnnxSettings, open_onnx
-from edge_spec.engines.onnx.transcription import FORMS, Transcription, transcribe
+from edge_spec.engines.onnx.transcription import Transcription, transcribe
 from edge_spec.models import ModelFile, inspect, resolve
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
@@ -61,8 +60,8 @@ class Contestant:
         """As written on the command line."""
         head, _, tail = text.partition(":")
         engine, _, build = head.partition("@")
-        if engine not in ("llama", *FORMS):
-            raise SystemExit(f"there is no contestant {engine!r}: choose llama, {' or '.join(FORMS)}")
+        if engine not in ("llama", "rows"):
+            raise SystemExit(f"there is no contestant {engine!r}: choose llama or rows")
         pairs = (pair.partition("=") for pair in tail.split(",") if pair)
         return cls(text=text, engine=engine, build=build, settings={key: _value(value) for key, _, value in pairs})
 
@@ -74,11 +73,11 @@ class Contestant:
             settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
             model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)
             return model, library().features.partition("REPACK")[0].strip()
-        source = transcribe(file, cache, form=FORMS[self.engine])
+        source = transcribe(file, cache)
         if self.build:
             source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
         onnx = OnnxSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], source.attention
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], "our kernels"
 
     def environment(self) -> dict[str, str]:
         """That its process needs."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from edge_spec.engines.onnx.settings import KV_KINDS
-from edge_spec.engines.onnx.transcription import FORMS, best_form, refusal
+from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.onnx.transcription.store import Transcriptions
+from edge_spec.engines.registry import engine
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.models import ModelFile
 
@@ -66,10 +67,9 @@ def settle_engines(
         n_ctx_on: tokens of context that the memory has room for with the models on these engines; 0 for none.
 
     Returns:
-        Engines by role, and a sentence for every model that is left to llama.cpp, or to ONNX Runtime's own operators,
-        which says why.
+        Engines by role, and a sentence for every model that is left to llama.cpp, which says why.
     """
-    wanted, without = _without_kernels(wanted, files, settings)
+    wanted, without = _without_kernels(wanted, files)
     free = [role for role in files if wanted[role] == AUTO]
     obstacles = {role: _obstacle(files[role], settings, transcriptions) for role in free}
     engines = {**wanted, **{role: "onnx" if why is None else "llama" for role, why in obstacles.items()}}
@@ -87,28 +87,17 @@ def settle_engines(
     return engines, [*without, *notes]
 
 
-def _without_kernels(
-    wanted: Mapping[str, str], files: Mapping[str, ModelFile], settings: Mapping[str, Any]
-) -> tuple[dict[str, str], list[str]]:
-    """What becomes of models that were to run on ONNX Runtime where our kernels are missing or slow, and sentences.
-
-    They run on its own operators, those that it has none for on llama.cpp, whatever the cache is to hold, too.
-    """
-    from edge_spec.engines.onnx.kernels import why_slow
-
-    engines, slow, kv = dict(wanted), why_slow(), onnx_kv(settings)
+def _without_kernels(wanted: Mapping[str, str], files: Mapping[str, ModelFile]) -> tuple[dict[str, str], list[str]]:
+    """What becomes of models that were to run on ONNX Runtime where our kernels are missing or slow, and sentences."""
+    chosen = dict(wanted)
     notes: dict[str, None] = {}
+    onnx, llama = engine("onnx"), engine("llama")
     for role, file in files.items():
-        if slow is None or wanted[role] != "onnx" or file.graph is not None:
-            continue
-        name = file.path.name
-        if refusal(file, best_form(), kv=kv) is None:
-            notes[f"ONNX Runtime's own operators run {name}: {slow}"] = None
-        elif refusal(file, FORMS["rows"], kv=kv) is None:
-            engines[role] = "llama"
-            lacks = "no operators for all of it" if refusal(file, best_form()) is not None else f"no cache of {kv}"
-            notes[f"llama.cpp runs {name}: {slow}, and ONNX Runtime has {lacks}"] = None
-    return engines, list(notes)
+        why = onnx.why_not_here(file) if wanted[role] == onnx.name else None
+        if why is not None and onnx.why_not(file) is None:
+            chosen[role] = llama.name
+            notes[f"{llama.title} runs {file.path.name}: {why}"] = None
+    return chosen, list(notes)
 
 
 def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Transcriptions) -> str | None:
@@ -124,7 +113,7 @@ def _obstacle(file: ModelFile, settings: Mapping[str, Any], transcriptions: Tran
     if sum(file.tensor_types.get(kind, 0) for kind in KINDS) < _MIN_SHARE * file.weight_bytes:
         kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
         return f"edge-spec has no kernels for weights of type {kind}"
-    if best_form().attention(file.head_dim_k) != "rows":
+    if file.head_dim_k not in ATTENTION_HEADS:
         return f"edge-spec has no attention for heads of {file.head_dim_k} numbers"
     if not transcriptions.are_kept:
         return "there is no cache folder to keep its ONNX form in"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from edge_spec.engines.llama import LlamaSettings
-from edge_spec.engines.onnx.transcription import best_form
+from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.role_settings import onnx_settings
 from edge_spec.memory import kv_cache_bytes
 from edge_spec.models import ModelFile
@@ -34,7 +34,7 @@ def smaller_kv(
         return []
     if engine == "onnx":
         now = onnx_settings("target", file, settings, trees=False).kv
-        own = file.graph is None and best_form().attention(file.head_dim_k) == "rows"
+        own = file.graph is None and file.head_dim_k in ATTENTION_HEADS
         return [("f16", "f16")] if own and now == "f32" else []
     if not settings.flash_attention or file.head_dim_k % _BLOCK or file.head_dim_v % _BLOCK:
         return []

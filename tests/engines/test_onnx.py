@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 
 import edge_spec
 from edge_spec.engines.onnx import OnnxModel, OnnxSettings, open_onnx
-from edge_spec.engines.onnx.transcription import best_form, transcribe
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.transcription import transcribe
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
+
+pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 Opener = Callable[..., OnnxModel]
 
@@ -87,9 +90,8 @@ def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> Non
     assert isinstance(model, LanguageModel)
     assert model.capabilities.can_rollback
     assert set(range(2, 9)) <= set(model.capabilities.widths)
-    if best_form().name == "rows":
-        assert 1 in model.capabilities.widths
-        assert open_demo_onnx("target", trees=True).capabilities.takes_trees
+    assert 1 in model.capabilities.widths
+    assert open_demo_onnx("target", trees=True).capabilities.takes_trees
     assert model.capabilities.identity == "bitwise"
     assert model.profile.engine == "onnx"
 
@@ -123,7 +125,6 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(open_demo_onnx: Opener, cut
     assert np.array_equal(*rows)
 
 
-@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
 def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
@@ -370,7 +371,6 @@ def test_a_setting_that_would_change_nothing_is_refused() -> None:
             edge_spec.load(engine="onnx", **asked)
 
 
-@pytest.mark.skipif(best_form().name != "rows", reason="the kernels were not built")
 @pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])
 def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: Path, made: dict[str, Any]) -> None:
     target, draft, intermediate = (

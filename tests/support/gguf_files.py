@@ -29,6 +29,7 @@ def write_gguf(
     rope_factors: bool = False,
     long_factors: int = 0,
     n_layers: int = N_LAYERS,
+    head_dim: int = HEAD_DIM,
     extra: Mapping[str, str | int | float] | None = None,
     seed: int = 0,
 ) -> Path:
@@ -49,10 +50,10 @@ def write_gguf(
         "feed_forward_length": N_FF,
         "attention.head_count": N_HEAD,
         "attention.head_count_kv": N_HEAD_KV,
-        "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.dimension_count": HEAD_DIM,
+        "rope.dimension_count": head_dim,
         "rope.freq_base": 10000.0,
     }
     for name, value in (facts | dict(extra or {})).items():
@@ -73,11 +74,11 @@ def write_gguf(
     if not tied:
         matrix("output", N_EMBD, N_VOCAB)
     if rope_factors:
-        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, HEAD_DIM // 2).astype(np.float32))
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, head_dim // 2).astype(np.float32))
     for number, name in enumerate(("rope_factors_short", "rope_factors_long")):
         if long_factors:
             writer.add_tensor(f"{name}.weight", np.linspace(1, 2 + 6 * number, long_factors).astype(np.float32))
-    n_q, n_kv = N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM
+    n_q, n_kv = N_HEAD * head_dim, N_HEAD_KV * head_dim
     separate = () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv))
     norms = ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
     for layer in range(n_layers):
@@ -93,7 +94,7 @@ def write_gguf(
         matrix(blk + "attn_output", n_q, N_EMBD)
         if head_norms:
             for name in ("attn_q_norm", "attn_k_norm"):
-                vector(f"{blk}{name}.weight", HEAD_DIM, 1)
+                vector(f"{blk}{name}.weight", head_dim, 1)
         for name in ("ffn_up",) if fused else ("ffn_gate", "ffn_up"):
             matrix(blk + name, N_EMBD, 2 * N_FF if fused else N_FF)
         matrix(blk + "ffn_down", N_FF, N_EMBD)

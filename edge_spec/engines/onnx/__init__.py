@@ -13,7 +13,7 @@ from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.settings import OnnxSettings
-from edge_spec.engines.onnx.transcription import Transcription, best_form
+from edge_spec.engines.onnx.transcription import Transcription
 from edge_spec.engines.probe import ProbeResult, known_probe, probe_cached
 from edge_spec.engines.processor import processor
 from edge_spec.errors import BackendError, UnsupportedModel
@@ -40,8 +40,7 @@ def open_onnx(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before a model is tried out for the first time.
     """
-    own = _own(source.form, source.attention, settings)
-    return _open(Session(source, settings), settings, own, file, cache_dir, on_probe)
+    return _open(Session(source, settings), settings, _transcribed(settings), file, cache_dir, on_probe)
 
 
 def open_published(
@@ -71,8 +70,7 @@ def open_published(
 
 def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
     """The profile that ``open_onnx`` or ``open_published`` would give a model; None if it has yet to be tried out."""
-    form = best_form()
-    own = _own(form.name, form.attention(file.head_dim_k), settings)
+    own = _transcribed(settings)
     if file.graph is not None:
         settings, own = _published(file, settings)
     name = file.fingerprint
@@ -80,9 +78,9 @@ def planned_onnx(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | N
     return _profile(own, settings, name, known.capabilities.widths) if known is not None else None
 
 
-def _own(form: str, attention: str, settings: OnnxSettings) -> tuple[tuple[str, str], ...]:
-    """What rounds in a transcription."""
-    return (("weights", form), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", attention))
+def _transcribed(settings: OnnxSettings) -> tuple[tuple[str, str], ...]:
+    """What rounds in a transcription: edge-spec's kernels, matrices and attention alike, and the cache."""
+    return (("weights", "rows"), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", "rows"))
 
 
 def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, tuple[tuple[str, str], ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.cache_state import pack_state, unpack_state
-from edge_spec.engines.onnx.caches import Cells, Place
+from edge_spec.engines.onnx.kv_cache import Cells, Place
 from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.heap import trim_heap
@@ -76,18 +76,18 @@ class OnnxModel:
         profile: NumericsProfile,
         capabilities: Capabilities,
     ) -> None:
-        self._session = session
+        self._session: Computation | None = session
+        self._n_vocab = session.n_vocab
         self._settings = settings
         self._name = name
         self.profile = profile
         self.capabilities = capabilities
         self._n_past = 0
         self._pending: Tree = EMPTY
-        self._closed = False
 
     @property
     def n_vocab(self) -> int:
-        return self._session.n_vocab
+        return self._n_vocab
 
     @property
     def n_ctx(self) -> int:
@@ -103,14 +103,14 @@ class OnnxModel:
         return self._settings
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._check(len(tokens), room=self.n_ctx)
+        session = self._with_room(len(tokens), self.n_ctx)
         self._pending = EMPTY
         for start in range(0, len(tokens), self._settings.prefill_chunk):
             chunk = tokens[start : start + self._settings.prefill_chunk]
             n = len(chunk)
             n_run = self.capabilities.padded(n)
-            self._fill(chunk, n_run)
-            self._session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
+            _fill(session.ids, chunk, n_run)
+            session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
             if n > self._settings.max_rows:
                 # What the runtime gave back the C library keeps, in pieces, more with every chunk.
@@ -123,24 +123,18 @@ class OnnxModel:
             raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
         if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
             raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
-        self._check(len(tree), room=self.n_ctx + self._settings.max_rows)
+        session = self._with_room(len(tree), self.n_ctx + self._settings.max_rows)
         if not (tree.is_sequence or self._settings.trees):
             raise ValueError("this model takes sequences, not trees")
         n_run = self.capabilities.padded(n)
-        self._fill(tree.tokens[first:], n_run)
-        wanted = n_run if self._session.pads_logits else n
+        _fill(session.ids, tree.tokens[first:], n_run)
+        wanted = n_run if session.pads_logits else n
         # Should the run fail, nothing is pending any more.
         self._pending = EMPTY
         place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
-        rows = self._session.run(place, range(wanted))
+        rows = session.run(place, range(wanted))
         self._pending = tree
         return rows[:n]
-
-    def _fill(self, tokens: Sequence[int], n_run: int) -> None:
-        """Tokens, padded behind: what is computed there is overwritten by the next run."""
-        n = len(tokens)
-        self._session.ids[:n] = tokens
-        self._session.ids[n:n_run] = tokens[-1]
 
     def keep(self, path: Sequence[int]) -> None:
         for above, node in zip([-1, *path], path, strict=False):
@@ -149,7 +143,7 @@ class OnnxModel:
         moved = [(place, node) for place, node in enumerate(path) if node != place]
         if moved:
             targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
-            self._session.move(sources, targets)
+            self._open().move(sources, targets)
         self._n_past += len(path)
         self._pending = EMPTY
 
@@ -161,42 +155,54 @@ class OnnxModel:
         self._n_past = n_past
 
     def shift(self, first: int, last: int) -> None:
-        self._open()
+        session = self._open()
         if not 0 <= first <= last <= self._n_past:
             raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
         self._pending = EMPTY
-        self._session.shift(first, last, self._n_past)
+        session.shift(first, last, self._n_past)
         self._n_past -= last - first
 
     def save(self) -> bytes:
-        self._open()
+        session = self._open()
         self._pending = EMPTY
-        return pack_state(self._session.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
+        return pack_state(session.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name)
         if n_past > self.n_ctx:
             raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
-        if not self._session.restore(body, n_past):
+        if not self._open().restore(body, n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self._n_past = n_past
 
     def cancel(self) -> None:
-        self._session.cancel()
+        if self._session is not None:
+            self._session.cancel()
 
     def resume(self) -> None:
-        self._session.resume()
+        if self._session is not None:
+            self._session.resume()
 
     def close(self) -> None:
-        self._closed = True
-        self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            # All its memory goes with it: nothing else holds it.
+            session.close()
 
-    def _open(self) -> None:
-        if self._closed:
+    def _open(self) -> Computation:
+        if self._session is None:
             raise Closed(f"the model {self._name}")
+        return self._session
 
-    def _check(self, n_new: int, *, room: int) -> None:
-        self._open()
+    def _with_room(self, n_new: int, room: int) -> Computation:
+        session = self._open()
         if self._n_past + n_new > room:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
+        return session
+
+
+def _fill(ids: npt.NDArray[Any], tokens: Sequence[int], n_run: int) -> None:
+    """Tokens, padded at the end: what is computed there is overwritten by the next run."""
+    ids[: len(tokens)] = tokens
+    ids[len(tokens) : n_run] = tokens[-1]

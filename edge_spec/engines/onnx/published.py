@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.caches import Cells, Place
+from edge_spec.engines.onnx.kv_cache import Cells, Place
 from edge_spec.engines.onnx.past import move_cells, new_past, restore_cells, save_cells
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.onnx.settings import OnnxSettings
@@ -137,11 +137,9 @@ class PublishedSession:
         self._runner.resume()
 
     def close(self) -> None:
-        """Free everything. Safe to call twice."""
+        """Free the library's part; the arrays go with this object. Safe to call twice."""
         self._binding = None
         self._runner.close()
-        self._past = new_past(self._graph, 0)
-        self._computed = self._rows = self._rows[:0]
 
 
 def cell_bytes(graph: PublishedGraph) -> int:

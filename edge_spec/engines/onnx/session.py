@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.onnx.caches import Cache, Cells, Place, new_cache
+from edge_spec.engines.onnx.kernels import library_path
+from edge_spec.engines.onnx.kv_cache import Cells, KVCache, Place
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.engines.onnx.transcription import Transcription
@@ -21,36 +21,31 @@ class Session:
 
     Attributes:
         ids: int64 ``[prefill_chunk]``, to be filled before a run.
+        pads_logits: false: our kernels compute a row alike whatever is computed with it, so logits of padding are not
+            needed.
 
     Raises:
-        BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
+        BackendError: ONNX Runtime cannot load the graph (the error quotes its reason), or the kernels are missing.
     """
 
+    pads_logits = False
+
     def __init__(self, model: Transcription, settings: OnnxSettings) -> None:
+        f16 = settings.kv == "f16"
         self._runner = Runner(
-            model.graph(trees=settings.trees, f16=settings.kv == "f16"),
+            model.graph(f16=f16),
             n_threads=settings.threads,
             spin=settings.spin,
-            operators=_operators(model),
-            hint="delete that folder to have it made anew, or use --engine llama",
+            operators=library_path(),
+            hint="delete that folder, so that it is made again, or use --engine llama",
         )
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab
-        # Own kernels compute a row alike whatever is computed with it, so the head can leave padding out.
-        self.pads_logits = model.form != "rows"
-        self._cache: Cache = new_cache(
-            model,
-            settings.n_ctx,
-            settings.n_cells,
-            settings.prefill_chunk,
-            trees=settings.trees,
-            f16=settings.kv == "f16",
-        )
+        self._cache = KVCache(model, settings.n_ctx, settings.n_cells, f16=f16)
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
         self._inputs = {name: value_of(array) for name, array in self._cache.inputs.items()}
-        self._outputs = {name: value_of(array) for name, array in self._cache.outputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
     def run(self, place: Place, rows: range) -> Logits:
@@ -60,15 +55,14 @@ class Session:
             rows: the tokens whose logits are wanted.
 
         Returns:
-            Logits ``[rows, n_vocab]``, good until the next run.
+            Logits ``[rows, n_vocab]``, valid until the next run.
 
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
         """
         self._rows[: len(rows)] = rows
         binding = self._binding(place.n_run, len(rows))
-        for name, array in self._cache.place(place):
-            binding.bind_ortvalue_input(name, value_of(array))
+        binding.bind_ortvalue_input("tree", value_of(self._cache.place(place)))
         self._runner.run(binding, long=place.n_run > len(self._rows))
         result = self._logits[: len(rows)]
         result.flags.writeable = False
@@ -84,8 +78,6 @@ class Session:
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
         for name, value in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in self._outputs.items():
-            binding.bind_ortvalue_output(name, value)
         logits = self._logits[:n_rows]
         binding.bind_ortvalue_output("logits", value_of(logits.reshape(1, *logits.shape)))
         if n <= len(self._rows):
@@ -97,7 +89,7 @@ class Session:
         self._cache.move(sources, targets)
 
     def shift(self, first: int, last: int, n_past: int) -> None:
-        """Move the cells from ``last`` up to ``n_past`` to ``first``, keys turned back by as much."""
+        """Move the cells from ``last`` to ``n_past`` to ``first``, and turn their keys back by as many positions."""
         source, by = self._source, last - first
         cells = np.arange(last, n_past)
         self._cache.move(cells, cells - by)
@@ -112,11 +104,11 @@ class Session:
         return self._cache.save(n)
 
     def restore(self, body: bytes, n: int) -> bool:
-        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        """Bring ``n`` cells back; False if there are too many or too few bytes."""
         return self._cache.restore(body, n)
 
     def cancel(self) -> None:
-        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        """Make a run in progress, or else the next one, raise ``Cancelled``."""
         self._runner.cancel()
 
     def resume(self) -> None:
@@ -124,16 +116,7 @@ class Session:
         self._runner.resume()
 
     def close(self) -> None:
-        """Free everything. Safe to call twice."""
+        """Free the library's part; the arrays go with this object. Safe to call twice."""
+        self._bindings.clear()
+        self._inputs.clear()
         self._runner.close()
-        for bound in (self._bindings, self._inputs, self._outputs, self._cache.inputs, self._cache.outputs):
-            bound.clear()
-        self._logits = self._logits[:0]
-
-
-def _operators(model: Transcription) -> Path | None:
-    if model.form != "rows":
-        return None
-    from edge_spec.engines.onnx.kernels import library_path
-
-    return library_path()

@@ -8,18 +8,13 @@ from edge_spec.engines.onnx.transcription.cache import (
     transcribe,
 )
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
-from edge_spec.engines.onnx.transcription.plan import refusal
-from edge_spec.engines.onnx.transcription.weight_formats import FORMS, best_form
 
 __all__ = [
     "ARCHITECTURES",
     "ATTENTION_HEADS",
-    "FORMS",
     "LANES",
     "Transcription",
-    "best_form",
     "check_transcription",
     "read_transcription",
-    "refusal",
     "transcribe",
 ]

@@ -17,7 +17,7 @@ from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["ARCHITECTURES", "Network", "read_network", "tensor_blocks", "tensor_values", "unfit"]
+__all__ = ["ARCHITECTURES", "Network", "llama_only", "read_network", "tensor_blocks", "tensor_values", "unfit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,13 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     """
     what = unfit(file)
     if what is not None:
-        raise _llama_only(file, what)
+        raise llama_only(file, what)
     kind = ARCHITECTURES[file.architecture]
     prefix = file.architecture + "."
     known_keys = _KNOWN | set(kind.harmless) | set(_WINDOW if kind.window_every else ())
     for key in header.metadata:
         if key.startswith(prefix) and key.removeprefix(prefix) not in known_keys:
-            raise _llama_only(file, f"sets {key}, which the ONNX graph cannot express")
+            raise llama_only(file, f"sets {key}, which the ONNX graph cannot express")
     tensors = {tensor.name: tensor for tensor in header.tensors}
     windows = _windows(file, header, kind)
     query_scale = 1.0
@@ -182,7 +182,7 @@ def _windows(file: ModelFile, header: GGUFHeader, kind: _Kind) -> tuple[int, ...
     if isinstance(every, GGUFArray) and every.length == file.n_layers:
         return tuple(file.sliding_window if flag else 0 for flag in every.decode())
     if isinstance(every, bool) or not isinstance(every, int):
-        raise _llama_only(file, "says in an unknown way which layers have a window")
+        raise llama_only(file, "says in an unknown way which layers have a window")
     wide = [every > 0 and layer % every == every - 1 for layer in range(file.n_layers)]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
 
@@ -191,17 +191,17 @@ def _turns(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], 
     rope = f"{file.architecture}.rope."
     n_turned = _number(header, rope + "dimension_count", file.head_dim_k)
     if n_turned % 2 or n_turned > file.head_dim_k:
-        raise _llama_only(file, f"turns {n_turned} of the {file.head_dim_k} numbers of each head")
+        raise llama_only(file, f"turns {n_turned} of the {file.head_dim_k} numbers of each head")
     stretch = header.metadata.get(rope + "scaling.type", "linear")
     if stretch not in _STRETCHES:
-        raise _llama_only(file, f"stretches positions in the way {stretch!r}")
+        raise llama_only(file, f"stretches positions in the way {stretch!r}")
 
     def divisors(name: str) -> npt.NDArray[np.float64] | None:
         tensor = tensors.get(name + ".weight")
         if tensor is None:
             return None
         if tensor.shape != (n_turned // 2,):
-            raise _llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_turned // 2,)}")
+            raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_turned // 2,)}")
         return tensor_values(header, tensor).astype(np.float64)
 
     def turns(base: float, factor: float, *, divided: bool = True) -> Turns:
@@ -220,7 +220,7 @@ def _turns(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], 
     factor = 1.0 if stretch == "none" else _number(header, rope + "scaling.factor", 1.0)
     base, window_base = (_number(header, rope + name, 10000.0) for name in ("freq_base", "freq_base_swa"))
     if min(base, window_base) <= 1:
-        raise _llama_only(file, f"turns heads by powers of {min(base, window_base)}")
+        raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
     found = {"all": turns(base, factor)}
     if windows:
         found["window"] = turns(window_base, 1.0, divided=False)
@@ -253,15 +253,16 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
         needed |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
     for name, shape in needed.items():
         if name not in network.tensors:
-            raise _llama_only(file, f"lacks the tensor {name}")
+            raise llama_only(file, f"lacks the tensor {name}")
         if network.tensors[name].shape != shape:
-            raise _llama_only(file, f"has {name} in the shape {network.tensors[name].shape} instead of {shape}")
+            raise llama_only(file, f"has {name} in the shape {network.tensors[name].shape} instead of {shape}")
     for name, tensor in network.tensors.items():
         if name not in needed and optional.get(name) != tensor.shape:
-            raise _llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
+            raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
 
 
-def _llama_only(file: ModelFile, what: str) -> UnsupportedModel:
+def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
+    """The error that says why a file cannot be transcribed."""
     return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint="use --engine llama")
 
 

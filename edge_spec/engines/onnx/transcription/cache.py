@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.onnx.transcription.architecture import Network, read_network
-from edge_spec.engines.onnx.transcription.eviction import mark_used, new_part, remove, sweep
+from edge_spec.engines.onnx.transcription.eviction import evict, mark_used, new_part, remove
 from edge_spec.engines.onnx.transcription.graph import Writer
+from edge_spec.engines.onnx.transcription.matrices import LAYOUT
 from edge_spec.engines.onnx.transcription.plan import check_space, disk_full, stored_bytes
 from edge_spec.engines.onnx.transcription.rotary import Turns
 from edge_spec.engines.onnx.transcription.source import is_of, note_source
-from edge_spec.engines.onnx.transcription.weight_formats import FORMS, Form, best_form
 from edge_spec.engines.onnx.transcription.weights import WEIGHTS, WeightsFile
-from edge_spec.errors import ModelFileError, SettingsError
+from edge_spec.errors import ModelFileError
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
@@ -30,11 +30,8 @@ VERSION = 3
 """Of what a folder holds and how; another version is made anew."""
 
 _FACTS = "facts.json"
-_GRAPHS = {
-    "rows": {"model.onnx": (True, False), "half.onnx": (True, True)},
-    "gqa": {"plain.onnx": (False, False), "tree.onnx": (True, False)},
-}
-"""The graphs of each kind of attention: whether they take trees, and whether their cache holds halves."""
+_GRAPHS = {"model.onnx": False, "half.onnx": True}
+"""The graphs, and whether their cache holds fp16."""
 
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
 
@@ -44,20 +41,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Transcription:
-    """A model as ONNX Runtime reads it: graphs for sequences and for trees over the same weights.
+    """A model as ONNX Runtime reads it: graphs for both types of cache over the same weights.
 
     Attributes:
         folder: where its files are.
-        form: how matrices are stored, see ``forms``.
-        attention: ``rows`` or ``gqa``, see ``graph``.
         turns: how positions turn heads, by the names that the graphs have for them.
         layer_turns: these names, by layer.
         interleaved: positions turn neighbouring numbers of a head, else those half apart.
     """
 
     folder: Path
-    form: str
-    attention: str
     n_layers: int
     n_head_kv: int
     head_dim: int
@@ -66,23 +59,15 @@ class Transcription:
     layer_turns: tuple[str, ...]
     interleaved: bool
 
-    def graph(self, *, trees: bool, f16: bool = False) -> Path:
-        """The graph that takes sequences only, or trees as well, and whose cache holds halves or floats.
-
-        Raises:
-            SettingsError: ONNX Runtime's own attention has no cache of halves.
-        """
-        for name, (takes_trees, halves) in _GRAPHS[self.attention].items():
-            if (takes_trees or not trees) and halves == f16:
-                return self.folder / name
-        raise SettingsError("a KV cache in f16 needs edge-spec's own kernels", hint="use f32, or --engine llama")
+    def graph(self, *, f16: bool) -> Path:
+        """The graph whose cache holds fp16, or else fp32."""
+        return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
 
 
 def transcribe(
     file: ModelFile,
     cache_dir: Path,
     *,
-    form: Form | None = None,
     sparing: bool = False,
     on_start: Callable[[], None] = lambda: None,
     progress: Progress = lambda done, total: None,
@@ -91,7 +76,6 @@ def transcribe(
 
     Args:
         cache_dir: folder of all transcriptions; made if missing.
-        form: how to store matrices; the best that this installation has by default.
         sparing: leave at least as much room on the disk as it takes.
         on_start: called before one is made.
 
@@ -100,20 +84,19 @@ def transcribe(
         DiskFull: the transcription does not fit; nothing is left behind.
         ModelFileError: the cache cannot be written.
     """
-    form = form or best_form()
-    folder = cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}"
+    folder = _folder(file, cache_dir)
     found = _found(file, folder)
     if found is not None:
         return found
     network = read_network(file, read_header(file.path))
-    total = stored_bytes(file, network, form)
+    total = stored_bytes(file, network)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        sweep(cache_dir, [known.layout for known in FORMS.values()], VERSION)
+        evict(cache_dir, f"{LAYOUT}-{VERSION}")
         check_space(file, cache_dir, 2 * total if sparing else total)
         on_start()
         with new_part(cache_dir) as made:
-            _write(network, form, Path(made), lambda done: progress(done, total))
+            _write(network, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -128,6 +111,10 @@ def transcribe(
     return found
 
 
+def _folder(file: ModelFile, cache_dir: Path) -> Path:
+    return cache_dir / f"{file.fingerprint}-{LAYOUT}-{VERSION}"
+
+
 def _found(file: ModelFile, folder: Path) -> Transcription | None:
     found = read_transcription(folder)
     if found is None or not is_of(folder, file.path):
@@ -138,10 +125,9 @@ def _found(file: ModelFile, folder: Path) -> Transcription | None:
 
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
     """Raise what ``transcribe`` would, sparing, as far as that can be told without writing anything."""
-    form = best_form()
-    if _found(file, cache_dir / f"{file.fingerprint}-{form.layout}-{VERSION}") is not None:
+    if _found(file, _folder(file, cache_dir)) is not None:
         return
-    total = stored_bytes(file, read_network(file, read_header(file.path)), form)
+    total = stored_bytes(file, read_network(file, read_header(file.path)))
     existing = next(folder for folder in (cache_dir, *cache_dir.parents) if folder.exists())
     check_space(file, existing, 2 * total)
 
@@ -154,14 +140,11 @@ def read_transcription(folder: Path) -> Transcription | None:
     """
     try:
         facts = json.loads((folder / _FACTS).read_text("utf-8"))
-        attention = str(facts["attention"])
-        if facts["version"] != VERSION or facts["files"] != _digests(folder, attention):
+        if facts["version"] != VERSION or facts["files"] != _digests(folder):
             return None
         network = facts["network"]
         return Transcription(
             folder=folder,
-            form=str(facts["form"]),
-            attention=attention,
             turns={name: Turns.of(turns) for name, turns in facts["turns"].items()},
             layer_turns=tuple(map(str, facts["layer_turns"])),
             interleaved=bool(facts["interleaved"]),
@@ -171,19 +154,15 @@ def read_transcription(folder: Path) -> Transcription | None:
         return None
 
 
-def _write(network: Network, form: Form, folder: Path, progress: Callable[[int], None]) -> None:
-    attention = form.attention(network.head_dim)
+def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as file:
         store = WeightsFile(file, progress)
-        for name, (trees, f16) in _GRAPHS[attention].items():
-            writer = Writer(network, form, store, attention=attention, trees=trees, f16=f16)
-            (folder / name).write_bytes(writer.write().serialize())
+        for name, f16 in _GRAPHS.items():
+            (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
         file.flush()
         os.fsync(file.fileno())
     facts: dict[str, Any] = {
         "version": VERSION,
-        "form": form.name,
-        "attention": attention,
         "network": {
             "n_layers": network.n_layers,
             "n_head_kv": network.n_head_kv,
@@ -193,7 +172,7 @@ def _write(network: Network, form: Form, folder: Path, progress: Callable[[int],
         "turns": {name: turns.facts() for name, turns in network.turns.items()},
         "layer_turns": [network.turns_of(layer) for layer in range(network.n_layers)],
         "interleaved": network.kind.interleaved,
-        "files": _digests(folder, attention),
+        "files": _digests(folder),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
     note_source(folder, network.header.path)
@@ -217,8 +196,8 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
-def _digests(folder: Path, attention: str) -> dict[str, str]:
-    return {name: _digest(folder / name) for name in (*_GRAPHS[attention], WEIGHTS)}
+def _digests(folder: Path) -> dict[str, str]:
+    return {name: _digest(folder / name) for name in (*_GRAPHS, WEIGHTS)}
 
 
 def _digest(path: Path) -> str:

@@ -16,10 +16,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["mark_used", "new_part", "remove", "sweep"]
+__all__ = ["evict", "mark_used", "new_part", "remove"]
 
 _STAMP = "source.json"
 """The file whose time of change says when a transcription was last used."""
@@ -49,13 +48,12 @@ def remove(folder: Path) -> None:
         folder.rename(Path(out) / "old")
 
 
-def sweep(cache_dir: Path, layouts: Collection[str], version: int) -> None:
+def evict(cache_dir: Path, current: str) -> None:
     """Remove what does not stay.
 
     Args:
-        layouts, version: of transcriptions that are not of another version.
+        current: how the names of folders of this version end.
     """
-    current = {f"{layout}-{version}" for layout in layouts}
     for folder in list(cache_dir.iterdir()):
         try:
             if folder.name.startswith(".part-"):
@@ -65,7 +63,7 @@ def sweep(cache_dir: Path, layouts: Collection[str], version: int) -> None:
             made = re.fullmatch(r"[0-9a-f]{32}-(\w+-\d+)", folder.name)
             stamp = folder / _STAMP
             unused_s = time.time() - (stamp if stamp.exists() else folder).stat().st_mtime
-            if made is not None and unused_s > (_UNUSED_S if made[1] in current else _DAY_S):
+            if made is not None and unused_s > (_UNUSED_S if made[1] == current else _DAY_S):
                 remove(folder)
         except OSError:
             continue

@@ -4,17 +4,13 @@ Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cell
 
     ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_turned / 2]   and cos_window, sin_window
 
-With our own attention (``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``), where T is f32 or f16::
-
     tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
-With ONNX Runtime's (``GroupQueryAttention``)::
+where T is f32 or f16. Attention is ``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``; it writes
+new keys and values into the cache in place.
 
-    last_cell i32 [1]   n_cells i32 []   key_i, value_i f32 [1, n_head_kv, C, head_dim], which come out as new_...
-    positions i64 [1, S]   bias f32 [1, 1, S, n_cells]      in the graph for trees only
-
-Output: logits f32 [1, R, n_vocab]. Rows are picked before the last product: a long prompt needs one row, and the
-vocabulary times the prompt would be the largest array of all. The cache is the same memory before and after.
+Output: logits f32 [1, R, n_vocab]. Rows are selected before the last product: a long prompt needs one row, and the
+vocabulary times the prompt would be the largest array of all.
 """
 
 from __future__ import annotations
@@ -24,9 +20,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from edge_spec.engines.onnx.kernels import DOMAIN
 from edge_spec.engines.onnx.transcription.architecture import Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.matrices import Matrix, Store, gather, multiply
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
-from edge_spec.engines.onnx.transcription.weight_formats import Form, Matrix, Store
 
 __all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of"]
 
@@ -46,17 +43,12 @@ class Writer:
     """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it.
 
     Args:
-        attention: ``rows``, our own, or ``gqa``, ONNX Runtime's.
-        trees: whether the graph takes trees.
-        f16: whether its cache holds halves.
+        f16: whether its cache holds fp16.
     """
 
-    def __init__(self, network: Network, form: Form, store: Store, *, attention: str, trees: bool, f16: bool) -> None:
+    def __init__(self, network: Network, store: Store, *, f16: bool) -> None:
         self._net = network
-        self._form = form
         self._store = store
-        self._own_attention = attention == "rows"
-        self._trees = trees
         self._f16 = f16
         self._graph = Graph()
 
@@ -64,7 +56,7 @@ class Writer:
         """The whole graph."""
         net, graph = self._net, self._graph
         self._declare()
-        self._form.gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
+        gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
         if net.kind.scales:
             x = self._times(x, math.sqrt(net.n_embd))
@@ -75,7 +67,7 @@ class Writer:
             added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
         normed, _ = self._norm(x, added, "output_norm.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
-        self._form.multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
+        multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
         return graph
 
     def _declare(self) -> None:
@@ -85,28 +77,12 @@ class Writer:
         for name in net.turns:
             for turn in ("cos", "sin"):
                 graph.takes(f"{turn}_{name}", FLOAT, ("C", net.n_turned // 2))
-        if self._own_attention:
-            graph.takes("tree", INT32, ("P",))
-            for layer in range(net.n_layers):
-                cached = FLOAT16 if self._f16 else FLOAT
-                graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
-                graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
-        else:
-            self._declare_grouped()
-        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
-
-    def _declare_grouped(self) -> None:
-        net, graph = self._net, self._graph
-        graph.takes("last_cell", INT32, (1,))
-        graph.takes("n_cells", INT32, ())
-        if self._trees:
-            graph.takes("positions", INT64, (1, "S"))
-            graph.takes("bias", FLOAT, (1, 1, "S", "T"))
-        cache = (1, net.n_head_kv, "C", net.head_dim)
+        graph.takes("tree", INT32, ("P",))
+        cached = FLOAT16 if self._f16 else FLOAT
         for layer in range(net.n_layers):
-            for name in ("key", "value"):
-                graph.takes(f"{name}_{layer}", FLOAT, cache)
-                graph.gives(f"new_{name}_{layer}", FLOAT, cache)
+            graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
+            graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
+        graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
     def _vector(self, name: str) -> str:
         return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
@@ -142,7 +118,7 @@ class Writer:
         together = products_of(self._net, names)
         outs = [y] if len(together) == 1 else [f"{y}.{place}" for place in range(len(together))]
         for matrix, out in zip(together, outs, strict=True):
-            self._form.multiply(self._graph, self._store, matrix, x, out)
+            multiply(self._graph, self._store, matrix, x, out)
         return outs
 
     def _attention(self, layer: int, x: str) -> str:
@@ -161,11 +137,11 @@ class Writer:
             qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
         if net.query_scale != 1:
             qkv[0] = self._times(qkv[0], net.query_scale)
-        attended = self._attend_rows(layer, qkv) if self._own_attention else self._attend_grouped(layer, qkv)
+        attended = self._attend(layer, qkv)
         self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
         return f"{blk}attn_out"
 
-    def _attend_rows(self, layer: int, qkv: Sequence[str]) -> str:
+    def _attend(self, layer: int, qkv: Sequence[str]) -> str:
         net, graph, y = self._net, self._graph, f"blk.{layer}.attn"
         packed = qkv[0]
         if len(qkv) > 1:
@@ -176,28 +152,12 @@ class Writer:
             "AttendRows",
             [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"],
             [y],
-            "edge_spec",
+            DOMAIN,
             n_head=net.n_head,
             n_head_kv=net.n_head_kv,
             head_dim=net.head_dim,
             interleaved=int(net.kind.interleaved),
             window=net.windows[layer],
-        )
-        return y
-
-    def _attend_grouped(self, layer: int, qkv: Sequence[str]) -> str:
-        net, y = self._net, f"blk.{layer}.attn"
-        inputs = [*qkv, *[""] * (3 - len(qkv)), f"key_{layer}", f"value_{layer}"]
-        inputs += ["last_cell", "n_cells", "cos_all", "sin_all"]
-        self._graph.node(
-            "GroupQueryAttention",
-            inputs + (["positions", "bias"] if self._trees else []),
-            [y, f"new_key_{layer}", f"new_value_{layer}"],
-            _MS,
-            num_heads=net.n_head,
-            kv_num_heads=net.n_head_kv,
-            do_rotary=1,
-            rotary_interleaved=int(net.kind.interleaved),
         )
         return y
 

@@ -1,8 +1,8 @@
-"""The file beside the graphs that holds what is large: arrays one behind the other, mapped when a model runs."""
+"""The file beside the graphs that holds the large arrays, one after the other. It is mapped when a model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
@@ -15,13 +15,13 @@ __all__ = ["WEIGHTS", "WeightsFile"]
 WEIGHTS = "weights.bin"
 
 _ALIGNMENT = 4096
-"""A page: what begins on one can be mapped by itself."""
+"""A page: an array that begins on one can be mapped by itself."""
 
 _TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float16): FLOAT16, np.dtype(np.uint8): UINT8}
 
 
 class WeightsFile:
-    """Writes the file; see ``Store`` in ``forms`` for what its methods promise.
+    """Writes the file; see ``Store`` in ``matrices`` for what its methods promise.
 
     Args:
         file: open for writing, at its start.
@@ -46,7 +46,6 @@ class WeightsFile:
         self._end = start + array.nbytes
         self._progress(self._end)
 
-    def use(self, graph: Graph, name: str, *, shape: Sequence[int] = (), alias: str = "") -> str:
-        kind, offset, own_shape, n_bytes = self._known[name]
-        at: dict[str, str | int] = {"location": WEIGHTS, "offset": offset, "length": n_bytes}
-        return graph.external(alias or name, kind, shape or own_shape, at)
+    def use(self, graph: Graph, name: str) -> str:
+        kind, offset, shape, n_bytes = self._known[name]
+        return graph.external(name, kind, shape, {"location": WEIGHTS, "offset": offset, "length": n_bytes})

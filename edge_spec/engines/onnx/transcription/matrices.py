@@ -1,0 +1,97 @@
+"""How a quantised matrix becomes part of an ONNX graph: packed for edge-spec's kernels, no weight rounded.
+
+Matrices of 16-bit and 32-bit floats become 32-bit floats and are multiplied by ONNX Runtime's own ``MatMul``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pack, packed_bytes
+from edge_spec.engines.onnx.kernels.packing import VERSION
+from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
+
+__all__ = ["LAYOUT", "Matrix", "Store", "gather", "multiply", "stored_bytes"]
+
+Array = npt.NDArray[np.generic]
+
+LAYOUT = f"rows{VERSION}"
+"""The name and the version of how matrices are stored."""
+
+_FLOATS = {"F32": np.float32, "F16": np.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """One or several matrices of a GGUF on top of each other.
+
+    Attributes:
+        name: of the whole.
+        kind: its type, such as ``Q4_0``.
+        parts: GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
+    """
+
+    name: str
+    kind: str
+    n_out: int
+    n_in: int
+    parts: Sequence[npt.NDArray[np.uint8]]
+
+    def blocks(self) -> npt.NDArray[np.uint8]:
+        """All blocks, ``[n_out, bytes per row]``."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+
+class Store(Protocol):
+    """Where large arrays go. Each is stored once, under its name, however many graphs use it."""
+
+    def put(self, name: str, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, unless there is an array of that name."""
+
+    def use(self, graph: Graph, name: str) -> str:
+        """Declare a stored array in a graph; returns its name."""
+
+
+def stored_bytes(kind: str, n_out: int, n_in: int) -> int:
+    """What ``multiply`` or ``gather`` stores for a matrix.
+
+    Raises:
+        UnsupportedModel: the kernels do not know the type.
+    """
+    return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
+
+
+def multiply(graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+    """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
+    if matrix.kind not in _FLOATS:
+        _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
+        return
+    name = matrix.name + ".t"
+    store.put(name, lambda: np.ascontiguousarray(_floats(matrix).astype(np.float32).T))
+    graph.node("MatMul", [x, store.use(graph, name)], [y])
+
+
+def gather(graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
+    """Add ``y[..., n_in] = matrix[ids]``, float32."""
+    if matrix.kind not in _FLOATS:
+        _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
+        return
+    store.put(matrix.name, lambda: _floats(matrix))
+    graph.node("Gather", [store.use(graph, matrix.name), ids], [y + ".stored"])
+    graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
+
+
+def _add_node(operator: str, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
+    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
+    packed = store.use(graph, matrix.name)
+    graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
+
+
+def _floats(matrix: Matrix) -> Array:
+    numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
+    return numbers
