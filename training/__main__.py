@@ -1,98 +1,17 @@
-"""The recipe's command: python -m edge_spec.training --corpus FOLDER --out FOLDER."""
+"""``python -m edge_spec.training``; also ``python training`` in a checkout that nobody has installed.
 
-from __future__ import annotations
+The latter is for machines that are lent for training alone: it takes PyTorch and NumPy, and nothing is compiled.
+"""
 
-import argparse
-import os
 import sys
-from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from edge_spec.errors import EdgeSpecError, SettingsError
-from edge_spec.training.clock import Clock, TimeIsUp
-from edge_spec.training.settings import SETTINGS, setting_of
-from edge_spec.training.stages import STAGES, Recipe
-
-__all__ = ["main"]
-
-_TIME_IS_UP = 3
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run stages; returns 0 when they are done, 3 when the time given was over first, 1 for an error."""
-    given = _parser().parse_args(arguments)
-    try:
-        recipe = Recipe(
-            setting=setting_of(given.setting),
-            texts=given.corpus,
-            evaluation=given.evaluation,
-            out=given.out,
-            seed=given.seed,
-            device=_device(given.device, given.threads),
-            clock=Clock(given.time_limit_s),
-            say=lambda line: print(line, flush=True),
-            steps=dict(map(_steps, given.steps)),
-        )
-        for stage in _stages(given.stage):
-            getattr(recipe, stage)()
-    except TimeIsUp as note:
-        print(f"recipe: the time is over: {note}; the same command goes on")
-        return _TIME_IS_UP
-    except EdgeSpecError as error:
-        print(f"recipe: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m edge_spec.training", description=main.__doc__)
-    parser.add_argument("--corpus", type=Path, metavar="FOLDER", help="JSONL files to train on (for the first stage)")
-    parser.add_argument("--evaluation", type=Path, metavar="FOLDER", help="JSONL files to keep out and to evaluate on")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where everything is written")
-    parser.add_argument("--setting", default="cpu", help=f"{', '.join(SETTINGS)} [default: cpu]")
-    parser.add_argument("--stage", default=",".join(STAGES), metavar="A,B", help=f"of {', '.join(STAGES)}")
-    parser.add_argument("--time-limit-s", type=float, metavar="S", help="save and stop after so many seconds")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, ... [default: an accelerator if there is one]")
-    parser.add_argument("--threads", type=int, metavar="N", help="of PyTorch; the result depends on it")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    parser.add_argument(
-        "--steps", action="append", default=[], metavar="NAME=N", help="repeat a training that its budget cut to N"
-    )
-    return parser
-
-
-def _stages(names: str) -> list[str]:
-    stages = names.split(",")
-    for stage in stages:
-        if stage not in STAGES:
-            raise SettingsError(f"there is no stage {stage!r}", hint=f"known are {', '.join(STAGES)}")
-    return stages
-
-
-def _steps(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not number.isdigit() or int(number) < 1:
-        raise SettingsError(f"--steps {text!r} names no number of steps", hint="write it like target=2000")
-    return name, int(number)
-
-
-def _device(name: str, threads: int | None) -> str:
-    # Has to be there before the library starts; without it matrix products may differ from run to run.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    try:
-        import torch
-    except ImportError:
-        raise SettingsError("the recipe needs PyTorch", hint='install "edge-spec[recipe]"') from None
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("high")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    # Sums in the same order every time; what knows no such order says so in a warning.
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    return name
-
+if not __package__:
+    root = str(Path(__file__).resolve().parents[1])
+    # In a checkout the folders of the package lie beside each other.
+    sys.path[0] = root
+    import_module("edge_spec").__path__.append(root)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(import_module("edge_spec.training.command").main())

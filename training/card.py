@@ -1,4 +1,4 @@
-"""The family's card and manifest, from what training and evaluation have found."""
+"""The family's card and manifest, from the results of training and evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf",
 
 
 def write_manifest(folder: Path) -> None:
-    """``family.json``: which file plays which role."""
+    """Write ``family.json``: which file has which role."""
     (folder / "family.json").write_text(json.dumps(FILES, indent=2) + "\n", encoding="utf-8")
 
 
@@ -24,8 +24,8 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
     """The card as Markdown.
 
     Args:
-        results: what the stage ``evaluate`` has written.
-        setting: as ``Setting.as_json`` gives it.
+        results: what the stage ``evaluate`` has found.
+        setting: as ``Setting.as_json`` returns it.
         corpus: per source documents, tokens and bytes.
     """
     return (
@@ -34,36 +34,36 @@ def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapp
                 "# The demo family",
                 "Three small English language models that share one vocabulary, so that edge-spec can show hierarchical "
                 "speculative decoding without a download. They were trained from scratch for this project by "
-                f"`training`, setting `{setting['name']}`. They exist to demonstrate and test; for useful answers, give "
+                f"`edge_spec.training`, setting `{setting['name']}`. They exist to demonstrate and test; for useful answers, give "
                 "edge-spec a real model.",
                 _models(results, setting),
                 f"- Architecture: `llama` with tied embeddings, RMSNorm, rotary positions, SwiGLU, grouped-query attention.\n"
                 f"- Weights: Q4_0 in the layers, Q8_0 for the embeddings, F32 for the norms. The last "
-                f"{setting['trainings']['target']['quantised']:.0%} of each training computed with just these rounded weights."
+                f"{setting['trainings']['target']['quantized']:.0%} of each training used these rounded weights."
                 f"\n- Context: {setting['row']:,} tokens{_short_rows(setting)}.\n"
-                f"- Vocabulary: byte-level BPE, {setting['n_vocab']:,} tokens, digits one by one. Ids 0 to 3 are end of text, "
+                f"- Vocabulary: byte-level BPE, {setting['n_vocab']:,} tokens, every digit alone. Ids 0 to 3 are end of text, "
                 "`<|im_start|>`, `<|im_end|>` and padding.\n"
                 "- Conversations use the ChatML template that is stored in each file.\n"
-                "- `family.json` says which file plays which role, `training_log.json` how the losses fell.",
+                "- `family.json` says which file has which role; `training_log.json` has the losses during training.",
                 "## Losses",
                 "On held-out text of all sources, computed by llama.cpp from the files. F16 is the same checkpoint without "
-                "the rounding that its training ended with.",
+                "rounding.",
                 _losses(results),
                 _agreement(results),
-                "## How well they guess each other",
+                "## Acceptance",
                 "Share of the target's own tokens that a smaller model picks when it reads the target's text, "
-                f"{results['acceptance_prompts']} prompts of `{results['acceptance_file']}`, none of which was trained on, up "
+                f"{results['acceptance_prompts']} prompts of `{results['acceptance_file']}`, which were not trained on, up "
                 "to 64 tokens each, all models in Q4_0. At temperature "
-                "0.8 target and drafter share their noise; the other sampler settings are the package's own.",
+                "0.8 target and drafter share their noise; other sampler settings are edge-spec's defaults.",
                 _acceptance(results),
                 "## Conversations",
-                f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['max_answer_tokens']}` holds them at its "
-                "default temperature of 0.8; other processors and engines round differently and may go on in other words. "
-                "Answers are cut after that many tokens; most end by themselves before.",
-                *_talks(results["conversations"]),
-                "## What it cannot do",
+                f"Unedited, as `edge-spec chat --engine llama --seed 1 -n {results['max_answer_tokens']}` has them at its "
+                "default temperature of 0.8; other processors and engines round differently, so the words may differ there. "
+                "Answers are cut off after that many tokens; most end before.",
+                *_conversations(results["conversations"]),
+                "## Limits",
                 "It knows next to nothing: facts, numbers, names and commands in its answers are mostly invented, sums are "
-                "mostly wrong. It loses the thread after some sentences, understands only English, and has had no safety "
+                "mostly wrong. It loses the thread after a few sentences, understands only English, and has had no safety "
                 "training. Do not rely on anything it says, least of all on medical matters, some of which were in its "
                 "training text.",
                 "## Training data",
@@ -130,7 +130,7 @@ def _agreement(results: Mapping[str, Any]) -> str:
     ]
     said = (
         "PyTorch, which trained them, and llama.cpp agree: logits of files in F32 and F16 differ by at most "
-        f"{', '.join(logits)}; with weights in F16 llama.cpp rounds what it multiplies with them, too."
+        f"{', '.join(logits)}; with F16 weights, llama.cpp rounds what it multiplies by them as well."
     )
     if "texts" in results:
         same = results["texts"] - results["differing_texts"]
@@ -154,10 +154,10 @@ def _acceptance(results: Mapping[str, Any]) -> str:
     return _table(("", "greedy text", "text drawn at temperature 0.8"), rows)
 
 
-def _talks(talks: Iterable[Iterable[Mapping[str, str]]]) -> Iterable[str]:
-    for talk in talks:
+def _conversations(conversations: Iterable[Iterable[Mapping[str, str]]]) -> Iterable[str]:
+    for messages in conversations:
         lines = []
-        for message in talk:
+        for message in messages:
             who = "User" if message["role"] == "user" else "Model"
             lines.append(f"> **{who}:** " + message["content"].replace("\n", "\n> "))
         yield "\n>\n".join(lines)

@@ -1,7 +1,7 @@
-"""Files of a training: the state to go on from, and finished weights.
+"""Files of a training: the state to continue from, and finished weights.
 
-Finished weights are 16-bit floats: every later use of a model, in PyTorch or in a GGUF, starts from these, so all
-agree to the last bit. They are a tenth of the state and need no PyTorch to be read.
+Finished weights are 16-bit floats. Every later use of a model, in PyTorch or in a GGUF, starts from them, so all agree
+to the last bit. They take a tenth of the state, and reading them does not take PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["load_model", "read_weights", "save_state", "save_weights", "whole_fi
 
 
 class whole_file:
-    """A path beside ``path`` to write to; it takes its place at the end, whole, or not at all."""
+    """A path beside ``path`` to write to, which replaces ``path`` when the block ends without an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class whole_file:
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Keep what a training goes on from."""
+    """Write what a training continues from."""
     import torch
 
     with whole_file(path) as beside:
@@ -51,7 +51,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def save_weights(path: Path, model: Llama) -> None:
-    """Keep a trained model's weights, rounded to 16 bits."""
+    """Write a trained model's weights, rounded to 16 bits."""
     from edge_spec.training.model import named_weights
 
     arrays = {name: weight.detach().half().cpu().numpy() for name, weight in named_weights(model).items()}
@@ -64,19 +64,21 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
     """The shape and the weights, by their names in a GGUF.
 
     Raises:
-        ModelFileError: the file is not there or damaged.
+        ModelFileError: the file does not exist or is damaged.
     """
     try:
         with np.load(path) as found:
             arrays = {name: found[name] for name in found.files}
         shape = Shape(**json.loads(arrays.pop("shape").tobytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path} holds no trained weights ({error})", hint="run the stage before") from error
+        raise ModelFileError(
+            f"{path} holds no trained weights ({error})", hint="run the stage that trains it"
+        ) from error
     return shape, arrays
 
 
 def load_model(path: Path, device: str) -> Llama:
-    """A trained model, ready to compute; its weights are those of the file."""
+    """A trained model with the weights of a file, ready to compute."""
     import torch
 
     from edge_spec.training.model import Llama, named_weights

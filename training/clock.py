@@ -1,4 +1,4 @@
-"""Time that a run may take, and the note that it is over."""
+"""The time that a run may take."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Clock", "TimeIsUp"]
 
 
 class TimeIsUp(Exception):
-    """The time given for this run is over; everything is saved, and the same command goes on."""
+    """The time limit of this run is reached. Everything is saved, and the same command continues."""
 
 
 class Clock:
     """Counts from when it is made.
 
     Args:
-        limit_s: after so long ``over`` is true; None for never.
+        limit_s: after so many seconds ``over`` is true; None for never.
     """
 
     def __init__(self, limit_s: float | None = None, *, now: Callable[[], float] = monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Training text: JSONL files read, cleaned, split and written as conversations.
+"""Training text: JSONL files, read, cleaned, split, and written as conversations.
 
 A record is ``{"source", "turns": [{"role", "text"}]}`` or ``{"source", "text"}`` (with a ``title`` for books), one
 per line, in files that end in ``.jsonl`` or ``.jsonl.xz``.
@@ -25,10 +25,10 @@ TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""The chat template (ChatML) that the files carry; ``spans_of`` writes conversations just so."""
+"""The chat template (ChatML) of the files; ``spans_of`` writes conversations in the same way."""
 
 _STORIES = ("tinystories-pieces", "asp-source")
-_PIECE_CHARACTERS = 6000
+_PART_CHARACTERS = 6000
 _NAMES = (
     "Anna",
     "Ben",
@@ -58,10 +58,12 @@ _SIGNS = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a document: who says it decides what of it is learned.
+    """A part of a document.
 
-    ``kind`` is ``head`` (the frame of a turn, never written by a reply), ``user``, or ``text``. ``special`` text is
-    read with the names of special tokens.
+    Attributes:
+        kind: ``head`` (the frame around a message, which no reply contains), ``user``, or ``text``; decides what is
+            learned.
+        special: whether the text is the name of a special token.
     """
 
     text: str
@@ -73,8 +75,9 @@ class Span:
 class Document:
     """One training text.
 
-    ``whole`` is False for a piece of a book that goes on: the end of text after it is not learned. ``n_bytes``
-    counts the words, not the frame.
+    Attributes:
+        whole: False for a part of a longer text: that it ends is then not learned.
+        n_bytes: bytes of the words, without the frames of messages.
     """
 
     source: str
@@ -88,7 +91,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The records of one file.
 
     Raises:
-        ModelFileError: the file cannot be read, or a line is no record.
+        ModelFileError: the file cannot be read, or a line is not a valid record.
     """
     try:
         with _open(path) as file:
@@ -96,12 +99,12 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
                 if not _is_record(record):
                     raise ModelFileError(
-                        f"line {number} of {path} is no record",
+                        f"line {number} of {path} is not a valid record",
                         hint='give it a "text", or "turns" that are objects with a "role" and a "text"',
                     )
                 yield record
     except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
-        raise ModelFileError(f"{path} is no readable JSONL ({error})", hint="one JSON object per line") from error
+        raise ModelFileError(f"{path} is not valid JSONL ({error})", hint="write one JSON object per line") from error
 
 
 def _is_record(record: Any) -> bool:
@@ -110,7 +113,7 @@ def _is_record(record: Any) -> bool:
     if "turns" not in record:
         return isinstance(record.get("text"), str)
     turns = record["turns"]
-    # An evaluation set may hold the words of turns alone.
+    # Evaluation sets may have turns that are plain strings.
     return isinstance(turns, list) and all(
         isinstance(turn, str)
         or (isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("text"), str))
@@ -123,15 +126,15 @@ def read_documents(
 ) -> Iterator[Document]:
     """All documents below a folder, in file order, each text once.
 
-    What is held out depends on a record's words alone, so another order or selection of files moves nothing from
-    one side to the other.
+    Whether a record is held out depends on its words alone, so another order or selection of files does not move it
+    between training and validation.
 
     Args:
-        limits: the most bytes per source; the key ``""`` holds for every source.
-        skip: words of records that must not be read (an evaluation set), as ``words_of`` gives them.
+        limits: bytes per source at most; the key ``""`` stands for sources not named.
+        skip: words of records to leave out (an evaluation set), as ``words_of`` returns them.
 
     Raises:
-        ModelFileError: no files, or one that cannot be read.
+        ModelFileError: there are no files, or one cannot be read.
     """
     paths = sorted(path for pattern in ("*.jsonl", "*.jsonl.xz") for path in folder.glob(pattern))
     if not paths:
@@ -163,7 +166,7 @@ def words_of(record: Mapping[str, Any]) -> str:
 
 
 def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tuple[Span, ...]:
-    """A conversation as the template writes it; ``answer`` adds the head of an answer to come."""
+    """A conversation as the template writes it; ``answer`` adds the head of the next answer."""
     spans: list[Span] = []
     for turn in turns:
         user = turn["role"] != "assistant"
@@ -179,9 +182,9 @@ def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tup
 
 
 def clean(text: str, names: tuple[str, str] = ("Anna", "Tom")) -> str:
-    """The text with plain quotation marks, names for placeholders, and no names of special tokens.
+    """The text with plain quotation marks, names instead of placeholders, and no names of special tokens.
 
-    Spaces are single, but for indentation.
+    Runs of spaces become one, except for indentation.
     """
     text = text.translate(_SIGNS).replace("<|", "< |")
     text = _PLACEHOLDER.sub(lambda found: names[found.group(1) == "2"], text)
@@ -198,7 +201,7 @@ def _documents(record: Mapping[str, Any], source: str, held_out: bool, random: R
         return
     text = clean(record["text"])
     if source in _STORIES:
-        # As an answer, and every fourth bare, for those who begin a story themselves.
+        # As an answer; one in four as plain text, for users who begin a story themselves.
         if random.random() < 0.75:
             request = request_for(text, random)
             turns = [{"role": "user", "text": request}, {"role": "assistant", "text": text}]
@@ -206,9 +209,9 @@ def _documents(record: Mapping[str, Any], source: str, held_out: bool, random: R
         else:
             yield _document(source, (Span(text, "text"),), held_out)
         return
-    pieces = list(_pieces(text))
-    for number, piece in enumerate(pieces):
-        yield _document(source, (Span(piece, "text"),), held_out, whole=number + 1 == len(pieces))
+    parts = list(_parts(text))
+    for number, part in enumerate(parts):
+        yield _document(source, (Span(part, "text"),), held_out, whole=number + 1 == len(parts))
 
 
 def _document(source: str, spans: tuple[Span, ...], held_out: bool, *, whole: bool = True) -> Document:
@@ -216,16 +219,16 @@ def _document(source: str, spans: tuple[Span, ...], held_out: bool, *, whole: bo
     return Document(source, spans, whole, n_bytes, held_out)
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Long texts cut at ends of paragraphs into pieces that fit a training row."""
-    piece = ""
+def _parts(text: str) -> Iterator[str]:
+    """A long text cut between paragraphs into parts that fit a training row."""
+    part = ""
     for paragraph in text.split("\n\n"):
-        if piece and len(piece) + len(paragraph) > _PIECE_CHARACTERS:
-            yield piece
-            piece = ""
-        piece = f"{piece}\n\n{paragraph}" if piece else paragraph
-    if piece:
-        yield piece
+        if part and len(part) + len(paragraph) > _PART_CHARACTERS:
+            yield part
+            part = ""
+        part = f"{part}\n\n{paragraph}" if part else paragraph
+    if part:
+        yield part
 
 
 def _digest(words: str) -> bytes:

@@ -1,7 +1,7 @@
-"""What the smaller models learn from: the target's whole law at every token, on its own writing and on the texts.
+"""Distillation: smaller models learn the target's whole distribution at every token, on its own text and on the corpus.
 
-A drafter is right when it picks what the target picks, on text that the target has written. So it is trained on just
-such text (Zhou et al., "DistillSpec", arXiv 2310.08461), towards the law of the target as it will be shipped, that is
+A draft is accepted when it is what the target picks, on text that the target has written. So drafters are trained on
+such text (Zhou et al., "DistillSpec", arXiv 2310.08461), towards the distributions of the target in its file, that is
 with its 4-bit weights.
 """
 
@@ -33,15 +33,15 @@ _GOLDEN = 0.6180339887498949
 
 @torch.no_grad()
 def write(model: Llama, prompts: Rows, new: int, temperatures: Tensor, *, seed: int, device: str) -> Rows:
-    """Prompts of equal length, each with ``new`` tokens that the model adds, ``[n, prompt + new]``.
+    """Prompts of equal length, each continued by ``new`` tokens of the model, ``[n, prompt + new]``.
 
     Args:
-        temperatures: of each row, ``[n]``; 0 takes the likeliest token.
+        temperatures: of each row, ``[n]``; 0 picks the likeliest token.
     """
     generator = torch.Generator(device).manual_seed(seed)
     given = to_device(prompts, device) & ID
     n, n_prompt = given.shape
-    warm = temperatures.to(device)[:, None]
+    temperature = temperatures.to(device)[:, None]
     out = torch.empty((n, n_prompt + new), dtype=torch.int64, device=device)
     out[:, :n_prompt] = given
     dtype = torch.bfloat16 if works_in_16_bits(device) else torch.float32
@@ -51,28 +51,30 @@ def write(model: Llama, prompts: Rows, new: int, temperatures: Tensor, *, seed: 
         for place in range(n_prompt, n_prompt + new):
             logits = functional.linear(x[:, -1], matrix.to(x.dtype)).float()
             uniform = torch.rand(logits.shape, generator=generator, device=device).clamp_(1e-10, 1 - 1e-7)
-            # The likeliest under Gumbel noise is one draw; without noise it is the greedy choice.
-            out[:, place] = (logits - warm * torch.log(-torch.log(uniform))).argmax(-1)
+            # The arg max with Gumbel noise is one draw from the distribution; without noise it is the greedy choice.
+            out[:, place] = (logits - temperature * torch.log(-torch.log(uniform))).argmax(-1)
             if place + 1 < n_prompt + new:
                 x, matrix = model.hidden(out[:, place : place + 1], cache)
     return out.cpu().numpy().astype(np.uint16)
 
 
 def prompts(corpus: Corpus, sampling: Sampling, batch: int, seed: int) -> Rows:
-    """The pieces of training text that a batch of samples begins with, ``[batch, prompt]``.
+    """The training text that a batch of samples begins with, ``[batch, prompt]``.
 
-    Three of four end where the assistant is to speak; the others anywhere.
+    Three of four end where an answer begins, the others anywhere.
     """
     random = np.random.default_rng((seed, batch))
     text = corpus.batch(int(random.integers(corpus.epoch_rows)), 8 * sampling.batch * sampling.prompt // corpus.row + 8)
     flat = text.reshape(-1)
-    # An answer begins where the frame ends and no user goes on.
-    speaks = np.flatnonzero(((flat[:-1] & HEAD) != 0) & ((flat[1:] & (HEAD | USER)) == 0) & ((flat[:-1] & ID) != 0)) + 1
-    speaks = speaks[speaks >= sampling.prompt]
+    # An answer begins where a frame ends and no words of a user follow.
+    answers = (
+        np.flatnonzero(((flat[:-1] & HEAD) != 0) & ((flat[1:] & (HEAD | USER)) == 0) & ((flat[:-1] & ID) != 0)) + 1
+    )
+    answers = answers[answers >= sampling.prompt]
     ends = random.integers(sampling.prompt, len(flat), sampling.batch)
-    if len(speaks):
+    if len(answers):
         chosen = random.random(sampling.batch) < 0.75
-        ends[chosen] = random.choice(speaks, int(chosen.sum()))
+        ends[chosen] = random.choice(answers, int(chosen.sum()))
     return flat[ends[:, None] - np.arange(sampling.prompt, 0, -1)]
 
 
@@ -87,12 +89,12 @@ def write_samples(
     clock: Clock,
     say: Callable[[str], None],
 ) -> None:
-    """Let the target write all samples, a file per batch; batches that are there already are kept.
+    """Let the target write all samples, a file per batch; batches that exist already are kept.
 
     Raises:
-        TimeIsUp: the clock is over.
+        TimeIsUp: the time limit is reached.
     """
-    target.settle()
+    target.round_weights()
     temperatures = torch.tensor([_TEMPERATURES[number % 3] for number in range(sampling.batch)])
     n_batches = -(-sampling.rows // sampling.batch)
     for batch in range(n_batches):
@@ -121,23 +123,23 @@ def read_samples(folder: Path) -> Rows:
 
 @torch.no_grad()
 def inherit_embedding(target: Llama, model: Llama) -> None:
-    """Begin with what the target knows of tokens: its embedding, turned into the directions that hold most of it.
+    """Start from the target's embedding, projected onto its main directions.
 
-    Input and output share the embedding, so a smaller model that has seen little text already knows which tokens are
-    alike, seldom ones included.
+    Input and output share the embedding, so a smaller model knows from the beginning which tokens are alike, rare ones
+    included.
     """
     matrix = target.embedding.detach().float()
-    _, directions = torch.linalg.eigh(matrix.T @ matrix)  # by rising size
+    _, directions = torch.linalg.eigh(matrix.T @ matrix)  # by ascending size
     n = min(model.shape.n_embd, directions.shape[1])
     model.embedding[:, :n] = (matrix @ directions[:, -n:]).to(model.embedding.dtype)
 
 
 @dataclass(frozen=True)
 class TeacherLoss:
-    """How far the model's law is from the target's (Kullback-Leibler), summed over the tokens, in nats.
+    """Kullback-Leibler divergence of the model's distributions from the target's, summed over the tokens, in nats.
 
-    Steps read the target's samples or the training text, by turns in the ratio ``share``; samples are read in a new
-    order every time round.
+    ``share`` of the steps read the target's samples, the others the training text. Samples are shuffled for every pass
+    over them.
     """
 
     target: Llama
@@ -147,22 +149,22 @@ class TeacherLoss:
     seed: int
 
     def rows(self, step: int, tokens: int) -> Rows:
-        turns = Alternation(self.share, _GOLDEN)
-        n_before = turns.before(step)
-        if not turns.takes(step):
+        kinds = Alternation(self.share, _GOLDEN)
+        n_before = kinds.before(step)
+        if not kinds.first(step):
             return self.text.rows(step - n_before, tokens)
         n = tokens // self.samples.shape[1]
         places = np.arange(n_before * n, (n_before + 1) * n)
-        rounds, numbers = places // len(self.samples), places % len(self.samples)
+        passes, numbers = places // len(self.samples), places % len(self.samples)
         out = np.empty((n, self.samples.shape[1]), np.uint16)
-        for each in np.unique(rounds):
+        for each in np.unique(passes):
             order = np.random.default_rng((self.seed, int(each))).permutation(len(self.samples))
-            out[rounds == each] = self.samples[order[numbers[rounds == each]]]
+            out[passes == each] = self.samples[order[numbers[passes == each]]]
         return out
 
     def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
         hidden, matrix = model.hidden(rows & ID)
         with torch.no_grad():
-            taught, its_matrix = self.target.hidden(rows & ID)
+            teacher_hidden, teacher_matrix = self.target.hidden(rows & ID)
         _, learned = targets(rows)
-        return summed_divergence(hidden, matrix, taught, its_matrix, learned), learned.sum()
+        return summed_divergence(hidden, matrix, teacher_hidden, teacher_matrix, learned), learned.sum()

@@ -1,6 +1,6 @@
 """Trained weights as a GGUF: F32, F16, or Q4_0 with the embedding (which is also the output matrix) in Q8_0.
 
-An output matrix of 4 bits would cost more quality than its bytes are worth in models this small.
+In models this small an output matrix of 4 bits would cost more quality than its bytes are worth.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def export(
     """Write a GGUF.
 
     Args:
-        kind: ``F16`` or ``Q4_0``, or ``F32``, which only serves to compare computations.
+        kind: ``F16``, ``Q4_0``, or ``F32``, which serves only to compare computations.
     """
     import gguf
 
@@ -60,15 +60,15 @@ def export(
         writer.add_token_list(tokens)
         writer.add_token_types(types)
         writer.add_token_merges(merges)
-        # No text begins with a token of its own: rows of the training text do not either.
+        # Texts begin without a special token, as rows of the training text do.
         writer.add_bos_token_id(_END_OF_TEXT)
         writer.add_eos_token_id(_END_OF_TURN)
         writer.add_pad_token_id(_PAD)
         writer.add_add_bos_token(False)
         writer.add_chat_template(TEMPLATE)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        types_of = gguf.LlamaFileType
-        writer.add_file_type({"F32": types_of.ALL_F32, "F16": types_of.MOSTLY_F16, "Q4_0": types_of.MOSTLY_Q4_0}[kind])
+        kinds = gguf.LlamaFileType
+        writer.add_file_type({"F32": kinds.ALL_F32, "F16": kinds.MOSTLY_F16, "Q4_0": kinds.MOSTLY_Q4_0}[kind])
         for tensor, array in arrays.items():
             if array.ndim == 1 or kind == "F32":
                 writer.add_tensor(tensor, array.astype(np.float32))
@@ -85,8 +85,8 @@ def export(
 
 
 def _q4_0(array: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:
-    """Blocks of 18 bytes: the scale, then codes 0 to 15 in the low halves of 16 bytes and 16 to 31 in the high."""
-    from edge_spec.training.quantise import q4_0
+    """Blocks of 18 bytes: the scale, then 16 bytes with codes 0 to 15 in the low nibbles and 16 to 31 in the high."""
+    from edge_spec.training.quantize import q4_0
 
     codes, scales = (each.numpy() for each in q4_0(_tensor(array)))
     nibbles = codes.astype(np.uint8)
@@ -95,7 +95,7 @@ def _q4_0(array: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:
 
 def _q8_0(array: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:
     """Blocks of 34 bytes: the scale, then 32 codes."""
-    from edge_spec.training.quantise import q8_0
+    from edge_spec.training.quantize import q8_0
 
     codes, scales = (each.numpy() for each in q8_0(_tensor(array)))
     return _blocks(array, scales, codes.astype(np.int8).view(np.uint8))

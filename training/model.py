@@ -1,7 +1,7 @@
 """The llama architecture in PyTorch, as llama.cpp computes it.
 
-Rotary positions turn neighbouring pairs of a head (2i, 2i + 1), which is what llama.cpp does for this architecture:
-the weights go into the file as they are, without the permutation that checkpoints with split halves need.
+Rotary embeddings rotate adjacent pairs of a head (2i, 2i + 1), as llama.cpp does for this architecture: weights go into
+the file as they are, without the permutation that checkpoints with split halves need.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_spec.training.quantise import fake_q4_0, fake_q8_0
+from edge_spec.training.quantize import fake_q4_0, fake_q8_0
 from edge_spec.training.settings import Shape
 
 __all__ = ["Cache", "Llama", "named_weights"]
 
-Pair = tuple[Tensor, Tensor]
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines of the positions, each ``[n, 1, head / 2]``."""
 
 
 class Matrix(nn.Module):
-    """A weight matrix ``[outputs, inputs]``, used in 4 bits once ``quantised`` is set."""
+    """A weight matrix ``[outputs, inputs]``; rounded to 4 bits for each use once ``quantized`` is set."""
 
     def __init__(self, n_in: int, n_out: int, deviation: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(n_out, n_in) * deviation)
-        self.quantised = False
+        self.quantized = False
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = fake_q4_0(self.weight) if self.quantised else self.weight
+        weight = fake_q4_0(self.weight) if self.quantized else self.weight
         return functional.linear(x, weight.to(x.dtype))
 
 
@@ -49,7 +50,7 @@ class Norm(nn.Module):
 
 @dataclass
 class Cache:
-    """Keys and values of what has been read, per layer ``[rows, KV heads, room, head]``; ``n_past`` are used."""
+    """Keys and values, per layer ``[rows, KV heads, n_ctx, head]``, of which the first ``n_past`` are used."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -75,15 +76,15 @@ class Block(nn.Module):
         self.ffn_down = Matrix(shape.n_ff, width, outward)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, turns: Pair, past: tuple[Tensor, Tensor, int] | None = None) -> Tensor:
-        x = x + self.dropout(self.attn_output(self._attend(self.attn_norm(x), turns, past)))
+    def forward(self, x: Tensor, rotation: Rotation, past: tuple[Tensor, Tensor, int] | None = None) -> Tensor:
+        x = x + self.dropout(self.attn_output(self._attend(self.attn_norm(x), rotation, past)))
         y = self.ffn_norm(x)
         return x + self.dropout(self.ffn_down(functional.silu(self.ffn_gate(y)) * self.ffn_up(y)))
 
-    def _attend(self, x: Tensor, turns: Pair, past: tuple[Tensor, Tensor, int] | None) -> Tensor:
+    def _attend(self, x: Tensor, rotation: Rotation, past: tuple[Tensor, Tensor, int] | None) -> Tensor:
         rows, n, _ = x.shape
-        q = _rotate(self.attn_q(x).view(rows, n, self.n_head, self.head_dim), turns).transpose(1, 2)
-        k = _rotate(self.attn_k(x).view(rows, n, self.n_head_kv, self.head_dim), turns).transpose(1, 2)
+        q = _rotate(self.attn_q(x).view(rows, n, self.n_head, self.head_dim), rotation).transpose(1, 2)
+        k = _rotate(self.attn_k(x).view(rows, n, self.n_head_kv, self.head_dim), rotation).transpose(1, 2)
         v = self.attn_v(x).view(rows, n, self.n_head_kv, self.head_dim).transpose(1, 2)
         if past is not None:
             keys, values, n_past = past
@@ -91,10 +92,10 @@ class Block(nn.Module):
             values[:, :, n_past : n_past + n] = v
             k, v = keys[:, :, : n_past + n], values[:, :, : n_past + n]
         if n > 1:
-            # Written out, since not every fused kernel takes groups and the plain one would need far more memory.
+            # Repeated here: not every fused kernel takes grouped heads, and the plain one would need far more memory.
             group = self.n_head // self.n_head_kv
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        # Several tokens only ever follow an empty cache, and one token sees everything.
+        # Several tokens only ever follow an empty cache, and a single token attends to everything.
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=n > 1, enable_gqa=n == 1)
         return y.transpose(1, 2).reshape(rows, n, -1)
 
@@ -103,7 +104,7 @@ class Llama(nn.Module):
     """A decoder with tied embeddings.
 
     Args:
-        dropout: see ``Training``; only while training.
+        dropout: see ``Training``; applied only in training mode.
     """
 
     def __init__(self, shape: Shape, *, dropout: float = 0.0) -> None:
@@ -112,55 +113,55 @@ class Llama(nn.Module):
         self.embedding = nn.Parameter(torch.randn(shape.n_vocab, shape.n_embd) * 0.02)
         self.blocks = nn.ModuleList(Block(shape, dropout) for _ in range(shape.n_layers))
         self.output_norm = Norm(shape.n_embd, shape.norm_epsilon)
-        self.quantised = False
+        self.quantized = False
         angles = torch.arange(shape.n_ctx).double()[:, None] / shape.rope_base ** (
             torch.arange(0, shape.head_dim, 2).double() / shape.head_dim
         )
         self.register_buffer("cosines", angles.cos().float()[:, None], persistent=False)
         self.register_buffer("sines", angles.sin().float()[:, None], persistent=False)
 
-    def quantise(self, on: bool) -> None:
-        """Compute with the weights of the Q4_0 file from now on (embeddings in Q8_0), or with the full ones."""
-        self.quantised = on
+    def quantize(self, on: bool) -> None:
+        """Compute with weights rounded as in the Q4_0 file (embeddings in Q8_0), or with the full ones."""
+        self.quantized = on
         for module in self.modules():
             if isinstance(module, Matrix):
-                module.quantised = on
+                module.quantized = on
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Replace the weights by those of the Q4_0 file, for good: what is not trained any more is rounded once."""
-        self.quantise(False)
+    def round_weights(self) -> None:
+        """Replace the weights by those of the Q4_0 file: a model that is not trained any more is rounded once."""
+        self.quantize(False)
         self.embedding.copy_(fake_q8_0(self.embedding))
         for module in self.modules():
             if isinstance(module, Matrix):
                 module.weight.copy_(fake_q4_0(module.weight))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
-        """What the output matrix is multiplied with, ``[rows, n, width]``, and that matrix, ``[vocabulary, width]``.
+        """The input of the output matrix, ``[rows, n, width]``, and that matrix, ``[n_vocab, width]``.
 
         Args:
-            tokens: ids, ``[rows, n]``; after a cache that is not empty only one per row.
+            tokens: ids, ``[rows, n]``; only one per row if the cache is not empty.
         """
-        matrix = fake_q8_0(self.embedding) if self.quantised else self.embedding
+        matrix = fake_q8_0(self.embedding) if self.quantized else self.embedding
         n_past = cache.n_past if cache is not None else 0
-        turns = (self.cosines[n_past : n_past + tokens.shape[1]], self.sines[n_past : n_past + tokens.shape[1]])
+        rotation = (self.cosines[n_past : n_past + tokens.shape[1]], self.sines[n_past : n_past + tokens.shape[1]])
         x = functional.embedding(tokens, matrix)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         for number, block in enumerate(self.blocks):
-            x = block(x, turns, (cache.keys[number], cache.values[number], n_past) if cache is not None else None)
+            x = block(x, rotation, (cache.keys[number], cache.values[number], n_past) if cache is not None else None)
         if cache is not None:
             cache.n_past += tokens.shape[1]
         return self.output_norm(x), matrix
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits, ``[rows, n, vocabulary]``."""
+        """Logits, ``[rows, n, n_vocab]``."""
         x, matrix = self.hidden(tokens, cache)
         return functional.linear(x, matrix.to(x.dtype))
 
-    def cache(self, rows: int, room: int, dtype: torch.dtype) -> Cache:
+    def cache(self, rows: int, n_ctx: int, dtype: torch.dtype) -> Cache:
         """An empty cache."""
-        shape = (rows, self.shape.n_head_kv, room, self.shape.head_dim)
+        shape = (rows, self.shape.n_head_kv, n_ctx, self.shape.head_dim)
 
         def empty() -> list[Tensor]:
             return [torch.zeros(shape, dtype=dtype, device=self.embedding.device) for _ in self.blocks]
@@ -169,15 +170,15 @@ class Llama(nn.Module):
 
 
 def named_weights(model: Llama) -> dict[str, nn.Parameter]:
-    """The weights under the names they have in a GGUF."""
+    """The weights by their names in a GGUF."""
     names = {"embedding": "token_embd.weight", "output_norm.weight": "output_norm.weight"}
     return {
         names.get(name) or name.replace("blocks.", "blk."): parameter for name, parameter in model.named_parameters()
     }
 
 
-def _rotate(x: Tensor, turns: Pair) -> Tensor:
-    """Rotary positions; ``x`` is ``[rows, n, heads, head]``, each of ``turns`` ``[n, 1, head / 2]``."""
-    cosines, sines = turns
+def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Apply rotary embeddings to ``x``, ``[rows, n, heads, head]``."""
+    cosines, sines = rotation
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1).flatten(-2).to(x.dtype)

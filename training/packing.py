@@ -1,7 +1,7 @@
 """Token ids on disk, and the rows that training reads.
 
-Ids take 14 bits; the two above say what is learned: ``HEAD`` marks the frame of turns and whatever else no reply
-writes, ``USER`` what a user says.
+Ids take 14 bits. The two bits above say what is learned: ``HEAD`` marks the frames of messages and everything else
+that no reply contains, ``USER`` the words of a user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import ModelFileError
 from edge_spec.training.corpus import Document
-from edge_spec.training.vocabulary import END, Speller
+from edge_spec.training.vocabulary import END, TextEncoder
 
 __all__ = ["HEAD", "ID", "USER", "Corpus", "Rows", "prepare"]
 
@@ -26,10 +26,10 @@ _FLAGS = {"head": HEAD, "user": USER, "text": 0}
 _SIDES = ("train", "valid")
 
 Rows = npt.NDArray[np.uint16]
-"""Training rows, ``[n, row]``, ids with flags."""
+"""Training rows, ``[n, row]``: ids with flags."""
 
 
-def prepare(documents: Iterable[Document], speller: Speller, folder: Path) -> dict[str, dict[str, int]]:
+def prepare(documents: Iterable[Document], encoder: TextEncoder, folder: Path) -> dict[str, dict[str, int]]:
     """Write the token ids of documents; returns documents, tokens and bytes per source."""
     tokens: dict[str, list[Rows]] = {side: [] for side in _SIDES}
     sources: dict[str, list[int]] = {side: [] for side in _SIDES}
@@ -37,9 +37,9 @@ def prepare(documents: Iterable[Document], speller: Speller, folder: Path) -> di
     names: dict[str, int] = {}
     counts: dict[str, dict[str, int]] = {}
     for some in _batches(documents, 512):
-        spelled = iter(speller.spell_spans([span for document in some for span in document.spans]))
+        encoded = iter(encoder.encode_spans([span for document in some for span in document.spans]))
         for document in some:
-            parts = [np.array(next(spelled), np.uint16) | np.uint16(_FLAGS[span.kind]) for span in document.spans]
+            parts = [np.array(next(encoded), np.uint16) | np.uint16(_FLAGS[span.kind]) for span in document.spans]
             parts.append(np.array([END if document.whole else END | HEAD], np.uint16))
             side = _SIDES[document.held_out]
             tokens[side].append(np.concatenate(parts))
@@ -57,14 +57,14 @@ def prepare(documents: Iterable[Document], speller: Speller, folder: Path) -> di
         np.save(folder / f"{side}_offsets.npy", np.cumsum([0, *lengths], dtype=np.int64))
         np.save(folder / f"{side}_sources.npy", np.array(sources[side], np.uint8))
         np.save(folder / f"{side}_bytes.npy", np.array(sizes[side], np.int64))
-    # Last: a folder with it is whole.
+    # Written last: a folder that has it is complete.
     (folder / "corpus.json").write_text(json.dumps({"sources": counts}, indent=2) + "\n", encoding="utf-8")
     return counts
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A document, or a piece of one longer than a row, as it comes in an epoch."""
+    """A document, or a part of one that is longer than a row."""
 
     begin: int
     end: int
@@ -74,7 +74,7 @@ class Corpus:
     """A prepared corpus.
 
     Raises:
-        ModelFileError: the folder holds none.
+        ModelFileError: the folder does not hold one.
     """
 
     def __init__(self, folder: Path, *, row: int, weights: Mapping[str, float], seed: int) -> None:
@@ -97,13 +97,12 @@ class Corpus:
             out[place] = rows[number % len(rows)]
         return out
 
-    def valid(self, most_rows: int) -> tuple[Rows, float]:
-        """Held-out documents that fill about ``most_rows`` rows, the same every time, and how many bytes of words
-        come on one of their learned tokens."""
+    def valid(self, max_rows: int) -> tuple[Rows, float]:
+        """Held-out documents in about ``max_rows`` rows, always the same, and the bytes of words per learned token."""
         tokens, offsets = self._load("valid")
         order = np.random.default_rng(0).permutation(len(offsets) - 1)
         lengths = np.diff(offsets)[order]
-        order = order[: max(1, int(np.searchsorted(np.cumsum(lengths), most_rows * self.row)))]
+        order = order[: max(1, int(np.searchsorted(np.cumsum(lengths), max_rows * self.row)))]
         n_bytes = int(np.load(self._folder / "valid_bytes.npy")[order].sum())
         rows = self._pack(tokens, offsets, order)
         return rows, n_bytes / max(1, int(np.count_nonzero((rows & HEAD) == 0)))
@@ -112,7 +111,7 @@ class Corpus:
         if self._epoch[0] != epoch:
             tokens, offsets = self._load("train")
             random = np.random.default_rng((self._seed, epoch))
-            # A weight of 2.3 is two times, and a third time for every third record by lot.
+            # A weight of 2.3: every record twice, and a random three tenths of them a third time.
             times = np.floor(self._weights + random.random(len(self._weights))).astype(np.int64)
             order = random.permutation(np.repeat(np.arange(len(times)), times))
             rows = self._pack(tokens, offsets, order)
@@ -124,8 +123,8 @@ class Corpus:
         return tokens, np.load(self._folder / f"{side}_offsets.npy")
 
     def _pack(self, tokens: Rows, offsets: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> Rows:
-        """Best fit: each document goes into the fullest row that has room, so that none is cut that fits a row
-        (Ding et al., "Fewer Truncations Improve Language Modeling", arXiv 2404.10830)."""
+        """Best fit: each document goes into the fullest row that has room for it, so that only documents longer than a
+        row are cut (Ding et al., "Fewer Truncations Improve Language Modeling", arXiv 2404.10830)."""
         row = self.row
         packed: list[list[_Part]] = []
         with_room: list[list[int]] = [[] for _ in range(row + 1)]

@@ -1,4 +1,4 @@
-"""How many bits a training computes with."""
+"""Which precision a training computes in."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["autocast", "works_in_16_bits"]
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:
-    """16-bit arithmetic where the device has it: on accelerators, and on processors that multiply in it."""
+    """16-bit arithmetic where the device has it: on accelerators, and on processors that multiply bfloat16."""
     return torch.autocast(device, torch.bfloat16) if works_in_16_bits(device) else nullcontext()
 
 
 def works_in_16_bits(device: str) -> bool:
-    """Whether products of bfloat16 are the quick ones."""
+    """Whether the device multiplies bfloat16 faster than 32-bit floats."""
     if device != "cpu":
         return True
     can = torch.cpu.get_capabilities()

@@ -1,6 +1,7 @@
-"""Stories become answers: somebody asks for one, and here it is.
+"""Requests that stories answer.
 
-A model that reads stories only as bare text does not know that "Tell me a story" asks for one.
+A model that has read stories only as plain text does not know that "Tell me a story" asks for one, so most stories
+are turned into a request and its answer.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _ABOUT = (
     "Write a short story about {}.",
     "I would like a story about {}.",
 )
-_THING = re.compile(r"\b(?:an?|the) (?:(?:little|big|small|old|red|blue|green|happy|sad|brave) )?([a-z]{3,12})\b")
+_SUBJECT = re.compile(r"\b(?:an?|the) (?:(?:little|big|small|old|red|blue|green|happy|sad|brave) )?([a-z]{3,12})\b")
 _NAMED = re.compile(r"\bnamed ([A-Z][a-z]{2,11})\b")
-_NO_THINGS = frozenset(
+_NOT_SUBJECTS = frozenset(
     (
         "day",
         "time",
@@ -71,10 +72,10 @@ _NO_THINGS = frozenset(
 
 
 def request_for(story: str, random: Random) -> str:
-    """A request that this story answers: for any story, or one about what or whom it names most often."""
-    subjects = Counter(thing for thing in _THING.findall(story) if thing not in _NO_THINGS)
-    common = [thing for thing, n in subjects.most_common(4) if n >= 2]
-    about = [f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}" for thing in common] + _NAMED.findall(story)[:1]
+    """A request that this story answers: for any story, or for one about what or whom it mentions most often."""
+    subjects = Counter(noun for noun in _SUBJECT.findall(story) if noun not in _NOT_SUBJECTS)
+    common = [noun for noun, n in subjects.most_common(4) if n >= 2]
+    about = [f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}" for noun in common] + _NAMED.findall(story)[:1]
     if not about or random.random() < 0.25:
         return random.choice(_PLAIN)
     return random.choice(_ABOUT).format(random.choice(about))

@@ -1,4 +1,4 @@
-"""What is trained and for how long, under three names."""
+"""What is trained and for how long: three named settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROLES = ("target", "intermediate", "draft")
 
 SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
-        # Stories and small talk are what the family is asked for; long medical answers and old books are plenty.
+        # The family is asked for stories and small talk; long medical answers and old books outnumber them.
         "tinystories-pieces": 4.0,
         "asp-source": 4.0,
         "Synthetic-Persona-Chat": 4.0,
@@ -26,7 +26,7 @@ SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType(
         "gutenberg": 0.6,
     }
 )
-"""How often a source's records come per epoch; 1 where nothing is said."""
+"""How often each source's records occur per epoch; 1 for sources not named here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Shape:
     """The sizes of one llama-architecture model.
 
     Raises:
-        SettingsError: a width is no multiple of 32 (a block of Q4_0), or heads do not divide it.
+        SettingsError: a width is not a multiple of 32 (a block of Q4_0), or heads do not divide it.
     """
 
     n_layers: int
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def n_params(self) -> int:
-        """Number of weights; the output shares the embedding's."""
+        """Number of weights; the output matrix is the embedding."""
         attention = 2 * self.n_embd**2 + 2 * self.n_embd * self.n_head_kv * self.head_dim
         per_layer = attention + 3 * self.n_embd * self.n_ff + 2 * self.n_embd
         return self.n_vocab * self.n_embd + self.n_layers * per_layer + self.n_embd
@@ -72,21 +72,20 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One run of training.
+    """One training run.
 
     Attributes:
-        tokens: how many are seen altogether.
-        step_tokens: how many between two updates.
-        micro_tokens: how many go through the model at once; gradients are summed over the rest.
-        learning_rate: at its height. Warm-up, then constant, then linearly down to a twentieth.
+        tokens: tokens read in all.
+        step_tokens: tokens per update.
+        micro_tokens: tokens that go through the model at once; gradients are summed over a step.
+        learning_rate: the highest. Warm-up, then constant, then linear decay to a twentieth.
         weight_decay: per step and unit of learning rate. Few texts read many times need far more than the usual
             0.1 (Kim, Kotha, Liang, Hashimoto, "Pre-training under infinite compute", 2025).
-        dropout: on what each block adds.
-        warmup: number of steps.
-        decay: part of the steps in which the learning rate falls.
-        quantised: last part of the steps in which the model computes with the 4-bit weights it will be shipped
-            with.
-        budget_s: if not None, steps are dropped so that the run takes no longer, by the speed of its first steps.
+        dropout: on the output of each half of a layer.
+        warmup: steps of warm-up.
+        decay: last share of the steps, in which the learning rate falls.
+        quantized: last share of the steps, in which the model computes with the 4-bit weights of its file.
+        budget_s: if not None, steps are left out so that the run takes no longer, judging by its first steps.
     """
 
     tokens: int
@@ -97,14 +96,14 @@ class Training:
     dropout: float = 0.0
     warmup: int = 50
     decay: float = 0.4
-    quantised: float = 0.25
+    quantized: float = 0.25
     budget_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.step_tokens % self.micro_tokens or self.tokens < self.step_tokens:
             raise SettingsError(
-                f"{self.tokens} tokens in steps of {self.step_tokens} and pieces of {self.micro_tokens}",
-                hint="whole pieces make a step, and whole steps a training",
+                f"{self.tokens} tokens in steps of {self.step_tokens} and parts of {self.micro_tokens}",
+                hint="step_tokens must be a multiple of micro_tokens, and no more than tokens",
             )
 
     @property
@@ -117,13 +116,13 @@ class Training:
 class Sampling:
     """What the target writes for the smaller models to learn from.
 
-    Each row begins with a piece of the training text, mostly up to where the assistant is to speak, and goes on
-    with the target's own tokens: a third of the rows greedily, the rest at temperatures 0.8 and 1.
+    Each row begins with training text, mostly up to the beginning of an answer, and continues with the target's own
+    tokens: a third of the rows greedily, the rest at temperatures 0.8 and 1.
 
     Attributes:
-        rows, batch: rows altogether, and how many are written at once.
-        prompt, new: tokens of each row that are given, and written.
-        share: part of the smaller models' steps that reads these rows; the others read the training text.
+        rows, batch: rows in all, and rows written at once.
+        prompt, new: tokens given and tokens written, per row.
+        share: share of the smaller models' steps that read these rows; the other steps read the training text.
     """
 
     rows: int
@@ -138,12 +137,11 @@ class Setting:
     """A whole family.
 
     Attributes:
-        row: length of a training row, in tokens; also the context that the files promise.
-        short_row, short_share: part of the steps on text read shorter rows, where attention costs less.
-        vocabulary_every: the vocabulary is made from every so-manyth document.
-        valid_share: part of each source's records that is held out.
-        limits: the most bytes that are read from a source; all of it where nothing is said. ``""`` holds for
-            every source.
+        row: length of a training row, in tokens; also the context length that the files state.
+        short_row, short_share: this share of the steps on text read rows of this length, where attention costs less.
+        vocabulary_every: every n-th document is used to make the vocabulary.
+        valid_share: share of each source's records that is held out.
+        limits: how many bytes are read from a source at most; the key ``""`` stands for sources not named.
     """
 
     name: str
@@ -164,14 +162,16 @@ class Setting:
         if set(self.shapes) != set(ROLES) or set(self.trainings) != set(ROLES):
             raise SettingsError(f"the setting {self.name} does not describe {', '.join(ROLES)}")
         if self.n_vocab > 1 << 14:
-            raise SettingsError(f"a vocabulary of {self.n_vocab} tokens", hint="16,384 is the most: two bits are flags")
+            raise SettingsError(
+                f"a vocabulary of {self.n_vocab} tokens", hint="take at most 16,384: two of 16 bits are flags"
+            )
         for training in self.trainings.values():
             rows = (self.row, self.short_row or self.row, self.sampling.prompt + self.sampling.new)
             if any(training.micro_tokens % row for row in rows):
-                raise SettingsError(f"pieces of {training.micro_tokens} tokens hold no whole rows")
+                raise SettingsError(f"micro_tokens is {training.micro_tokens}, not a multiple of the rows' lengths")
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for the record."""
+        """Every value, for the log of the training."""
         return {
             **{name: value for name, value in vars(self).items() if isinstance(value, int | float | str)},
             "shapes": {role: asdict(shape) for role, shape in self.shapes.items()},
@@ -183,13 +183,13 @@ class Setting:
 
 
 def setting_of(name: str) -> Setting:
-    """The setting of a name.
+    """The setting with a name.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: there is none with that name.
     """
     if name not in SETTINGS:
-        raise SettingsError(f"there is no setting {name!r}", hint=f"known are {', '.join(SETTINGS)}")
+        raise SettingsError(f"there is no setting {name!r}", hint=f"choose one of {', '.join(SETTINGS)}")
     return SETTINGS[name]
 
 
@@ -200,7 +200,7 @@ def _shape(n_vocab: int, n_ctx: int, n_layers: int, n_embd: int, n_head: int, n_
 
 
 _SMALL = Setting(
-    # Minutes on two cores: shows that every part works. Its models babble.
+    # Minutes on two cores. It shows that every part works; its models write nonsense.
     name="small",
     row=256,
     n_vocab=1024,
@@ -222,8 +222,8 @@ _SMALL = Setting(
 )
 
 _CPU = Setting(
-    # Two hours on two cores that multiply in 16 bits: a smaller target than one would like, because on so
-    # little arithmetic a larger one sees too few tokens.
+    # Two hours on two cores that multiply in 16 bits. With so little arithmetic a larger target would see too few
+    # tokens.
     name="cpu",
     row=1024,
     short_row=256,
@@ -232,7 +232,7 @@ _CPU = Setting(
     shapes={
         "target": _shape(8192, 1024, 8, 256, 4, 2, 704),
         "intermediate": _shape(8192, 1024, 3, 128, 2, 1, 352),
-        # Nearly all of it is the embedding, and a narrower one guesses worse; its layer is a fifth of those above.
+        # Nearly all of it is the embedding, and a narrower one drafts worse. Its layer is a fifth of the others'.
         "draft": _shape(8192, 1024, 1, 96, 3, 1, 288),
     },
     trainings={
@@ -242,7 +242,7 @@ _CPU = Setting(
     },
     sampling=Sampling(rows=4096, batch=256, prompt=128, new=128, share=0.7),
     valid_rows=40,
-    # Too few tokens are read to spend them on what is plenty and seldom asked for.
+    # So few tokens are read that sources which are large and seldom asked for get fewer of them.
     weights=MappingProxyType(
         {
             **SOURCE_WEIGHTS,
@@ -256,7 +256,7 @@ _CPU = Setting(
 )
 
 _GPU = Setting(
-    # About 23 minutes of one H200-class accelerator; README.md has the arithmetic.
+    # About 23 minutes on one H200-class accelerator; README.md has the arithmetic.
     name="gpu",
     row=2048,
     n_vocab=8192,
@@ -286,4 +286,4 @@ _GPU = Setting(
 )
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType({setting.name: setting for setting in (_SMALL, _CPU, _GPU)})
-"""Every setting by its name."""
+"""All settings by name."""

@@ -1,4 +1,4 @@
-"""Where the training text came from, and under which licence: for the files' metadata and the card."""
+"""Sources of the training text and their licences, for the metadata of the files and the card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Source", "sources_of"]
 
 @dataclass(frozen=True)
 class Source:
-    """A source by its full name."""
+    """A source: its full name, its licence, and what kind of text it is."""
 
     name: str
     licence: str
@@ -57,5 +57,5 @@ _KNOWN: Mapping[str, Source] = MappingProxyType(
 
 
 def sources_of(names: Iterable[str]) -> list[Source]:
-    """The sources of these names; one that is not known here says so instead of a licence."""
+    """The sources of these names; the licence of an unknown one is ``not stated``."""
     return [_KNOWN.get(name, Source(name, "not stated", "")) for name in names]

@@ -1,4 +1,4 @@
-"""The recipe, stage by stage; each finds what the ones before have left and leaves alone what is finished."""
+"""Training a family, stage by stage. A stage reads what earlier ones have written, and skips what is finished."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import ModelFileError, SettingsError
 from edge_spec.training.clock import Clock
 from edge_spec.training.packing import Corpus
-from edge_spec.training.settings import Setting
+from edge_spec.training.settings import ROLES, Setting
 
 if TYPE_CHECKING:
     from edge_spec.training.train import TextLoss, Trainer
@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "TRAININGS", "Recipe"]
 
 TRAININGS = ("target", "intermediate", "draft", "intermediate-plain", "draft-plain")
-"""Names of all trainings; the last two are those that the card compares with."""
+"""Names of all trainings, and of their folders; the card compares with the last two, which are not distilled."""
 
 _NAMES = {"target": "target", "intermediate": "intermediate", "draft": "drafter"}
 _LOGITS_ROWS = 3
+_RENAMED = {"middle": "intermediate", "middle-plain": "intermediate-plain"}
+"""Folders of trainings that were made before version 0.2."""
 
 
 @dataclass(kw_only=True)
 class Recipe:
-    """Everything that the stages need.
+    """What the stages work with.
 
     Args:
-        texts: folder of the JSONL files; only ``prepare`` needs it.
-        evaluation: folder of held-out JSONL files, whose records are kept out of training; ``in_domain_dev.jsonl`` in
-            it, or else its first file, gives the prompts that acceptance is measured on.
-        out: where everything is written.
-        steps: number of steps by the name of a training, instead of what setting and budget say.
+        texts: folder of JSONL files; only ``prepare`` needs it.
+        evaluation: folder of JSONL files whose records are kept out of training. Acceptance is measured on prompts of
+            ``in_domain_dev.jsonl`` in it, or else of its first file.
+        out: folder for all results.
+        steps: number of steps by name of training, instead of what setting and time budget say.
+
+    Raises:
+        SettingsError: ``out`` has folders with names of an earlier version.
     """
 
     setting: Setting
@@ -49,9 +54,14 @@ class Recipe:
     say: Callable[[str], None]
     steps: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for old, new in _RENAMED.items():
+            if (self.out / old).is_dir():
+                raise SettingsError(f"{self.out / old} is from an earlier version", hint=f"rename that folder to {new}")
+
     @property
     def vocabulary(self) -> Path:
-        """``tokenizer.json``."""
+        """The ``tokenizer.json`` of the family."""
         return self.out / "prepared" / "tokenizer.json"
 
     @cached_property
@@ -84,11 +94,11 @@ class Recipe:
         return next((path for path in found if path.stem.startswith("in_domain")), found[0])
 
     def prepare(self) -> None:
-        """Read the texts, make the vocabulary, write token ids."""
+        """Clean the texts, make the vocabulary, and write token ids."""
         from edge_spec.training.corpus import Document, read_documents
         from edge_spec.training.evaluate import evaluation_texts
         from edge_spec.training.packing import prepare
-        from edge_spec.training.vocabulary import Speller, make_vocabulary
+        from edge_spec.training.vocabulary import TextEncoder, make_vocabulary
 
         if (self.out / "prepared" / "corpus.json").is_file():
             return
@@ -106,7 +116,7 @@ class Recipe:
             some = islice(of_training, None, None, setting.vocabulary_every)
             make_vocabulary(some, n_vocab=setting.n_vocab, path=self.vocabulary)
         self.say("prepare: writing token ids")
-        counts = prepare(documents(), Speller(self.vocabulary), self.out / "prepared")
+        counts = prepare(documents(), TextEncoder(self.vocabulary), self.out / "prepared")
         n_tokens, n_bytes = (sum(count[key] for count in counts.values()) for key in ("tokens", "bytes"))
         self.say(f"prepare: {n_tokens:,} tokens of {n_bytes:,} bytes from {len(counts)} sources")
 
@@ -115,7 +125,7 @@ class Recipe:
         self._on_text("target", "target").run()
 
     def samples(self) -> None:
-        """Let the target write what the smaller models learn from."""
+        """Let the target write the text that the smaller models learn from."""
         from edge_spec.training.checkpoint import load_model
         from edge_spec.training.distill import write_samples
 
@@ -132,24 +142,24 @@ class Recipe:
         )
 
     def intermediate(self) -> None:
-        """Train the intermediate model on the target's law."""
+        """Train the intermediate model towards the target's distributions."""
         self._distilled("intermediate")
 
     def draft(self) -> None:
-        """Train the drafter on the target's law."""
+        """Train the drafter towards the target's distributions."""
         self._distilled("draft")
 
     def plain(self) -> None:
-        """Train both smaller models on the texts alone, to see what distillation brings."""
+        """Train both smaller models on the texts alone, to measure what distillation gains."""
         for name in TRAININGS[3:]:
             role = name.removesuffix("-plain")
             trainer = self._on_text(name, role)
-            # As many steps as the model that it is compared with, wherever a budget has cut those.
+            # As many steps as the model that it is compared with, which a time budget may have cut.
             trainer.steps = trainer.steps or self._log(role)[-1]["steps"]
             trainer.run()
 
     def export(self) -> None:
-        """Write GGUFs: Q4_0 into ``family``, others into ``more``."""
+        """Write the family's GGUFs into ``family``, and others, to compare with, into ``more``."""
         from edge_spec.training.card import FILES, write_manifest
         from edge_spec.training.export import export
         from edge_spec.training.sources import sources_of
@@ -168,14 +178,15 @@ class Recipe:
                     kind=kind,
                     sources=sources,
                     name=f"edge-spec demo {_NAMES[role]} {size / 1e6:.1f}M",
-                    description="Home-trained small model; one of a family of three with one vocabulary.",
+                    description="Small model, one of a family of three that share a vocabulary.",
                 )
         write_manifest(self.out / "family")
-        self.say(f"export: the family lies in {self.out / 'family'}")
+        self.say(f"export: the family is in {self.out / 'family'}")
 
     def evaluate(self) -> None:
-        """Measure what the card reports, through llama.cpp."""
+        """Measure what the card reports, on llama.cpp."""
         from edge_spec.training import evaluate
+        from edge_spec.training.acceptance import acceptance_of
         from edge_spec.training.card import FILES
 
         family = self.out / "family"
@@ -185,7 +196,7 @@ class Recipe:
             texts = evaluate.evaluation_texts(self.evaluation)
             different = evaluate.differing_texts(family / FILES["target"], self.vocabulary, texts)
             results["texts"], results["differing_texts"] = len(texts), len(different)
-            self.say(f"evaluate: {len(different)} of {len(texts)} texts have other token ids in llama.cpp")
+            self.say(f"evaluate: {len(different)} of {len(texts)} texts have different token ids in llama.cpp")
         for role, file in FILES.items():
             log = self._log(role)
             f16 = self._more(role, "F16")
@@ -214,19 +225,27 @@ class Recipe:
         }
         prompts = 40 if self.setting.name == "small" else 180
         results["acceptance_prompts"], results["acceptance_file"] = prompts, self.prompts.name
-        results["acceptance"] = evaluate.acceptance_of(
-            family / FILES["target"], files, self.prompts, most=prompts, n_ctx=max(1024, self.setting.row), say=self.say
+        results["acceptance"] = acceptance_of(
+            family / FILES["target"],
+            files,
+            self.prompts,
+            n_prompts=prompts,
+            n_ctx=max(1024, self.setting.row),
+            say=self.say,
         )
-        # So that a talk of three questions fits into a short context as well.
+        # A conversation of three questions should fit a short context as well.
         results["max_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
         results["conversations"] = evaluate.conversations(family, max_tokens=results["max_answer_tokens"])
         _write_json(self.out / "results.json", results)
 
     def card(self) -> None:
-        """Write the card, and the log of the trainings beside it."""
+        """Write the card, and the log of all trainings beside it."""
         from edge_spec.training.card import card_of
 
         results = json.loads((self.out / "results.json").read_text("utf-8"))
+        if not set(ROLES) <= set(results["models"]):
+            hint = "run the stage evaluate again"
+            raise ModelFileError(f"{self.out / 'results.json'} is from an earlier version", hint=hint)
         text = card_of(results, self.setting.as_json(), self.corpus.sources)
         (self.out / "family" / "README.md").write_text(text, encoding="utf-8")
         logs = {name: self._log(name) for name in TRAININGS}
@@ -261,11 +280,11 @@ class Recipe:
     def _distilled(self, role: str) -> None:
         from edge_spec.training.checkpoint import load_model
         from edge_spec.training.distill import TeacherLoss, inherit_embedding, read_samples
-        from edge_spec.training.train import fuse
+        from edge_spec.training.train import compile_layers
 
         target = load_model(self.out / "target" / "weights.npz", self.device)
-        target.settle()
-        fuse(target, self.device)
+        target.round_weights()
+        compile_layers(target, self.device)
         trainer = self._on_text(role, role)
         trainer.start = partial(inherit_embedding, target)
         trainer.objective = TeacherLoss(
@@ -279,7 +298,7 @@ class Recipe:
 
 
 STAGES = ("prepare", "target", "samples", "intermediate", "draft", "plain", "export", "evaluate", "card")
-"""In order; each is a method of ``Recipe``."""
+"""All stages in order; each is a method of ``Recipe``."""
 
 
 def _write_json(path: Path, value: Any) -> None:

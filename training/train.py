@@ -1,7 +1,7 @@
-"""The training of one model: steps, progress, checkpoints, and going on after an interruption.
+"""The training of one model: steps, progress, checkpoints, and continuing after an interruption.
 
-What a step does depends on its number alone: which rows it reads, what dropout drops, the learning rate. So a run
-that was interrupted ends in the same weights as one that was not, on the same device and number of threads.
+What a step does depends on its number alone: which rows it reads, what dropout drops, the learning rate. So an
+interrupted run ends with the same weights as an uninterrupted one, on the same device and number of threads.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from edge_spec.training.checkpoint import save_state, save_weights
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.head import summed_entropy
 from edge_spec.training.model import Llama
-from edge_spec.training.optimiser import Optimiser
+from edge_spec.training.optimizer import Optimizer
 from edge_spec.training.packing import HEAD, ID, Rows
 from edge_spec.training.precision import autocast
 from edge_spec.training.settings import Shape, Training
 
-__all__ = ["Alternation", "Objective", "TextLoss", "Trainer", "fuse", "mean_loss", "to_device"]
+__all__ = ["Alternation", "Objective", "TextLoss", "Trainer", "compile_layers", "mean_loss", "to_device"]
 
 _MEASURED_STEPS = (10, 30)
-"""A budget is turned into steps by the speed between these two."""
+"""A time budget is turned into a number of steps by the speed between these two steps."""
 
 _SILVER = 2**0.5 - 1
 
 
 class Objective(Protocol):
-    """What a step makes smaller."""
+    """What a training minimizes."""
 
     def rows(self, step: int, tokens: int) -> Rows:
         """The rows of a step, ``[n, length]`` with ``n * length = tokens``."""
@@ -45,7 +45,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Alternation:
-    """Which steps do the one thing and which the other, as evenly as can be: ``share`` of them take the first.
+    """Divides steps between two kinds, spread evenly: ``share`` of them are of the first kind.
 
     Two alternations with different irrational ``ratio`` are independent of each other.
     """
@@ -53,20 +53,22 @@ class Alternation:
     share: float
     ratio: float
 
-    def takes(self, step: int) -> bool:
-        """Whether this step takes the first."""
+    def first(self, step: int) -> bool:
+        """Whether a step is of the first kind."""
         return (step * self.ratio) % 1 < self.share
 
     def before(self, step: int) -> int:
-        """How many earlier steps took the first."""
-        return sum(self.takes(earlier) for earlier in range(step))
+        """How many earlier steps were of the first kind."""
+        return sum(self.first(earlier) for earlier in range(step))
 
 
 @dataclass(frozen=True)
 class TextLoss:
-    """Cross entropy of the training text, in nats; ``batch`` gives rows of length ``row`` by number.
+    """Cross entropy of the training text, in nats.
 
-    ``short`` is the same text in shorter rows, which ``share`` of the steps read: attention costs them less.
+    Attributes:
+        batch: returns rows of length ``row``: the number of the first one, and how many.
+        short: the same text in shorter rows, which ``share`` of the steps read, since attention costs less in them.
     """
 
     batch: Callable[[int, int], Rows]
@@ -75,20 +77,20 @@ class TextLoss:
     share: float = 0.0
 
     def rows(self, step: int, tokens: int) -> Rows:
-        turns = Alternation(self.share, _SILVER)
-        if self.short is not None and turns.takes(step):
-            return self.short.rows(turns.before(step), tokens)
+        kinds = Alternation(self.share, _SILVER)
+        if self.short is not None and kinds.first(step):
+            return self.short.rows(kinds.before(step), tokens)
         n = tokens // self.row
-        return self.batch((step - turns.before(step)) * n, n)
+        return self.batch((step - kinds.before(step)) * n, n)
 
     def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
         hidden, matrix = model.hidden(rows & ID)
-        wanted, learned = targets(rows)
-        return summed_entropy(hidden, matrix, wanted, learned), learned.sum()
+        ids, learned = targets(rows)
+        return summed_entropy(hidden, matrix, ids, learned), learned.sum()
 
 
 def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The token after each token, and whether it is learned; nothing follows the last of a row."""
+    """The token after each token, and whether it is learned; after the last of a row nothing is."""
     after = torch.roll(rows, -1, dims=1)
     learned = (after & HEAD) == 0
     learned[:, -1] = False
@@ -96,27 +98,26 @@ def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_device(rows: Rows, device: str) -> Tensor:
-    """Rows as 64-bit ids with flags."""
+    """Rows as 64-bit numbers on the device, still ids with flags."""
     return torch.from_numpy(rows.astype("int64")).to(device, non_blocking=True)
 
 
-def fuse(model: Llama, device: str) -> None:
-    """Let PyTorch fuse what a layer computes; all layers share what is compiled. Not on the CPU, where it costs more
-    than it brings."""
+def compile_layers(model: Llama, device: str) -> None:
+    """Let PyTorch compile the layers, which share the compiled code. On the CPU that costs more than it gains."""
     if device == "cpu":
         return
     import torch._dynamo
 
-    # Shapes of texts and of samples, with and without rounding, target and student: more than the default allows.
+    # Rows of texts and samples, with and without rounding, of target and student: more shapes than the default allows.
     torch._dynamo.config.cache_size_limit = 64
-    # Without a compiler on the machine it is only slower.
+    # On a machine without a C compiler layers are computed without, only slower.
     torch._dynamo.config.suppress_errors = True
     for block in model.blocks:
         block.compile(dynamic=False)
 
 
 def eager() -> AbstractContextManager[Any]:
-    """Here nothing is worth compiling."""
+    """Compile nothing for what is computed seldom."""
     return torch.compiler.set_stance("force_eager")
 
 
@@ -143,16 +144,16 @@ def _mean_loss(model: Llama, rows: Rows, device: str, at_once: int) -> float:
 
 @dataclass(kw_only=True)
 class Trainer:
-    """Trains one model and keeps its files in a folder: ``state.pt``, ``log.jsonl`` and, at the end, ``weights.npz``.
+    """Trains one model. Its files are in a folder: ``state.pt``, ``log.jsonl`` and, at the end, ``weights.npz``.
 
     Args:
-        folder: one per training.
+        folder: of this training alone.
         valid: held-out rows, for the log.
-        clock: when it is over, the state is kept and ``TimeIsUp`` raised.
+        clock: when it is over, the state is saved and ``TimeIsUp`` raised.
         start: changes the weights that a new training begins with.
-        steps: instead of what the training says: repeats a run whose budget has set them.
-        save_every_s: how often the state is kept on the way.
-        say: told a line of progress now and then.
+        steps: number of steps instead of the training's own, to repeat a run that a time budget had cut.
+        save_every_s: seconds between saved states.
+        say: is given lines that report progress.
     """
 
     folder: Path
@@ -171,32 +172,32 @@ class Trainer:
     valid_every: int = 250
 
     def run(self) -> None:
-        """Train from the beginning, or from where an earlier run was interrupted; nothing if it was finished."""
+        """Train from the beginning, or from where an earlier run was interrupted; do nothing if it is finished."""
         if (self.folder / "weights.npz").is_file():
             return
         torch.manual_seed(self.seed)
         model = Llama(self.shape, dropout=self.training.dropout).to(self.device).train()
         self.start(model)
-        optimiser = Optimiser(model, self.training.weight_decay)
+        optimizer = Optimizer(model, self.training.weight_decay)
         step, steps, before_s = 0, self.steps or self.training.steps, 0.0
-        kept = self.folder / "state.pt"
-        if kept.is_file():
-            state = torch.load(kept, map_location=self.device, weights_only=True)
+        saved = self.folder / "state.pt"
+        if saved.is_file():
+            state = torch.load(saved, map_location=self.device, weights_only=True)
             model.load_state_dict(state["model"])
-            optimiser.restore(state["optimiser"])
+            optimizer.restore(state["optimiser"])
             step, steps, before_s = state["step"], state["steps"], state["seconds"]
-            self.say(f"{self.folder.name}: going on at step {step} of {steps}")
-        self._forget_after(step)
-        fuse(model, self.device)
+            self.say(f"{self.folder.name}: continuing at step {step} of {steps}")
+        self._drop_log_after(step)
+        compile_layers(model, self.device)
         run = Clock()
         saved_s, measured_s = 0.0, None
 
-        def keep() -> None:
+        def save() -> None:
             save_state(
-                kept,
+                saved,
                 {
                     "model": model.state_dict(),
-                    "optimiser": optimiser.state(),
+                    "optimiser": optimizer.state(),
                     "step": step,
                     "steps": steps,
                     "seconds": before_s + run.elapsed_s,
@@ -206,7 +207,7 @@ class Trainer:
         losses: list[Tensor] = []
         since_s, began = 0.0, step
         while step < steps:
-            losses.append(self._step(model, optimiser, step, steps))
+            losses.append(self._step(model, optimizer, step, steps))
             step += 1
             if step == _MEASURED_STEPS[0]:
                 self._wait()
@@ -223,15 +224,15 @@ class Trainer:
                 losses, began, since_s = [], step, run.elapsed_s
             over = step < steps and self.clock.over
             if over or run.elapsed_s - saved_s > self.save_every_s:
-                keep()
+                save()
                 saved_s = run.elapsed_s
             if over:
-                raise TimeIsUp(f"{self.folder.name} stands at step {step} of {steps}")
+                raise TimeIsUp(f"{self.folder.name} is at step {step} of {steps}")
         save_weights(self.folder / "weights.npz", model)
-        kept.unlink(missing_ok=True)
+        saved.unlink(missing_ok=True)
 
     def _fitting(self, step: int, steps: int, step_s: float, seconds: float) -> int:
-        """How many steps the budget allows, which are no more than planned; all of them if they were asked for."""
+        """How many of the planned steps the time budget allows; all of them if ``steps`` was given."""
         budget_s = self.training.budget_s
         if budget_s is None or self.steps is not None:
             return steps
@@ -239,8 +240,8 @@ class Trainer:
         self.say(f"{self.folder.name}: {fitting} steps of {step_s:.3f} s in {budget_s:.0f} s")
         return fitting
 
-    def _forget_after(self, step: int) -> None:
-        """Drop what an interrupted run logged after its last checkpoint."""
+    def _drop_log_after(self, step: int) -> None:
+        """Drop what an interrupted run logged after its last saved state."""
         log = self.folder / "log.jsonl"
         if log.is_file():
             lines = [line for line in log.read_text("utf-8").splitlines(True) if json.loads(line)["step"] <= step]
@@ -249,12 +250,12 @@ class Trainer:
     def _validates(self, step: int, steps: int) -> bool:
         return step == steps or step // self.valid_every != (step - self.log_every) // self.valid_every
 
-    def _step(self, model: Llama, optimiser: Optimiser, step: int, steps: int) -> Tensor:
+    def _step(self, model: Llama, optimizer: Optimizer, step: int, steps: int) -> Tensor:
         training = self.training
-        on = step >= steps * (1 - training.quantised)
-        if on != model.quantised:
-            model.quantise(on)
-        torch.manual_seed((self.seed << 32) + step)  # for dropout: by number, not by history
+        on = step >= steps * (1 - training.quantized)
+        if on != model.quantized:
+            model.quantize(on)
+        torch.manual_seed((self.seed << 32) + step)  # for dropout: by the step's number, not by what was drawn before
         rows = self.objective.rows(step, training.step_tokens)
         moved = to_device(rows, self.device)
         total = torch.zeros((), device=self.device)
@@ -264,7 +265,7 @@ class Trainer:
                 loss, _ = self.objective.loss(model, some)
             (loss / learned).backward()
             total += loss.detach()
-        optimiser.step(_learning_rate(training, step, steps))
+        optimizer.step(_learning_rate(training, step, steps))
         return total / learned
 
     def _wait(self) -> None:
@@ -286,7 +287,7 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        checked = f", held out {valid:.3f}" if valid is not None else ""
+        checked = f", held-out {valid:.3f}" if valid is not None else ""
         self.say(
             f"{self.folder.name}: step {step} of {steps}, loss {loss:.3f}{checked}, {speed:,.0f} tokens/s, "
             f"{left_s / 60:.1f} min left"
@@ -299,6 +300,6 @@ def sum_learned(rows: Tensor) -> Tensor:
 
 
 def _learning_rate(training: Training, step: int, steps: int) -> float:
-    """Warm-up, constant, then linearly down (Hägele et al., arXiv 2405.18392)."""
+    """Warm-up, constant, then linear decay (Hägele et al., arXiv 2405.18392)."""
     left = min(1.0, (steps - step) / max(1.0, training.decay * steps))
     return training.learning_rate * min(1.0, (step + 1) / max(1, training.warmup)) * max(0.05, left)

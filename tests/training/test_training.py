@@ -1,4 +1,4 @@
-"""Laws of the training recipe that need no PyTorch: texts, rows, vocabulary, files."""
+"""Laws of training that do not take PyTorch: texts, rows, vocabulary, files, the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from few_libraries import run_with_few_libraries
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_spec.engines.llama import LlamaWeights
@@ -21,21 +22,27 @@ from edge_spec.generation.chat_template import render_chat
 from edge_spec.models import inspect
 from edge_spec.training.checkpoint import read_weights
 from edge_spec.training.clock import Clock
+from edge_spec.training.command import main
 from edge_spec.training.corpus import TEMPLATE, Document, Span, clean, read_documents, read_records, spans_of
 from edge_spec.training.packing import HEAD, ID, USER, Corpus, prepare
-from edge_spec.training.parcels import pack, unpack
 from edge_spec.training.requests import request_for
 from edge_spec.training.settings import ROLES, SETTINGS, Shape, Training, setting_of
 from edge_spec.training.sources import sources_of
+from edge_spec.training.stages import Recipe
 
+ROOT = Path(__file__).parents[2]
 STORY = "Once there was a frog. The frog met a dog named Rex. The frog was happy."
-TALK = [{"role": "user", "text": "Hi!"}, {"role": "assistant", "text": "Hello, you."}, {"role": "user", "text": "Bye."}]
+CONVERSATION = [
+    {"role": "user", "text": "Hi!"},
+    {"role": "assistant", "text": "Hello, you."},
+    {"role": "user", "text": "Bye."},
+]
 
 
-class Letters:
-    """Spells a letter per token, special names as one."""
+class LetterEncoder:
+    """A token per letter, and one for the name of a special token."""
 
-    def spell_spans(self, spans: Sequence[Span]) -> list[list[int]]:
+    def encode_spans(self, spans: Sequence[Span]) -> list[list[int]]:
         return [[1] if span.special else [10 + ord(letter) % 1000 for letter in span.text] for span in spans]
 
 
@@ -53,8 +60,11 @@ def records(n: int) -> list[dict[str, object]]:
         words = {"user": f"What is {i}?", "assistant": f"It is {i * i}, I think."}
         return [{"role": role, "text": text} for role, text in words.items()]
 
-    talks = [{"source": "talk", "turns": turns(i)} for i in range(n)]
-    return [*talks, *({"source": "book", "title": "t", "text": f"Line {i}.\n\n" * (i % 7 + 1)} for i in range(n))]
+    conversations = [{"source": "talk", "turns": turns(i)} for i in range(n)]
+    return [
+        *conversations,
+        *({"source": "book", "title": "t", "text": f"Line {i}.\n\n" * (i % 7 + 1)} for i in range(n)),
+    ]
 
 
 def test_what_is_held_out_does_not_depend_on_order_or_on_other_records(tmp_path: Path) -> None:
@@ -101,9 +111,9 @@ def test_folders_without_texts_are_refused(tmp_path: Path, content: str) -> None
 
 
 def test_conversations_are_written_as_the_template_writes_them() -> None:
-    messages = [{"role": turn["role"], "content": turn["text"]} for turn in TALK]
+    messages = [{"role": turn["role"], "content": turn["text"]} for turn in CONVERSATION]
     expected = render_chat(TEMPLATE, messages, bos="", eos="")
-    assert "".join(span.text for span in spans_of(TALK, answer=True)) == expected
+    assert "".join(span.text for span in spans_of(CONVERSATION, answer=True)) == expected
 
 
 @given(st.text())
@@ -130,7 +140,7 @@ def test_requests_name_what_the_story_is_about() -> None:
 
 def prepared(folder: Path, n: int = 40, *, row: int = 64, weights: dict[str, float] | None = None) -> Corpus:
     write_records(folder / "a.jsonl", records(n))
-    prepare(documents(folder, valid_share=0.2), Letters(), folder / "out")  # type: ignore[arg-type]
+    prepare(documents(folder, valid_share=0.2), LetterEncoder(), folder / "out")  # type: ignore[arg-type]
     return Corpus(folder / "out", row=row, weights=weights or {}, seed=3)
 
 
@@ -168,11 +178,11 @@ def test_batches_depend_on_their_number_alone(tmp_path: Path) -> None:
 
 
 def test_frames_are_not_learned_and_users_are_marked(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.jsonl", [{"source": "talk", "turns": TALK}])
-    prepare(documents(tmp_path, valid_share=0.0), Letters(), tmp_path / "out")  # type: ignore[arg-type]
+    write_records(tmp_path / "a.jsonl", [{"source": "talk", "turns": CONVERSATION}])
+    prepare(documents(tmp_path, valid_share=0.0), LetterEncoder(), tmp_path / "out")  # type: ignore[arg-type]
     tokens = np.load(tmp_path / "out" / "train_tokens.npy")
-    spelled = Letters().spell_spans(spans_of(TALK))
-    kinds = [kind for span, ids in zip(spans_of(TALK), spelled, strict=True) for kind in [span.kind] * len(ids)]
+    encoded = LetterEncoder().encode_spans(spans_of(CONVERSATION))
+    kinds = [kind for span, ids in zip(spans_of(CONVERSATION), encoded, strict=True) for kind in [span.kind] * len(ids)]
     flags = {"head": HEAD, "user": USER, "text": 0}
     assert (tokens & ~np.uint16(ID)).tolist() == [*(flags[kind] for kind in kinds), 0]
 
@@ -190,7 +200,7 @@ def test_bytes_per_token_are_those_of_the_held_out_rows(tmp_path: Path) -> None:
 )
 def test_a_record_of_another_form_is_named_by_its_line(tmp_path: Path, record: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + record + "\n", encoding="utf-8")
-    with pytest.raises(ModelFileError, match=r"line 2 of .*a\.jsonl is no record"):
+    with pytest.raises(ModelFileError, match=r"line 2 of .*a\.jsonl is not a valid record"):
         list(read_records(tmp_path / "a.jsonl"))
 
 
@@ -241,25 +251,102 @@ def test_clocks_are_over_when_their_time_is() -> None:
     assert not Clock().over
 
 
-@settings(max_examples=12)
-@given(st.binary(max_size=5000), st.integers(1, 3000))
-def test_parcels_bring_back_what_was_packed(content: bytes, most: int) -> None:
-    from tempfile import TemporaryDirectory
+def test_training_is_imported_where_nothing_but_pytorch_and_numpy_is_installed() -> None:
+    code = """
+import pkgutil
+from importlib import import_module
+import edge_spec.training
 
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "in" / "deep").mkdir(parents=True)
-        (folder / "in" / "deep" / "x").write_bytes(content)
-        parts = pack([folder / "in"], folder / "parcels", squeeze=most % 2 == 0, max_bytes=most)
-        assert all(part.stat().st_size <= most for part in parts)
-        unpack(folder / "parcels", folder / "out")
-        assert (folder / "out" / "in" / "deep" / "x").read_bytes() == content
-        parts[-1].unlink()
-        with pytest.raises(ModelFileError):
-            unpack(folder / "parcels", folder / "again")
+for module in pkgutil.iter_modules(edge_spec.training.__path__, "edge_spec.training."):
+    try:
+        import_module(module.name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":  # which the tests do without
+            raise
+for library in ("click", "tokenizers", "gguf", "llama_cpp", "onnxruntime", "psutil", "jinja2"):
+    try:
+        import_module(library)
+    except ModuleNotFoundError:
+        continue
+    raise SystemExit(f"{library} should have been hidden")
+"""
+    done = run_with_few_libraries(code)
+    assert done.returncode == 0, done.stderr
 
 
-def test_finished_weights_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_a_checkout_trains_without_being_installed() -> None:
+    code = f"""
+import runpy
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.path[:] = [folder for folder in sys.path if folder]
+sys.argv = ["training", "--help"]
+sys.path.insert(0, {str(ROOT / "training")!r})
+runpy.run_path({str(ROOT / "training")!r}, run_name="__main__")
+"""
+    done = run_with_few_libraries(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--corpus" in done.stdout
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    write_records(tmp_path / "texts" / "a.jsonl", records(5))
+    code = f"""
+sys.modules["torch"] = None
+from edge_spec.training.command import main
+sys.exit(main(["--corpus", {str(tmp_path / "texts")!r}, "--out", {str(tmp_path / "out")!r}, "--stage", "prepare"]))
+"""
+    done = run_with_few_libraries(code)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "torch is not installed" in done.stderr and "edge-spec[training]" in done.stderr
+
+
+def recipe(out: Path) -> Recipe:
+    return Recipe(
+        setting=SETTINGS["small"],
+        texts=None,
+        evaluation=None,
+        out=out,
+        seed=1,
+        device="cpu",
+        clock=Clock(),
+        say=lambda line: None,
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), [("middle", "intermediate"), ("middle-plain", "intermediate-plain")])
+def test_folders_of_an_earlier_version_are_named_with_their_new_name(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / old).mkdir()
+    with pytest.raises(SettingsError, match=f"{old} is from an earlier version; rename that folder to {new}$"):
+        recipe(tmp_path)
+
+
+def test_results_of_an_earlier_version_are_evaluated_again(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"models": {"target": {}, "middle": {}, "draft": {}}}))
+    with pytest.raises(ModelFileError, match="is from an earlier version; run the stage evaluate again"):
+        recipe(tmp_path).card()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stage", "middle"], "there is no stage 'middle'; choose from prepare, target, samples, intermediate"),
+        (["--steps", "middle=5"], "--steps 'middle=5' is not a valid number of steps"),
+        (["--steps", "target=0"], "--steps 'target=0' is not a valid number of steps"),
+        (["--setting", "huge"], "there is no setting 'huge'; choose one of small, cpu, gpu"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_spec.training.command._device", lambda name, threads: "cpu")
+    assert main(["--out", str(tmp_path), *arguments]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"training: error: {said}") and err.count("\n") == 1
+
+
+def test_files_that_are_not_finished_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.npz").write_bytes(b"none")
     for path in (tmp_path / "weights.npz", tmp_path / "missing.npz"):
         with pytest.raises(ModelFileError):
@@ -282,7 +369,7 @@ TRICKY = [
 def test_llama_cpp_cuts_text_into_the_same_tokens(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     from edge_spec.training.export import export
-    from edge_spec.training.vocabulary import Speller, make_vocabulary
+    from edge_spec.training.vocabulary import TextEncoder, make_vocabulary
 
     sources = [path.read_text("utf-8") for path in sorted(Path(__file__).parents[1].glob("*/*.py"))]
     texts = [Document("code", (Span(text, "text"),), True, len(text), False) for text in sources]
@@ -295,15 +382,15 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(tmp_path: Path) -> None:
 
     weights = LlamaWeights(model, vocab_only=True)
     try:
-        speller = Speller(vocabulary)
+        encoder = TextEncoder(vocabulary)
         scrambled = ["".join(random.Random(1).sample(text, min(len(text), 300))) for text in sources]
         for text in (*sources[:12], *TRICKY, *scrambled):
             ids = weights.tokenize(text, add_special=False)
-            assert speller.spell([text])[0] == ids, text
-            assert speller.text(ids) == text
-        spans = spans_of(TALK)
+            assert encoder.encode([text])[0] == ids, text
+            assert encoder.text(ids) == text
+        spans = spans_of(CONVERSATION)
         whole = "".join(span.text for span in spans)
-        assert list(chain(*speller.spell_spans(spans))) == weights.tokenize(whole, add_special=True)
+        assert list(chain(*encoder.encode_spans(spans))) == weights.tokenize(whole, add_special=True)
         assert [weights.ends(token) for token in range(4)] == [True, False, True, False]
     finally:
         weights.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import gguf  # noqa: E402
+from few_libraries import run_with_few_libraries  # noqa: E402
 
 import edge_spec  # noqa: E402
 from edge_spec.evaluation.check import Comparison, check  # noqa: E402
@@ -31,7 +33,7 @@ from edge_spec.training.distill import inherit_embedding, write  # noqa: E402
 from edge_spec.training.head import summed_divergence, summed_entropy  # noqa: E402
 from edge_spec.training.model import Llama, named_weights  # noqa: E402
 from edge_spec.training.packing import ID  # noqa: E402
-from edge_spec.training.quantise import fake_q4_0, fake_q8_0  # noqa: E402
+from edge_spec.training.quantize import fake_q4_0, fake_q8_0  # noqa: E402
 from edge_spec.training.settings import SETTINGS, Shape, Training  # noqa: E402
 from edge_spec.training.stages import STAGES, TRAININGS, Recipe  # noqa: E402
 from edge_spec.training.train import Alternation, TextLoss, Trainer  # noqa: E402
@@ -78,9 +80,9 @@ def test_settled_weights_compute_what_rounded_ones_do() -> None:
     tokens = torch.randint(0, 256, (2, 20))
     with torch.no_grad():
         plain = model(tokens)
-        model.quantise(True)
+        model.quantize(True)
         rounded = model(tokens)
-        model.settle()
+        model.round_weights()
         assert torch.equal(model(tokens), rounded)
     assert not torch.equal(plain, rounded)
 
@@ -96,29 +98,29 @@ def test_losses_and_gradients_are_those_of_the_formula() -> None:
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(3, 500, 32, generator=generator, requires_grad=True)
     matrix = torch.randn(97, 32, generator=generator, requires_grad=True)
-    taught, its_matrix = torch.randn(3, 500, 16, generator=generator), torch.randn(97, 16, generator=generator)
+    teacher, teacher_matrix = torch.randn(3, 500, 16, generator=generator), torch.randn(97, 16, generator=generator)
     ids = torch.randint(97, (3, 500), generator=generator)
     learned = torch.rand(3, 500, generator=generator) < 0.7
-    law, its_law = (hidden @ matrix.T).log_softmax(-1), (taught @ its_matrix.T).log_softmax(-1)
-    entropy = -(law.gather(-1, ids[..., None])[..., 0] * learned).sum()
-    divergence = ((its_law.exp() * (its_law - law)).sum(-1) * learned).sum()
+    log_p, log_t = (hidden @ matrix.T).log_softmax(-1), (teacher @ teacher_matrix.T).log_softmax(-1)
+    entropy = -(log_p.gather(-1, ids[..., None])[..., 0] * learned).sum()
+    divergence = ((log_t.exp() * (log_t - log_p)).sum(-1) * learned).sum()
     for expected, found in (
         (entropy, summed_entropy(hidden, matrix, ids, learned)),
-        (divergence, summed_divergence(hidden, matrix, taught, its_matrix, learned)),
+        (divergence, summed_divergence(hidden, matrix, teacher, teacher_matrix, learned)),
     ):
         assert torch.allclose(found, expected, rtol=1e-5)
         # Scaled, as the mean over the learned tokens is.
-        pushes = [torch.autograd.grad(loss * 0.3, (hidden, matrix), retain_graph=True) for loss in (expected, found)]
-        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*pushes, strict=True))
+        gradients = [torch.autograd.grad(loss * 0.3, (hidden, matrix), retain_graph=True) for loss in (expected, found)]
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients, strict=True))
         with torch.no_grad():
             assert not summed_entropy(hidden, matrix, ids, learned).requires_grad
 
 
 def test_alternations_keep_their_share_and_read_every_row_in_order() -> None:
-    turns = Alternation(0.7, 2**0.5 - 1)
-    taken = [turns.takes(step) for step in range(1000)]
+    kinds = Alternation(0.7, 2**0.5 - 1)
+    taken = [kinds.first(step) for step in range(1000)]
     assert abs(sum(taken) - 700) <= 2
-    assert [turns.before(step) for step in range(50)] == [sum(taken[:step]) for step in range(50)]
+    assert [kinds.before(step) for step in range(50)] == [sum(taken[:step]) for step in range(50)]
     numbers = {length: np.repeat(np.arange(4000, dtype=np.uint16)[:, None], length, axis=1) for length in (8, 32)}
     short = TextLoss(lambda first, n: numbers[8][first : first + n], 8)
     text = TextLoss(lambda first, n: numbers[32][first : first + n], 32, short=short, share=0.7)
@@ -323,6 +325,23 @@ def test_finished_stages_are_left_alone(made: SimpleNamespace) -> None:
     for stage in STAGES[:6]:
         getattr(made.recipe, stage)()
     assert before == {path: path.stat().st_mtime_ns for path in made.out.glob("*/weights.npz")}
+
+
+def test_a_checkout_trains_where_nothing_but_pytorch_and_numpy_is_installed(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    shutil.copytree(made.out / "prepared", tmp_path / "prepared")
+    arguments = ["training", "--out", str(tmp_path), "--setting", "small", "--stage", "target", "--time-limit-s", "1"]
+    code = f"""
+import runpy
+sys.argv = {arguments!r}
+sys.path.insert(0, "")
+runpy.run_path({str(ROOT / "training")!r}, run_name="__main__")
+"""
+    done = run_with_few_libraries(code)
+    assert done.returncode == 3, done.stderr
+    assert "time limit reached" in done.stdout
+    assert (tmp_path / "target" / "state.pt").is_file()
 
 
 def test_the_card_names_sources_sizes_and_losses(made: SimpleNamespace) -> None:

@@ -1,8 +1,8 @@
 """Muon for the matrices of the layers, AdamW for embeddings and norms.
 
-Muon (Jordan et al., 2024) takes the momentum's nearest orthogonal matrix as the update, by five Newton-Schulz steps;
-scaled so that its root mean square is AdamW's (Liu et al., "Muon is scalable for LLM training", arXiv 2502.16982),
-so that both share a learning rate and a decay.
+Muon (Jordan et al., 2024) takes the orthogonal matrix nearest to the momentum as the update, found by five
+Newton-Schulz steps. It is scaled to the root mean square of AdamW's updates (Liu et al., "Muon is scalable for LLM
+training", arXiv 2502.16982), so that both share a learning rate and a decay.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from edge_spec.training.model import Llama, named_weights
 from edge_spec.training.precision import works_in_16_bits
 
-__all__ = ["Optimiser"]
+__all__ = ["Optimizer"]
 
 _MOMENTUM = 0.95
 _BETAS = (0.9, 0.95)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-class Optimiser:
+class Optimizer:
     """Updates a model's weights from their gradients."""
 
     def __init__(self, model: Llama, weight_decay: float) -> None:
@@ -39,25 +39,25 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update; gradients are clipped to norm 1 before and gone after."""
+        """One update. Gradients are clipped to norm 1 before it and freed after it."""
         nn.utils.clip_grad_norm_(self._all, 1.0)
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         self._adam.step()
-        # Matrices of one shape go through Newton-Schulz together: fewer, larger products.
-        alike: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        # Matrices of one shape go through Newton-Schulz together: fewer and larger products.
+        by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for name, weight in self._matrices.items():
             if weight.grad is not None:
-                alike[tuple(weight.shape)].append(name)
-        for shape, names in alike.items():
-            pushes = []
+                by_shape[tuple(weight.shape)].append(name)
+        for shape, names in by_shape.items():
+            directions = []
             for name in names:
                 gradient = self._matrices[name].grad
                 assert gradient is not None
                 momentum = self._momentum[name].lerp_(gradient, 1 - _MOMENTUM)
-                pushes.append(gradient.lerp(momentum, _MOMENTUM))
+                directions.append(gradient.lerp(momentum, _MOMENTUM))
             scale = 0.2 * max(shape) ** 0.5 * learning_rate
-            for name, update in zip(names, _orthogonal(torch.stack(pushes)), strict=True):
+            for name, update in zip(names, _orthogonal(torch.stack(directions)), strict=True):
                 weight = self._matrices[name]
                 weight.mul_(1 - learning_rate * self._weight_decay)
                 weight.add_(update.to(weight.dtype), alpha=-scale)
@@ -65,11 +65,11 @@ class Optimiser:
             weight.grad = None
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` takes."""
+        """What ``restore`` takes back."""
         return {"adam": self._adam.state_dict(), "momentum": self._momentum}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken."""
+        """Continue from where ``state`` was taken."""
         self._adam.load_state_dict(state["adam"])
         for name, momentum in state["momentum"].items():
             self._momentum[name].copy_(momentum)
