@@ -85,7 +85,7 @@ def _print(speeds: list[Speed]) -> None:
         table.add_row(
             speed.mode,
             f"{speed.tokens_per_s:.1f}",
-            f"{speed.ratio:.2f}x",
+            f"{speed.speed_up:.2f}x",
             f"{speed.mean_length:.2f}",
             f"{speed.acceptance:.0%}",
             f"{speed.draft_share:.0%}",

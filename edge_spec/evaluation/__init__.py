@@ -1,1 +1,1 @@
-"""What is measured about loaded models: equality of texts, speed, and acceptance."""
+"""Measurements of loaded models: equal texts, speed, and acceptance."""

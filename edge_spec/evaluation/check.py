@@ -1,4 +1,4 @@
-"""Proof by trying: every way to speculate writes the tokens that plain decoding writes."""
+"""Comparison of every mode of speculation with plain decoding, token by token."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
 
 
 class RandomPolicy:
-    """Drafts a random number of tokens, 0 to ``most``, in every round: text must not depend on it."""
+    """Drafts 0 to ``max_drafted`` tokens at random in every round: the text must not depend on it."""
 
-    def __init__(self, most: int, seed: int = 0) -> None:
-        self._most = most
+    def __init__(self, max_drafted: int, seed: int = 0) -> None:
+        self._max_drafted = max_drafted
         self._random = random.Random(seed)
 
     def limit(self) -> int:
-        return self._random.randint(0, self._most)
+        return self._random.randint(0, self._max_drafted)
 
     def learn(self, done: Round) -> None:
-        """Random numbers learn nothing."""
+        """Nothing to learn."""
 
 
 @dataclass(frozen=True)
 class Unchecked:
-    """A mode that the model could not be opened in, so nothing is proven about it."""
+    """A mode in which the model could not be opened, so nothing was compared."""
 
     mode: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One prompt in one mode against plain decoding.
+    """One reply in one mode, compared with plain decoding.
 
     Attributes:
-        first_difference: index of the first token that differs; None where all are equal.
+        first_difference: index of the first token that differs; None if all are equal.
         n_tokens: tokens written.
-        mean_length: mean accepted length, the bonus included.
+        mean_length: mean accepted length, bonus tokens included.
     """
 
     mode: str
@@ -64,16 +64,16 @@ def check(
     ignore_eos: bool = False,
     **sampling: Any,
 ) -> Iterator[Comparison | Unchecked | str]:
-    """Write every prompt at every temperature in every mode and compare with mode ``off``.
+    """Reply to every prompt at every temperature in every mode, and compare with mode ``off``.
 
-    Prompts that do not fit the context together with one more token are left out.
+    Prompts that leave no room for a token in the context are left out.
 
     Args:
-        open_model: opens the model in the mode of that name.
+        open_model: opens the model in a mode.
         sampling: further fields of ``SamplerSettings``.
 
     Yields:
-        The models' notes, modes that could not be had, and the comparisons as they are made.
+        Notes of the models, modes that could not be opened, and comparisons as they are made.
     """
     grid = [(number, temperature) for number in range(len(prompts)) for temperature in temperatures]
     plain: dict[tuple[int, float], list[int]] = {}
@@ -87,7 +87,7 @@ def check(
                 tokens = model.prompt_of(prompts[number], raw=raw)
                 if len(tokens) >= model.n_ctx:
                     continue
-                generation = model.generate(
+                reply = model.generate(
                     tokens=tokens,
                     max_tokens=max_tokens,
                     seed=seed + number,
@@ -95,17 +95,17 @@ def check(
                     ignore_eos=ignore_eos,
                     **sampling,
                 )
-                generation.read()
+                reply.read()
                 if mode == "off":
-                    plain[number, temperature] = generation.token_ids
+                    plain[number, temperature] = reply.token_ids
                     continue
                 yield Comparison(
                     mode=mode,
                     prompt=number,
                     temperature=temperature,
-                    first_difference=_first_difference(plain[number, temperature], generation.token_ids),
-                    n_tokens=len(generation.token_ids),
-                    mean_length=generation.statistics.mean_length,
+                    first_difference=_first_difference(plain[number, temperature], reply.token_ids),
+                    n_tokens=len(reply.token_ids),
+                    mean_length=reply.statistics.mean_length,
                 )
 
 
