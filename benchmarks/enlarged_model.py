@@ -1,7 +1,7 @@
-"""A small model in a big shape that computes the same function: the cost of one, the acceptance of the other.
+"""A small model in a large shape that computes the same function: large cost, and the small model's acceptance.
 
-The width is padded with zeros; weights of norms shrink by the root of d/D and their epsilon by d/D, which undoes what
-zeros do to a mean square; heads keep their groups; further layers add nothing.
+The width is padded with zeros. Weights of norms shrink by the root of d/D and their epsilon by d/D, which cancels the
+effect of the zeros on the mean square. Heads stay in their groups, and additional layers add nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from model_shapes import SHAPES, Shape
 __all__ = ["write_enlarged"]
 
 _ZERO_BYTE = {"Q4_0": 0x88, "Q8_0": 0}
-"""What blocks of zeros consist of, beside their scale of 0."""
+"""The codes of a block of zeros; its scale is 0."""
 
 
 def write_enlarged(path: Path, source: Path, shape: Shape = SHAPES["llama-1b"], *, n_ctx_train: int = 32768) -> Path:
-    """Write the llama model ``source``, of tied embeddings, in the width, depth and heads of ``shape``.
+    """Write the llama model ``source``, which has tied embeddings, with the width, depth and heads of ``shape``.
 
     Raises:
-        ValueError: heads are of another size, or more than the shape has room for.
+        ValueError: heads have another size, or the shape has too few.
     """
     reader = GGUFReader(source)
 
@@ -62,7 +62,7 @@ def write_enlarged(path: Path, source: Path, shape: Shape = SHAPES["llama-1b"], 
         writer.add_tensor(name, wide)
 
     def matrix(name: str, n_in: int, n_out: int, *, rows: Any = None, columns: Any = None) -> None:
-        """``rows`` and ``columns`` are the heads that outputs and inputs go to; None for the first ones."""
+        """``rows`` and ``columns``: the heads to which outputs and inputs belong; None for the first ones."""
         tensor = known.get(name)
         kind = "Q4_0" if tensor is None else tensor.tensor_type.name
         n_weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]

@@ -1,4 +1,4 @@
-"""A hard limit on one process: a control group, version 1 or 2, where this user may make one, else on address space."""
+"""A hard limit for one process: a control group, version 1 or 2, if this user may create one, else address space."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 __all__ = ["impose", "make_group", "mappings_bytes", "of_group"]
 
 _LIMITS = ("memory.limit_in_bytes", "memory.max")
-"""Files of a control group, version 1 and 2; one of them is there."""
+"""Files of a control group, version 1 and 2; one of them exists."""
 
 _SWAP = (("memory.memsw.limit_in_bytes", True), ("memory.swap.max", False))
-"""Where the system swaps; whether memory counts there as well."""
+"""Files that limit swap, and whether memory counts there as well."""
 
 _COUNTS = {
     "memory.max_usage_in_bytes": "highest_bytes",
@@ -23,7 +23,7 @@ _EVENTS = {"max": "at_limit", "oom": "out_of_memory", "oom_kill": "killed", "und
 
 
 def make_group() -> str:
-    """A control group for one process below our own; empty where there is no such thing."""
+    """A new control group for one process, below our own; empty if none can be created."""
     if not Path("/proc/self/cgroup").exists():
         return ""
     own = {line.split(":")[1]: line.split(":")[2] for line in Path("/proc/self/cgroup").read_text("ascii").split()}
@@ -43,10 +43,10 @@ def make_group() -> str:
 
 
 def of_group(group: str) -> dict[str, int]:
-    """What a group's counters say; empty where there is no group.
+    """The counters of a group; empty if there is no group.
 
-    ``at_limit`` counts how often it met the limit, which pages that the system can drop make harmless; that it found
-    nothing to drop is ``out_of_memory``, and ``killed`` what came of it.
+    ``at_limit`` counts how often the limit was met, which is harmless while the system finds pages to drop;
+    ``out_of_memory`` counts how often it found none, and ``killed`` the processes that it killed then.
     """
     found: dict[str, int] = {}
     for name, counter in _COUNTS.items():
@@ -63,7 +63,7 @@ def of_group(group: str) -> dict[str, int]:
 
 
 def impose(group: str, limit: int, mappings: int) -> None:
-    """Limit the group, without swapping, or this process's address space.
+    """Limit the group, swap excluded, or this process's address space.
 
     Args:
         mappings: bytes of address space that are mapped and never touched, see ``mappings_bytes``.
@@ -81,7 +81,7 @@ def impose(group: str, limit: int, mappings: int) -> None:
 
 
 def mappings_bytes() -> int:
-    """Address space of this process that is no memory: libraries and stacks are mapped and hardly touched."""
+    """Address space of this process that is not resident: of libraries and stacks most is mapped and never touched."""
     import psutil
 
     now = psutil.Process().memory_info()

@@ -1,22 +1,22 @@
-"""How long 1 to 16 rows take through the matrices of a model of 1.1 billion weights, per kernel variant.
+"""Milliseconds of 1 to 16 rows through the matrices of a model of 1.1 billion weights, by kernel variant.
 
     python benchmarks/kernel_rows.py [--kind Q4_0] [--threads 2] [--rounds 5] [--variants avx2,...]
     python benchmarks/kernel_rows.py --overhead
 
-The chain is shaped like TinyLlama: 22 layers of width 2048 with 2560 query, key and value outputs, 2 x 5632
-gate and up outputs, and a vocabulary of 32000; attention and norms are left out. It runs inside ONNX
-Runtime, as the engine does. Widths are interleaved within a round and every width runs once unmeasured;
-printed is the median, in brackets the time relative to one row.
+The matrices are those of TinyLlama: 22 layers of width 2048 with 2560 query, key and value outputs, 2 x 5632 gate and
+up outputs, and a vocabulary of 32000; attention and norms are left out. They run in ONNX Runtime, as in the engine.
+Widths alternate within a round, after one run each to warm up. Printed is the median, and in brackets the time relative
+to one row.
 
-Below stand two shares of what ``peaks.py`` measures in the same run with as many threads: of the bytes per
-second that memory gives (the packed weights count once), and of the products of bytes per second that the
-variant's multiplying instruction could make. The second cannot be reached. Besides the eight multiplications of
-a block of 32 inputs and 16 outputs, AVX-512 spends on each row four instructions on scales and sums, and on all
-rows together, for Q4_0, some twenty to unpack; AVX2 spends twice that, its multiplications need an addition
-each and an instruction that spreads four inputs over a register, and from two rows on sums go through the cache.
+The two lines below are shares of what ``peaks.py`` measures in the same run with as many threads: of the bytes per
+second read from memory (packed weights count once), and of the products of bytes per second by the variant's
+instruction. The second cannot reach 100 %: besides the eight multiplications of a block of 32 inputs and 16 outputs,
+AVX-512 spends four instructions per row on scales and sums, and for Q4_0 some twenty per block on unpacking. AVX2
+spends twice as many, its multiplications each need an addition and an instruction that broadcasts four inputs, and
+from two rows on sums go through the cache.
 
-With --overhead: what one operator costs besides its work, as the slope of time over the number of operators in
-a chain that multiplies one row of 32 by a matrix of 32 x 32, next to that of one of ONNX Runtime's own.
+With --overhead: the cost of one operator apart from its work, as the slope of time over the number of operators in a
+chain that multiplies one row of 32 by a matrix of 32 x 32, beside that of one of ONNX Runtime's operators.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Packed weights of random codes whose product with rows of size 1 has about size 1."""
+    """Packed weights of random codes, scaled so that products with rows of size 1 have about size 1."""
     packed = kernels.pack(np.zeros((n_out, gguf_row_bytes(kind, n_in)), np.uint8), kind)
     payload = packed[64:]
     payload[:] = rng.integers(0, 256, payload.size, dtype=np.uint8)
-    # The size of code - offset, times that of a sub-scale. A unit starts with its f16 scales.
+    # The typical size of code - offset, times that of a sub-scale. A unit begins with its f16 scales.
     size_of = {"Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0}[kind[:2]]
     size_of *= {"Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74}.get(kind, 2 if kind in ("Q4_1", "Q5_1") else 1)
     unit_weights = 256 if kind.endswith("_K") else 32
@@ -63,11 +63,11 @@ def gguf_row_bytes(kind: str, n_in: int) -> int:
     import gguf
 
     weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    return n_in // weights * size
+    return int(n_in // weights * size)
 
 
 def chain(weights: dict[str, npt.NDArray[np.uint8]], layers: int, variant: str) -> bytes:
-    """The graph; weights are inputs of it, so that nothing copies them."""
+    """The graph; weights are its inputs, so that they are not copied."""
     nodes: list[bytes] = []
 
     def multiply(x: str, name: str, y: str, n_in: int, n_out: int) -> None:

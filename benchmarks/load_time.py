@@ -1,10 +1,10 @@
-"""Seconds that a model takes to load whose transcription is there already, in fresh processes.
+"""Seconds to load a model that is transcribed already, in fresh processes.
 
-    python benchmarks/load_time.py MODEL.gguf [--processes 5] [--cache FOLDER] [--most 0.5]
+    python benchmarks/load_time.py MODEL.gguf [--processes 5] [--cache FOLDER] [--max 0.5]
 
-The first process transcribes and tries the model out and does not count. Imports do not count, reading the headers and
-opening the session do. Files that were just written are in the system's memory: this is no cold start from a disk.
-With ``--most`` the exit status is 1 if the median takes longer.
+The first process transcribes and probes the model, and does not count. Imports do not count; reading the headers and
+opening the session do. Files that were just written are in the page cache, so this is not a cold start from disk.
+With ``--max`` the exit status is 1 if the median takes longer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main() -> int:
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--ctx", type=int, default=1024)
     parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="keep transcriptions in this folder")
-    parser.add_argument("--most", type=float, metavar="SECONDS")
+    parser.add_argument("--cache", type=Path, help="folder for transcriptions")
+    parser.add_argument("--max", type=float, metavar="SECONDS")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -49,7 +49,7 @@ def main() -> int:
     print(
         f"{options.model}: median {median:.3f} s, {min(seconds):.3f} to {max(seconds):.3f} s, {len(seconds)} processes"
     )
-    return 1 if options.most is not None and median > options.most else 0
+    return 1 if options.max is not None and median > options.max else 0
 
 
 if __name__ == "__main__":

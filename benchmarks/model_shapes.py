@@ -1,4 +1,4 @@
-"""GGUFs of the shapes that people run, with random weights: enough for everything that is about memory."""
+"""GGUFs with the shapes of common models and random weights, for measuring memory and time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["SHAPES", "Shape", "write_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The outline of a transformer.
+    """The sizes of a transformer.
 
     Attributes:
-        window: how far back most layers look; 0 if all see everything.
-        merges: whether the vocabulary is one of merges, as of Llama 3 and Qwen, else one of scores.
-        tied: whether embeddings serve as the head, too.
+        window: how far back most layers attend; 0 if all attend to everything.
+        merges: whether the vocabulary has merges, as those of Llama 3 and Qwen, rather than scores.
+        tied: whether the output matrix is the embedding.
     """
 
     architecture: str
@@ -109,17 +109,19 @@ SHAPES = {
         n_vocab=32000,
     ),
 }
-"""By name."""
+"""Shapes by name."""
 
-_HALVES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q8_0": slice(0, 2)}
-"""Where the half-precision scales of a block lie."""
+_SCALES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q8_0": slice(0, 2)}
+"""Where a block has its 16-bit scales."""
 
 
-def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_ctx_train: int = 32768) -> Path:
-    """Write a model of a shape, its matrices of type ``kind``, its embeddings and head of ``embeddings``.
+def write_shape(
+    path: Path, shape: Shape, kind: str, *, embeddings: str = "", chat_template: str = "", n_ctx_train: int = 32768
+) -> Path:
+    """Write a model of a shape, its matrices of type ``kind``, its embedding and output matrix of type ``embeddings``.
 
-    ``Q4_K_M`` is the mix that llama.cpp makes under this name: Q4_K, with Q6_K for the head and, where errors weigh
-    most, for values and what the feed-forward network adds (``llama_tensor_get_type`` in src/llama-quant.cpp).
+    ``Q4_K_M`` is llama.cpp's mix of that name: Q4_K, with Q6_K for the output matrix and, in the layers where errors
+    matter most, for values and down projections (``llama_tensor_get_type`` in src/llama-quant.cpp).
     """
     s, mixed = shape, kind == "Q4_K_M"
     kind = "Q4_K" if mixed else kind
@@ -140,6 +142,8 @@ def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_
     if s.window:
         writer.add_sliding_window(s.window)
     _add_vocabulary(writer, s)
+    if chat_template:
+        writer.add_chat_template(chat_template)
 
     def matrix(name: str, n_in: int, n_out: int, kind: str = kind) -> None:
         writer.add_tensor(f"{name}.weight", _blocks(kind, n_out, n_in), raw_dtype=GGMLQuantizationType[kind])
@@ -158,7 +162,7 @@ def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_
         norms += ["post_attention_norm", "post_ffw_norm"]
     for layer in range(s.n_layers):
         blk = f"blk.{layer}."
-        finer = "Q6_K" if mixed and _weighs_more(layer, s.n_layers) else kind
+        finer = "Q6_K" if mixed and _matters_more(layer, s.n_layers) else kind
         for name in norms:
             vector(f"{blk}{name}.weight", s.n_embd)
         for name, n_out in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
@@ -179,20 +183,20 @@ def write_shape(path: Path, shape: Shape, kind: str, *, embeddings: str = "", n_
     return path
 
 
-def _weighs_more(layer: int, n_layers: int) -> bool:
-    """Whether llama.cpp spends more bits on a layer: the first and the last eighth, and every third between."""
+def _matters_more(layer: int, n_layers: int) -> bool:
+    """Whether llama.cpp spends more bits on a layer: the first and last eighth, and every third in between."""
     first, last = n_layers // 8, 7 * n_layers // 8
     return layer < first or layer >= last or (layer - first) % 3 == 2
 
 
 def _blocks(kind: str, n_out: int, n_in: int) -> npt.NDArray[np.uint8]:
-    """Random blocks, a few hundred of them over and over: made faster than a disk takes them."""
+    """Random blocks; the same 16 rows are repeated, so that they are made faster than a disk writes them."""
     n_weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     per_row = n_in // n_weights
     few = np.random.default_rng(n_in + n_out).integers(0, 256, (16, per_row, n_bytes), dtype=np.uint8)
-    place = _HALVES[kind]
-    n_halves = len(range(*place.indices(n_bytes))) // 2
-    few[..., place] = np.full((16, per_row, n_halves), 2e-4, np.float16).view(np.uint8)
+    place = _SCALES[kind]
+    n_scales = len(range(*place.indices(n_bytes))) // 2
+    few[..., place] = np.full((16, per_row, n_scales), 2e-4, np.float16).view(np.uint8)
     rows = few.reshape(16, -1)
     return np.concatenate([rows] * (n_out // 16) + [rows[: n_out % 16]])
 

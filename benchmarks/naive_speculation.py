@@ -1,9 +1,9 @@
-"""Speculation as one writes it first: llama.cpp's own defaults, and a drafter that is given what the target is given.
+"""Naive speculation with llama.cpp's defaults, where the drafter gets the same settings as the target.
 
-Full context for the drafter, 16-bit caches, buffers for the logits of 512 rows; where these go on the host is reserved
-for as many rows only once a program asks for them, which this one does not. Greedy, three tokens drafted a round.
-Reference for ``budget_sweep.py``, which is told where its text is not its own plain greedy text: llama.cpp's defaults
-round rows of different widths differently.
+Full context for the drafter, 16-bit caches, buffers for the logits of 512 rows (on the host llama.cpp reserves these
+only for programs that ask for so many, and this one does not). Greedy, three drafted tokens per round. It is the
+reference of ``budget_sweep.py``, which reports where its text differs from its own plain greedy text: with llama.cpp's
+defaults rows round differently at different widths.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _BUFFERS = re.compile(r"(KV|compute|output) buffer size = +([0-9.]+) MiB")
 
 
 class NaiveModel:
-    """A model with the library's default parameters, but that its weights are not mapped: so they count once.
+    """A model with the library's default parameters, except that weights are not mapped, so that they count once.
 
     Attributes:
-        reserved_bytes: of its context, by the library's log.
+        reserved_bytes: what its context reserves, by the library's log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class NaiveModel:
         self._context: Any = None
 
     def start(self, *, n_ctx: int, n_threads: int) -> None:
-        """Make the context."""
+        """Create the context."""
         lib, c = library(), self._c
         params = c.llama_context_default_params()
         params.n_ctx, params.n_threads, params.n_threads_batch = n_ctx, n_threads, n_threads
@@ -67,8 +67,8 @@ class NaiveModel:
         n = self._c.llama_tokenize(self._vocab, raw, len(raw), into, len(found), True, False)
         return [int(token) for token in found[:n]]
 
-    def decode(self, tokens: Sequence[int], *, n_wanted: int = 1) -> list[int]:
-        """Read tokens; returns what is likeliest after each of the last ``n_wanted``."""
+    def decode(self, tokens: Sequence[int], *, n_rows: int = 1) -> list[int]:
+        """Decode tokens; returns the likeliest next token after each of the last ``n_rows``."""
         for start in range(0, len(tokens), self.n_batch):
             part = tokens[start : start + self.n_batch]
             self._batch.n_tokens = len(part)
@@ -77,11 +77,11 @@ class NaiveModel:
                 self._batch.pos[place] = self.n_past + place
                 self._batch.n_seq_id[place] = 1
                 self._batch.seq_id[place][0] = 0
-                self._batch.logits[place] = start + place >= len(tokens) - n_wanted
+                self._batch.logits[place] = start + place >= len(tokens) - n_rows
             if self._c.llama_decode(self._context, self._batch) != 0:
                 raise ValueError("llama.cpp cannot decode")
             self.n_past += len(part)
-        rows = (self._c.llama_get_logits_ith(self._context, place - n_wanted) for place in range(n_wanted))
+        rows = (self._c.llama_get_logits_ith(self._context, place - n_rows) for place in range(n_rows))
         return [int(np.argmax(np.ctypeslib.as_array(row, (self.n_vocab,)))) for row in rows]
 
     def rollback(self, n_past: int) -> None:
@@ -96,7 +96,7 @@ class NaiveModel:
 
 
 def open_naive(stack: ExitStack, path: Path) -> NaiveModel:
-    """One that is closed with ``stack``."""
+    """A model that is closed with ``stack``."""
     model = NaiveModel(path)
     stack.callback(model.close)
     return model
@@ -105,7 +105,7 @@ def open_naive(stack: ExitStack, path: Path) -> NaiveModel:
 def write(
     target: NaiveModel, draft: NaiveModel, prompt: Sequence[int], n_new: int, *, n_draft: int = 3
 ) -> tuple[list[int], float]:
-    """Tokens and the seconds that they took, the prompt's not counted."""
+    """Tokens, and the seconds that they took, without those of the prompt."""
     for model in (target, draft):
         model.rollback(0)
     text = [*prompt, *target.decode(prompt)]
@@ -115,7 +115,7 @@ def write(
         drafted: list[int] = []
         for _ in range(n_draft):
             drafted += draft.decode([*text, *drafted][draft.n_past :])
-        picks = target.decode([text[-1], *drafted], n_wanted=n_draft + 1)
+        picks = target.decode([text[-1], *drafted], n_rows=n_draft + 1)
         n_right = next((n for n, (a, b) in enumerate(zip(drafted, picks, strict=False)) if a != b), n_draft)
         text += picks[: n_right + 1]
         for model in (target, draft):
@@ -124,7 +124,7 @@ def write(
 
 
 def write_plainly(target: NaiveModel, prompt: Sequence[int], n_new: int) -> list[int]:
-    """The same tokens one by one, without a draft: what ``write`` should have written."""
+    """Plain greedy text, token by token: what ``write`` should have written."""
     target.rollback(0)
     text = target.decode(prompt)
     while len(text) < n_new:

@@ -1,4 +1,4 @@
-"""Plots of the benchmarks as small SVG files; needs matplotlib (``pip install edge-spec[benchmarks]``)."""
+"""Plots of benchmarks as small SVG files; they need matplotlib (``pip install "edge-spec[benchmarks]"``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["plot_sizes", "plot_sweep"]
 
 MIB = 1 << 20
-_COLOURS = {"llama": "#1f6fb4", "onnx": "#c2571a"}
+_COLORS = {"llama": "#1f6fb4", "onnx": "#c2571a"}
 _NAMES = {"llama": "llama.cpp", "onnx": "ONNX Runtime, our kernels"}
 
 
@@ -17,7 +17,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("svg")
-    # Text as text, and the same bytes for the same figures.
+    # Text stays text, and equal numbers give equal files.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "edge-spec", "font.size": 9})
     from matplotlib import pyplot
 
@@ -31,7 +31,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def plot_sizes(path: Path, sizes: Sequence[tuple[int, int]]) -> None:
-    """Errors of the prediction by measured size, and the bounds that they have to keep.
+    """Errors of the predicted size by measured size, and the bounds that they must keep.
 
     Args:
         sizes: predicted and measured bytes of each plan.
@@ -50,7 +50,7 @@ def plot_sizes(path: Path, sizes: Sequence[tuple[int, int]]) -> None:
         label="bounds: 5 % or 8 MiB above, 2 % or 4 MiB below",
     )
     axes.axhline(0, color="#555555", linewidth=0.8)
-    axes.plot(measured, [100 * (p / m - 1) for p, m in sizes], "o", color=_COLOURS["llama"], markersize=4)
+    axes.plot(measured, [100 * (p / m - 1) for p, m in sizes], "o", color=_COLORS["llama"], markersize=4)
     axes.set_xscale("log")
     ticks = [size for size in (64, 128, 256, 512, 1024, 2048, 4096, 8192) if low <= size <= high]
     axes.set_xticks(ticks, [str(size) for size in ticks])
@@ -65,7 +65,7 @@ def plot_sizes(path: Path, sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
-    """Tokens per second by generation memory, engine by engine, and the naive setting.
+    """Tokens per second by memory without the target's weights, per engine, and the naive setup.
 
     Args:
         found: as ``budget_sweep.py`` writes it.
@@ -80,7 +80,7 @@ def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
             "o-",
             markersize=4,
             linewidth=1,
-            color=_COLOURS[engine],
+            color=_COLORS[engine],
             label=_NAMES[engine],
         )
         keeps = found["keeps"].get(engine)
@@ -91,7 +91,7 @@ def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
                 textcoords="offset points",
                 xytext=(0, 9),
                 ha="center",
-                color=_COLOURS[engine],
+                color=_COLORS[engine],
             )
     reference = found["naive"]
     if reference.get("tokens_per_s"):
@@ -108,7 +108,7 @@ def plot_sweep(path: Path, found: Mapping[str, Any]) -> None:
         axes.axvline(0.35 * ends[1], color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("generation memory: all but the target's weights, MiB")
+    axes.set_xlabel("memory without the target's weights, MiB")
     axes.set_ylabel("tokens per second")
     axes.legend(frameon=False, loc="lower right")
     _save(figure, path)

@@ -1,18 +1,20 @@
-"""Our own time per round: everything but the libraries' decode calls.
+"""Microseconds per round without the libraries' decode calls.
 
-    python benchmarks/round_cost.py
+    python benchmarks/round_cost.py [--runs 3] [--rounds 2000]
 
-First on the demo family: the mean over the rounds of a reply, without the time inside llama_decode. Then with models
-that do not compute, which return rows of random laws: what is left is drafting, filling trees, sampling, walking
-and keeping books; the median and the best decile over rounds.
+First on the demo family on llama.cpp: the mean over the rounds of a reply, without the time inside ``llama_decode``.
+Then with models that return prepared random rows instead of computing any: what remains is drafting, building trees,
+sampling, walking and statistics; printed are the median and the best decile over rounds.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 
 
 class CannedModel:
-    """Returns rows from a pool and measures nothing; the cost of a decode here is that of a Python call."""
+    """Returns rows from a pool: a decode costs a Python call."""
 
     def __init__(self, rows: Logits) -> None:
         self._rows = rows
@@ -54,24 +56,27 @@ class CannedModel:
         self.n_past = n_past
         self._pending = EMPTY
 
+    def shift(self, first: int, last: int) -> None:
+        raise NotImplementedError
+
     def save(self) -> bytes:
-        return b""
+        raise NotImplementedError
 
     def restore(self, state: bytes) -> None:
-        """Nothing is kept."""
+        raise NotImplementedError
 
     def cancel(self) -> None:
-        """Nothing runs long."""
+        raise NotImplementedError
 
     def resume(self) -> None:
-        """Nothing runs long."""
+        """Nothing was cancelled."""
 
     def close(self) -> None:
         """Nothing to free."""
 
 
 def rows(n_vocab: int, seed: int) -> Logits:
-    """Peaked laws like a language model's: a wide normal background and a few likely tokens."""
+    """Peaked rows like a language model's: a wide normal background and a few likely tokens."""
     rng = np.random.default_rng(seed)
     made = (rng.standard_normal((256, n_vocab)) * 1.5).astype(np.float32)
     for row in made:
@@ -79,10 +84,10 @@ def rows(n_vocab: int, seed: int) -> Logits:
     return made
 
 
-def measure(n_vocab: int, limit: int, n_rounds: int = 2000) -> list[float]:
-    """Microseconds per round with ``limit`` drafted tokens."""
+def measure(n_vocab: int, limit: int, n_rounds: int) -> list[float]:
+    """Microseconds per round with ``limit`` drafted tokens, sorted."""
     target_rows = rows(n_vocab, 0)
-    # The drafter sees the same laws with an error, and so is right about as often as a real one.
+    # The drafter returns the same rows with an error, and so is right about as often as a real one.
     drafter_rows = target_rows + np.random.default_rng(1).standard_normal(target_rows.shape).astype(np.float32) * 0.5
     drafter = ModelDrafter(CannedModel(drafter_rows))
     speculator = Speculator(CannedModel(target_rows), drafter)
@@ -103,8 +108,8 @@ def measure(n_vocab: int, limit: int, n_rounds: int = 2000) -> list[float]:
 
 
 def measure_demo(mode: str, max_tokens: int = 400) -> tuple[float, float]:
-    """Microseconds per round on the real demo family, all but the library's decode calls, and tokens per round."""
-    c = library().c
+    """Microseconds per round of the demo family without the library's decode calls, and tokens per round."""
+    c: Any = library().c
     decode, inside = c.llama_decode, [0.0]
 
     def timed(*args: object) -> int:
@@ -114,12 +119,12 @@ def measure_demo(mode: str, max_tokens: int = 400) -> tuple[float, float]:
         finally:
             inside[0] += perf_counter() - start
 
-    with edge_spec.load(speculation=mode, n_threads=1) as model:
+    with edge_spec.load(engine="llama", speculation=mode, n_threads=1) as model:
         model.generate("Tell me a story.", seed=1, max_tokens=50, ignore_eos=True).read()
         c.llama_decode = timed
         try:
             reply = model.generate("Tell me a story.", seed=2, max_tokens=max_tokens, ignore_eos=True)
-            next(reply)  # The prompt is no round.
+            next(reply)  # reads the prompt
             rounds = reply.statistics.rounds
             inside[0] = 0.0
             start = perf_counter()
@@ -131,16 +136,20 @@ def measure_demo(mode: str, max_tokens: int = 400) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3, help="replies of the demo family per mode")
+    parser.add_argument("--rounds", type=int, default=2000, help="rounds of models that do not compute")
+    options = parser.parse_args()
     for mode in ("off", "ngram", "sequence", "tree", "hierarchy"):
-        runs = [measure_demo(mode) for _ in range(3)]
+        runs = [measure_demo(mode) for _ in range(options.runs)]
         spent, length = statistics.median(us for us, _ in runs), runs[0][1]
         print(f"demo family, {mode:>9}: {spent:7.1f} us per round outside llama_decode, {length:.2f} tokens per round")
     for n_vocab in (8_192, 152_064):
         for limit in (0, 3, 4):
-            spent = measure(n_vocab, limit)
+            rounds = measure(n_vocab, limit, options.rounds)
             print(
-                f"vocabulary {n_vocab:>7}, {limit} drafted: median {statistics.median(spent):7.1f} us, "
-                f"best decile {spent[len(spent) // 10]:7.1f} us"
+                f"vocabulary {n_vocab:>7}, {limit} drafted: median {statistics.median(rounds):7.1f} us, "
+                f"best decile {rounds[len(rounds) // 10]:7.1f} us"
             )
 
 

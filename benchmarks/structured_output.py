@@ -1,10 +1,10 @@
-"""Structured output on the demo family: is it valid, is it the same in every mode, and what forced drafts bring.
+"""Structured output of the demo family: whether it is valid, equal in every mode, and what forced tokens gain.
 
     python benchmarks/structured_output.py [replies per schema]
 
-Every schema of ``tests/json_schemas.py`` is filled in with so many seeds (20), in every mode. For each mode: how many
-replies parse and validate, how many equal plain decoding token for token, and the mean accepted length with forced
-tokens drafted and without. Counts, not seconds.
+Every schema of ``tests/support/json_schemas.py`` is used with that many seeds (20) in every mode. Per mode: how many
+replies parse and validate, how many equal plain decoding token for token, and the mean accepted length with and
+without drafting the tokens that the grammar forces. Counts, not seconds.
 """
 
 from __future__ import annotations
