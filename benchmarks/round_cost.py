@@ -22,8 +22,8 @@ import edge_spec
 from edge_spec.engines.llama.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.tree import EMPTY, Tree
 
 

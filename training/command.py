@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"training: time limit reached: {note}; run the same command to continue")
         return _TIME_IS_UP
     except ModuleNotFoundError as error:
-        print(f'training: error: {error.name} is not installed; run: pip install "edge-spec[training]"', file=sys.stderr)
+        hint = 'run: pip install "edge-spec[training]"'
+        print(f"training: error: {error.name} is not installed; {hint}", file=sys.stderr)
         return 1
     except EdgeSpecError as error:
         print(f"training: error: {error}", file=sys.stderr)

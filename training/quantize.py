@@ -49,7 +49,7 @@ def fake_q8_0(weight: Tensor) -> Tensor:
 
 
 def _first_largest(magnitudes: Tensor) -> Tensor:
-    """Column of the largest value of each row, ``[rows, 1]``; of equals the first, which ``argmax`` does not promise."""
+    """Column of the largest value of each row, ``[rows, 1]``: the first of equals, where ``argmax`` may return any."""
     largest = magnitudes == magnitudes.amax(1, keepdim=True)
     columns = torch.arange(BLOCK, device=magnitudes.device).expand_as(magnitudes)
     return columns.masked_fill(~largest, BLOCK).amin(1, keepdim=True)
