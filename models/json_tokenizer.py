@@ -14,13 +14,18 @@ from edge_spec.memory.heap import trim_heap
 from edge_spec.models.onnx import TokenizerSize
 from edge_spec.tokens.token_bytes import TokenBytes
 
-__all__ = ["JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
+__all__ = ["BYTE_LETTERS", "JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
 
+_PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_UNPRINTABLE)}
+"""The letter that stands for each byte in byte-level vocabularies, as in GPT-2: printable ones for themselves."""
+
 _OWN_BYTES = 3 << 20
-"""Of the first text that becomes tokens, whatever the vocabulary: patterns, and words that are remembered."""
+"""What the library takes for the first text that becomes tokens: patterns, and words that it remembers."""
 
 
 def tokenizer_bytes(size: TokenizerSize) -> int:
@@ -28,7 +33,7 @@ def tokenizer_bytes(size: TokenizerSize) -> int:
 
     Two hash tables of tokens and one of merges, and the texts. Fitted to 15 generated BPE files of 8,192 to 256,000
     tokens and 8,000 to 365,000 merges, and 5 unigram files, with tokenizers 0.23 on x86-64: each within 20 % or 4 MiB.
-    Where merges are pairs, reading them leaves holes in the heap, more of them the longer the texts are.
+    Where merges are pairs, reading them fragments the heap, the more the longer the texts are.
     """
     if size.n_prefixes:
         return _OWN_BYTES + 20 * size.n_tokens + 362 * size.n_prefixes
@@ -38,7 +43,7 @@ def tokenizer_bytes(size: TokenizerSize) -> int:
 
 
 def _n_buckets(n: int) -> int:
-    """Of a hash table: a power of two, of which seven eighths are used at most."""
+    """Buckets of a hash table: a power of two, of which at most seven eighths are used."""
     return 1 << (8 * n // 7).bit_length() if n else 0
 
 
@@ -57,39 +62,39 @@ def loading_peak_bytes(size: TokenizerSize) -> int:
 
 
 class JsonTokenizer:
-    """A tokeniser of the ``tokenizers`` library, with the bytes of every token, so that text can stream.
+    """A tokenizer of the ``tokenizers`` library that knows the bytes of every token, so that text can be streamed.
 
-    A token's bytes are what its decoder makes of it in the middle of a text: some decoders drop a space at the
-    beginning of all, which belongs to the prompt and not to a reply.
+    A token's bytes are what its decoder makes of it in the middle of a text: some decoders drop a space at the very
+    beginning, which belongs to the prompt and not to a reply.
 
     Attributes:
-        pieces: what tokens stand for, as far as it is remembered.
+        remembered: the bytes of tokens that were asked for lately.
 
     Args:
         path: of ``tokenizer.json``.
-        bos, eos: the tokens that begin and end a text, -1 for none.
+        bos, eos: the tokens that begin and end a text; -1 for none.
         ends: the tokens that end a reply.
 
     Raises:
-        UnsupportedModel: the library cannot read it, or it has a decoder whose bytes are not known here.
+        UnsupportedModel: the library cannot read the file, or the file's decoder is not one of those known here.
     """
 
     def __init__(self, path: Path, *, bos: int, eos: int, ends: frozenset[int]) -> None:
         from tokenizers import Tokenizer
 
         try:
-            # Text, not a path: the file may have any name, and bad UTF-8 is told apart from a bad tokeniser.
+            # Text, not a path: the file may have any name, and bad UTF-8 can be told from a bad tokenizer.
             settings = path.read_text("utf-8")
             self._library: Any = Tokenizer.from_str(settings)
-            # The rest of it is long: parsed in Python, it would take as much again.
+            # Only the decoder: the whole file, parsed in Python, would take as much memory again.
             decoder = json.loads(state()) if (state := getattr(self._tokenizer.decoder, "__getstate__", None)) else None
         except BaseException as error:
-            # The library's own panics are no Exception.
+            # The library's own panics are not derived from Exception.
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise _unusable(path, str(error)) from None
         del settings
-        # What was read of it on the way is as large as the tokeniser itself.
+        # What was read on the way is as large as the tokenizer itself.
         trim_heap()
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -101,7 +106,7 @@ class JsonTokenizer:
         self.eos = eos
         first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
-        self.remembered = TokenBytes(self._piece)
+        self.remembered = TokenBytes()
 
     @property
     def _tokenizer(self) -> Any:
@@ -122,7 +127,7 @@ class JsonTokenizer:
         """Token ids of a text; names of special tokens in it become these tokens.
 
         Raises:
-            PromptError: the text holds lone surrogates.
+            PromptError: the text contains lone surrogates.
         """
         try:
             text.encode("utf-8")
@@ -133,15 +138,15 @@ class JsonTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; nothing for special tokens, and for ids that have none."""
-        return self.remembered.of(token)
+        """The bytes a token stands for; nothing for special tokens and for ids without a token."""
+        return self.remembered.of(token, self._read_bytes)
 
-    def _piece(self, token: int) -> bytes:
+    def _read_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
         return b"" if added is not None and added.special else self._bytes(token)
 
     def name(self, token: int) -> str:
-        """The text of a token, that of special tokens included; empty for -1, which stands for none."""
+        """The text of a token, special tokens included; empty for -1, which stands for none."""
         return self._bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def _bytes(self, token: int) -> bytes:
@@ -161,7 +166,7 @@ class JsonTokenizer:
 
 
 def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
-    """From a token's text to its bytes, as ``decoder`` does."""
+    """What turns a token's text into bytes, as ``decoder`` does."""
     try:
         parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
         kinds = [part["type"] for part in parts]
@@ -178,7 +183,7 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
     except EdgeSpecError:
         raise
     except (LookupError, TypeError, AttributeError):
-        raise _unusable(path, "its decoder is not understood") from None
+        raise _unusable(path, "its decoder is of an unknown kind") from None
     fallback = "ByteFallback" in kinds
 
     def to_bytes(text: str) -> bytes:
@@ -193,10 +198,8 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
 
 
 def _by_letters() -> Callable[[str], bytes]:
-    """The decoder in which a letter stands for every byte, as in GPT-2: printable ones for themselves."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    letters = {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    """The decoder of byte-level vocabularies."""
+    letters = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 
     def to_bytes(text: str) -> bytes:
         try:

@@ -9,14 +9,9 @@ from pathlib import Path
 from edge_spec.controller.candidates import NGRAMS, TOKEN_BYTES
 from edge_spec.controller.estimates import Estimates
 from edge_spec.engines.kv_types import smaller_kv
-from edge_spec.engines.llama import (
-    LlamaSettings,
-    LlamaWeights,
-    listen_to_buffers,
-    loads_mapped,
-    open_llama,
-)
+from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
+from edge_spec.engines.llama.footprint import listen_to_buffers, loads_mapped
 from edge_spec.engines.llama.grammar import grammar_bytes
 from edge_spec.engines.onnx import open_onnx, open_published
 from edge_spec.engines.onnx.transcription.store import Transcriptions

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from edge_spec.engines.llama import LlamaSettings, planned_llama
-from edge_spec.engines.onnx import planned_onnx
-from edge_spec.engines.role_settings import llama_settings, onnx_settings
+from edge_spec.engines import registry
+from edge_spec.engines.llama import LlamaSettings
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -23,7 +23,4 @@ def planned_profile(
     Args:
         cache_dir: where is kept what was tried.
     """
-    if engine == "onnx":
-        return planned_onnx(file, onnx_settings("target", file, settings, trees=trees), cache_dir=cache_dir)
-    own = llama_settings("target", file, settings, trees=trees)
-    return planned_llama(own, file=file.fingerprint, head_dim_k=file.head_dim_k, cache_dir=cache_dir)
+    return registry.engine(engine).profile(file, replace(settings, trees=trees), cache_dir=cache_dir)

@@ -90,7 +90,7 @@ class Engine(Protocol):
         name: as on the command line and in numerics profiles.
         title: as in sentences, such as ``llama.cpp``.
         extras: names of settings that only this engine has.
-        process_bytes: what its library grows by while it runs, beside its models.
+        process_bytes: what its library, and the one that has its tokenizers, grow by while it runs, beside models.
         hidden_rows: whether its models return hidden rows as well.
         several_texts: whether one decode can advance several texts.
     """
@@ -103,7 +103,7 @@ class Engine(Protocol):
     several_texts: bool
 
     def load_library(self, *, verbose: bool = False) -> None:
-        """Load the library below, so that its memory is counted before models are planned.
+        """Load the libraries below, so that their memory is counted before models are planned.
 
         Args:
             verbose: let its log through to standard error, if it has one.

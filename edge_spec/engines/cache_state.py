@@ -1,4 +1,4 @@
-"""A saved cache: an engine's bytes in an envelope that tells damage and strangers."""
+"""A saved cache: an engine's bytes in an envelope that shows damage, and which numerics profile they belong to."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ def _checksum(name: bytes, n_past: int, body: bytes) -> bytes:
     return digest.digest()
 
 
-def unpack_state(state: bytes, *, profile: str) -> tuple[bytes, int]:
+def unpack_state(state: bytes, *, profile: str, n_ctx: int) -> tuple[bytes, int]:
     """The body and its number of tokens.
 
     Raises:
-        StateError: damaged, or saved under another numerics profile.
+        StateError: damaged, saved under another numerics profile, or more tokens than a context of ``n_ctx`` holds.
     """
     body, n_past, saved = _opened(state)
     if saved != profile:
         raise StateError(f"the saved state belongs to the numerics profile {saved}, this is {profile}", hint=_HINT)
+    if n_past > n_ctx:
+        raise StateError(f"the saved state holds {n_past} tokens and the context {n_ctx}", hint="raise --ctx")
     return body, n_past
 
 
 def restated(state: bytes, *, profile: str) -> bytes:
-    """The same state under another profile; for whoever knows that its cells mean the same there.
+    """The same state under another profile, for callers that know that its cells mean the same there.
 
     Raises:
         StateError: damaged.

@@ -1,31 +1,28 @@
-"""What a loaded model can do here, found by trying, and remembered.
+"""What a loaded model can do on this device, found out by trying.
 
-Read from no table: whether rows come out alike in every width depends on the kernels that this library, this
+No table could tell: whether rows are bit-identical in every width depends on the kernels that this library, this
 processor, these weights and this cache end up with.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
-from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["ProbeResult", "Probed", "announce_probe", "known_probe", "probe", "probe_cached"]
+__all__ = ["PLAIN", "ProbeResult", "Probed", "probe", "probed_depths"]
 
-_SMALL_PARAMS = 20_000_000
-"""A drafter with fewer parameters is probed too quickly to be worth a sentence."""
+PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
+"""What every model can do."""
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -34,38 +31,17 @@ _DEPTHS = (24, 256, 520)
 another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
 
 _CUTS = 4
-"""How often as many tokens as a decode can hold are cut up in different ways, where that is asked for."""
-
-_VERSION = 4
-
-
-class ProbedSettings(Protocol):
-    """What a probe has to know of an engine's settings, which are a dataclass."""
-
-    @property
-    def max_rows(self) -> int:
-        """The most rows of one decode that returns logits."""
-
-    @property
-    def trees(self) -> bool:
-        """Whether the model was opened for trees."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether rows have to be bit-identical to count as alike."""
-
-    @property
-    def threads(self) -> object:
-        """Threads, resolved."""
+"""How many full decodes of tokens are divided in different ways, where that is asked for."""
 
 
 class Probed(LanguageModel, Protocol):
-    """A model whose capabilities can be set to what was found."""
+    """A model whose capabilities and profile can be set to what was found."""
 
     capabilities: Capabilities
+    profile: NumericsProfile
 
     @property
-    def settings(self) -> ProbedSettings:
+    def settings(self) -> ModelSettings:
         """The settings that it was opened with."""
 
 
@@ -80,20 +56,20 @@ class ProbeResult:
 def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
-    Three things are tried. Rollback: decode two tokens and take one back. Widths: decode the same tokens after
-    the same text in several widths and compare bit by bit. Trees: decode two continuations in one call and
-    compare with each of them alone.
+    Three things are tried. Rollback: decode two tokens and remove one. Widths: decode the same tokens after the same
+    text in several widths and compare bit by bit. Trees: decode two continuations in one call and compare with each of
+    them alone.
 
     Args:
-        external: nobody here knows the model's operators, and one try proves little. What was found is tried again in
-            many cuts of a text, and has to hold in all of them.
-        fp16: it rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply by
-            other code than several, is then never taken for one of them, however alike they look.
+        external: the model's operators are not known, and one try proves little. What was found is tried again with a
+            text divided in many ways, and has to hold for all of them.
+        fp16: the model rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply
+            by other code than several, then never counts as one of several, however alike they look.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
     model.capabilities = Capabilities(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
-    # Any text will do, and the same one every time; low ids can be control tokens.
+    # Any text will do, the same one every time; low ids can be control tokens.
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
     if not _can_rollback(model, text):
         model.rollback(0)
@@ -106,40 +82,40 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
     seconds: dict[int, float] = {}
     alike = set(widths)
     trees = model.settings.trees
-    for depth in _depths(model.n_ctx):
+    for depth in probed_depths(model.n_ctx):
         model.rollback(min(depth, model.n_past))
         model.prefill(text[model.n_past : depth])
         rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
-        if depth == _depths(model.n_ctx)[0]:
+        if depth == probed_depths(model.n_ctx)[0]:
             # Once more, warm: the first decode of a width pays for page faults.
             rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
         alike &= _largest_class(rows)
         trees = trees and _takes_trees(model, text[depth : depth + 4])
     model.rollback(0)
-    # To compute three rows wherever one is wanted would cost more than identity is worth; say so instead.
+    # To compute three rows wherever one is wanted would cost more than identity is worth: report rounding instead.
     exact = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
-    # Wider than the widest of the class would be outside it.
+    # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
     capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
     if external and exact:
         capabilities = _confirmed(model, capabilities, text, max_rows, lone=not fp16)
         most = capabilities.max_rows
-    # What a decode of n rows takes is what its padded width takes.
+    # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
     )
 
 
 def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
-    model.prefill(text[model.n_past : _depths(model.n_ctx)[0]])
+    model.prefill(text[model.n_past : probed_depths(model.n_ctx)[0]])
     trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
     model.rollback(0)
     capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
     return ProbeResult(capabilities=capabilities, seconds={})
 
 
-def _depths(n_ctx: int) -> list[int]:
-    """The depths that a text in a context can reach; never none."""
+def probed_depths(n_ctx: int) -> list[int]:
+    """The depths that a text in a context can reach; at least one."""
     return [min(_DEPTHS[0], n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= n_ctx)]
 
 
@@ -153,7 +129,7 @@ def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
 
 
 def _rows(model: Probed, tokens: Sequence[int], seconds: dict[int, float]) -> list[bytes]:
-    """A digest of each row: the rows themselves, of all widths, would be more than a small computer has to spare."""
+    """A digest of each row: the rows themselves, of all widths, would take too much memory on a small computer."""
     start = perf_counter()
     rows = model.decode(Tree.sequence(tokens))
     seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
@@ -178,9 +154,9 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
 def _confirmed(
     model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, lone: bool
 ) -> Capabilities:
-    """What was found if it holds, or holds where lone rows are padded; else as much as can be said."""
+    """What was found if it holds, or holds where lone rows are padded; else only what holds for every model."""
     wider = tuple(n for n in capabilities.widths if n > 1)
-    # Where every row is a lone one, there is nothing that it could be taken for.
+    # Where every row is a lone one, there are no others that it could differ from.
     for widths in dict.fromkeys((capabilities.widths, wider) if lone or not wider else (wider,)):
         model.capabilities = replace(capabilities, widths=widths)
         if widths and _holds(model, text):
@@ -192,7 +168,7 @@ def _confirmed(
 
 
 def _holds(model: Probed, text: Sequence[int]) -> bool:
-    """Whether a row is the same bits wherever it stands in a decode, and however many stand there with it."""
+    """Whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
     model.prefill(text[: max(0, min(_DEPTHS[0], model.n_ctx - _CUTS * wide))])
@@ -223,81 +199,3 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     if model.settings.exact:
         return np.array_equal(together[[0, 2, 3]], alone[:3])
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
-
-
-def probe_cached(
-    model: Probed,
-    *,
-    file: str,
-    cache_dir: Path | None,
-    on_probe: Callable[[], None],
-    external: bool = False,
-    fp16: bool = False,
-) -> ProbeResult:
-    """``probe``, or what it found the last time for the same file, settings, library and processor.
-
-    Args:
-        file: fingerprint of the model file.
-        cache_dir: where results are kept; None for nowhere.
-        on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
-        external, fp16: see ``probe``.
-    """
-    if cache_dir is None:
-        on_probe()
-        return probe(model, external=external, fp16=fp16)
-    path = _place(cache_dir, file, model.settings, model.n_ctx, model.profile)
-    known = _read(path)
-    if known is None:
-        on_probe()
-        known = probe(model, external=external, fp16=fp16)
-        _write(path, known)
-    return known
-
-
-def known_probe(
-    file: str, settings: ProbedSettings, profile: NumericsProfile, *, n_ctx: int, cache_dir: Path | None
-) -> ProbeResult | None:
-    """What ``probe_cached`` would return without trying anything; None if it has yet to be tried.
-
-    Args:
-        profile: without what a probe finds out.
-    """
-    return _read(_place(cache_dir, file, settings, n_ctx, profile)) if cache_dir is not None else None
-
-
-def announce_probe(file: ModelFile, settings: ProbedSettings, on_wait: Callable[[str], None]) -> None:
-    """Say that a model is probed, where that takes a noticeable time."""
-    if settings.exact or file.n_params > _SMALL_PARAMS:
-        on_wait(f"calibrating {file.path.name} for this device (first run only)")
-
-
-def _place(cache_dir: Path, file: str, asked: ProbedSettings, n_ctx: int, profile: NumericsProfile) -> Path:
-    """The file of a result."""
-    # n_ctx only decides how deep the probe can go.
-    settings = asdict(cast(Any, asked)) | {"n_ctx": None, "threads": asked.threads}
-    own = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    facts = [_VERSION, file, settings, _depths(n_ctx), own]
-    name = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
-    return cache_dir / "probes" / f"{name}.json"
-
-
-def _read(path: Path) -> ProbeResult | None:
-    """A remembered result; None if there is none or it is not whole."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
-        seconds = {int(n): float(s) for n, s in found["seconds"].items()}
-        return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _write(path: Path, result: ProbeResult) -> None:
-    """Remember a result whole or not at all; a cache that cannot be written is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump({"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)}, file)
-        Path(file.name).replace(path)
-    except OSError:
-        pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from edge_spec.arguments import require_one_of, require_whole
+from edge_spec.engines.processor import physical_cores
 from edge_spec.memory.estimate import KV_TYPES
 from edge_spec.models import ModelFile
 
@@ -60,6 +61,12 @@ class ModelSettings:
             require_whole(name, getattr(self, name), smallest, largest)
         for name in ("kv_k", "kv_v"):
             require_one_of(name, getattr(self, name), ("auto", *KV_TYPES))
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """Threads for one row and for many, resolved."""
+        n = self.n_threads or physical_cores()
+        return n, self.n_threads_batch or n
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
         """The settings of a smaller model that drafts for one with these settings: the same context, fewer threads."""

@@ -1,4 +1,4 @@
-"""A language model whose laws are written down: for tests, and for people who embed the engine."""
+"""A language model whose distributions are in a table: for tests, and for people who embed the package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -24,7 +25,7 @@ def random_table(
 ) -> npt.NDArray[np.float32]:
     """Normal logits of standard deviation ``scale`` for every context, ``[n_vocab] * (order + 1)``.
 
-    With ``like``, another table, the normal logits are added to it: a drafter's law for the other's target.
+    With ``like``, another table, the normal logits are added to it: the table of a drafter for a target with the other.
     """
     table = np.random.default_rng(seed).standard_normal((n_vocab,) * (order + 1)) * scale
     if like is not None:
@@ -33,17 +34,17 @@ def random_table(
 
 
 class TableModel:
-    """A Markov model: the logits of the next token stand in a table under the last ``order`` tokens.
+    """A Markov model: the logits of the next token are in a table under the last ``order`` tokens.
 
-    Before the text is ``order`` tokens long, token 0 stands in for what is missing. It keeps its promises the
-    way a real cache does: it remembers what is committed and what is pending, and computes from nothing else.
+    While the text is shorter than ``order`` tokens, token 0 stands in for the missing ones. It works the way a real
+    cache does: it remembers what is committed and what is pending, and computes from nothing else.
 
     Args:
         table: logits, ``[n_vocab] * (order + 1)``, float32.
         n_ctx: the most tokens that can be committed.
         can_rollback, takes_trees, widths, max_rows, can_shift: see ``Capabilities``.
-        keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only what lies in order.
-        distort: stands for a kernel that rounds: gets a row and the number of rows it was computed with.
+        keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only nodes that lie in order.
+        distort: stands for a kernel that rounds: given a row and the number of rows it was computed with.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class TableModel:
         self._n_ctx = n_ctx
         self._keeps_branches = keeps_branches
         self._distort = distort
-        self._traits = Capabilities(
+        self._capabilities = Capabilities(
             can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows, can_shift=can_shift
         )
         self._cells: list[int] = []
@@ -98,7 +99,7 @@ class TableModel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._traits
+        return self._capabilities
 
     @property
     def profile(self) -> NumericsProfile:
@@ -111,20 +112,16 @@ class TableModel:
         self._cells.extend(tokens)
 
     def decode(self, tree: Tree) -> Logits:
-        self._enter(len(tree), room=self._n_ctx + self._traits.max_rows)
+        self._enter(len(tree), room=self._n_ctx + self._capabilities.max_rows)
         first = len(self._pending)
-        if (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
-            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
-        n = len(tree) - first
-        if not 1 <= n <= self._traits.max_rows:
-            raise ValueError(f"{n} rows in one decode; from 1 to {self._traits.max_rows} are possible")
-        if not tree.is_sequence and not self._traits.takes_trees:
+        n = n_new_nodes(tree, self._pending, max_rows=self._capabilities.max_rows)
+        if not tree.is_sequence and not self._capabilities.takes_trees:
             raise ValueError("this model takes sequences, not trees")
         rows = np.empty((n, self.n_vocab), dtype=np.float32)
         for place, node in enumerate(range(first, len(tree))):
             path = [tree.tokens[above] for above in tree.path_to(node)]
             row = self._row([*self._cells[max(0, len(self._cells) - self._order) :], *path])
-            rows[place] = self._distort(row, self._traits.padded(n)) if self._distort else row
+            rows[place] = self._distort(row, self._capabilities.padded(n)) if self._distort else row
         self._pending = tree
         return rows
 
@@ -133,9 +130,7 @@ class TableModel:
         return self._table[tuple(wanted)]  # type: ignore[no-any-return]
 
     def keep(self, path: Sequence[int]) -> None:
-        for above, node in zip([-1, *path], path, strict=False):
-            if self._pending.parents[node] != above:
-                raise ValueError(f"{list(path)} is no path down the pending tree")
+        check_path(path, self._pending)
         if not self._keeps_branches:
             path = [node for place, node in enumerate(path) if list(path[: place + 1]) == list(range(place + 1))]
         self._cells.extend(self._pending.tokens[node] for node in path)
@@ -144,7 +139,7 @@ class TableModel:
     def rollback(self, n_past: int) -> None:
         if not 0 <= n_past <= len(self._cells):
             raise ValueError(f"rollback to {n_past} of {len(self._cells)} tokens")
-        if n_past < len(self._cells) and n_past > 0 and not self._traits.can_rollback:
+        if n_past < len(self._cells) and n_past > 0 and not self._capabilities.can_rollback:
             raise ValueError("this model cannot roll back")
         self._pending = EMPTY
         del self._cells[n_past:]

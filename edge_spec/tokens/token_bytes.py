@@ -14,15 +14,13 @@ _KEY_BYTES = 32
 
 
 class TokenBytes:
-    """Remembers what tokens stand for, within a limit; once it is full, it begins anew, empty.
+    """Remembers what tokens stand for, within a limit; once it is full, it starts again, empty.
 
     Args:
-        read: asks the tokeniser.
-        max_bytes: that all of it may take, keys and the table's own included.
+        max_bytes: the most that it may take, keys and the table itself included.
     """
 
-    def __init__(self, read: Callable[[int], bytes], *, max_bytes: int = TOKEN_BYTES_LIMIT) -> None:
-        self._read = read
+    def __init__(self, *, max_bytes: int = TOKEN_BYTES_LIMIT) -> None:
         self._most_bytes = max_bytes
         self._known: dict[int, bytes] = {}
         self._content_bytes = 0
@@ -32,11 +30,11 @@ class TokenBytes:
         """What it takes now."""
         return sys.getsizeof(self._known) + self._content_bytes
 
-    def of(self, token: int) -> bytes:
-        """The bytes of a token."""
+    def of(self, token: int, read: Callable[[int], bytes]) -> bytes:
+        """The bytes of a token, by ``read`` if they are not remembered."""
         piece = self._known.get(token)
         if piece is None:
-            piece = self._read(token)
+            piece = read(token)
             n_bytes = sys.getsizeof(piece) + _KEY_BYTES
             # A table that is full grows to twice its size, and is there in both sizes while it does.
             if 4 * sys.getsizeof(self._known) + self._content_bytes + n_bytes > self._most_bytes:

@@ -85,7 +85,7 @@ def test_what_is_no_path_is_not_kept(tree: Tree, data: st.DataObject) -> None:
         model.keep(path)
         assert model.n_past == len(path)
     else:
-        with pytest.raises(ValueError, match="no path"):
+        with pytest.raises(ValueError, match="not a path"):
             model.keep(path)
         assert model.n_past == 0
 

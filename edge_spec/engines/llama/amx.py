@@ -18,10 +18,10 @@ _CPU = 0
 
 
 def leave_out_amx(lib: Any) -> bool:
-    """Take AMX out of the layouts that llama.cpp may choose for weights; whether it was among them.
+    """Remove AMX from the layouts that llama.cpp may choose for weights; returns whether it was among them.
 
-    The library hands out its own array of buffer types, terminated by a null pointer, and reads the same array
-    whenever it loads a model.
+    The library returns its own array of buffer types, terminated by a null pointer, and reads the same array whenever
+    it loads a model.
 
     Args:
         lib: the ctypes library of llama.cpp; functions of ggml are found through it.

@@ -26,9 +26,9 @@ class Copy:
 class Branches:
     """Sequence ids for the nodes of a pending tree as it grows.
 
-    The first child of a node goes on with its parent's id, every other child takes a fresh one. Nodes above
-    it that are in the cache already get the fresh id by a copy, those of the same decode carry it from the
-    start. Id 0 is the committed text and the chain of first children below it.
+    The first child of a node continues its parent's id, every other child takes a new one. Nodes above it that are in
+    the cache already get the new id by a copy; those of the same decode carry it from the start. Id 0 is the committed
+    text and the chain of first children below it.
     """
 
     def __init__(self, n_sequences: int) -> None:
@@ -47,11 +47,11 @@ class Branches:
         return self._next > 1
 
     def id_of(self, node: int) -> int:
-        """The id with which a node was entered; 0 for -1, the text itself."""
+        """The id that a node was decoded with; 0 for -1, the text itself."""
         return self._ids[node] if node >= 0 else 0
 
     def grow(self, tree: Tree) -> tuple[list[list[int]], list[Copy]]:
-        """Ids for the nodes that ``tree`` adds: a list per new node, and the copies to make before the decode.
+        """Ids for the nodes that ``tree`` adds, a list for each, and the copies to make before the decode.
 
         Raises:
             ValueError: the tree has more leaves than there are sequences.
@@ -80,6 +80,6 @@ class Branches:
 
 
 def in_plain_order(path: Sequence[int]) -> Sequence[int]:
-    """The beginning of a path whose nodes lie where plain decoding would have put them: node i in place i."""
+    """The part of a path, from its beginning, whose nodes lie where plain decoding puts them: node i in place i."""
     n = next((place for place, node in enumerate(path) if node != place), len(path))
     return path[:n]

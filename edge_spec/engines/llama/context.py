@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from edge_spec.engines.cache_state import pack_state, unpack_state
+from edge_spec.engines.llama.batch import Batch
 from edge_spec.engines.llama.branches import Branches, in_plain_order
 from edge_spec.engines.llama.library import KV_TYPES, AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -26,8 +28,8 @@ def context_parameters(settings: LlamaSettings) -> Any:
     """The library's parameters of a context."""
     params = library().c.llama_context_default_params()
     n_sequences = settings.max_rows + 1 if settings.trees else 1
-    # Drafts and padding come on top of what the user asked for, always equally many: they must not make
-    # a difference to the text that fits.
+    # Room for drafts and padding is added to what the user asked for, always the same: it must not make a difference
+    # to the text that fits.
     params.n_ctx = settings.n_ctx + 2 * settings.max_rows
     params.n_batch = params.n_ubatch = settings.prefill_chunk
     params.n_seq_max = n_sequences
@@ -36,7 +38,7 @@ def context_parameters(settings: LlamaSettings) -> Any:
     params.n_threads, params.n_threads_batch = settings.threads
     params.type_k, params.type_v = KV_TYPES[settings.kv_k], KV_TYPES[settings.kv_v]
     params.flash_attn_type = int(settings.flash_attention)
-    # A window cache reuses cells that a rollback would need again; the full one holds them all.
+    # A window cache reuses cells that a rollback would need again; the full one keeps them all.
     params.swa_full = True
     params.no_perf = True
     return params
@@ -45,7 +47,7 @@ def context_parameters(settings: LlamaSettings) -> Any:
 class LlamaModel:
     """A llama.cpp context over ``weights``; see ``LanguageModel`` for what its methods promise.
 
-    ``capabilities`` start out as nothing but plain decoding; ``probe`` finds what more is possible.
+    ``capabilities`` start as plain decoding only; ``probe`` finds out what more is possible.
 
     Raises:
         BackendError: llama.cpp cannot make the context; the error quotes its reason.
@@ -62,7 +64,6 @@ class LlamaModel:
         self.capabilities = capabilities
         self._abort = AbortFlag()
         params = context_parameters(settings)
-        n_sequences = params.n_seq_max
         self._abort.install(params)
         lib.complaint()
         self._handle: Any = c.llama_init_from_model(weights.handle, params)
@@ -75,30 +76,9 @@ class LlamaModel:
         self._memory = c.llama_get_memory(self._handle)
         self._n_past = 0
         self._pending: Tree = EMPTY
-        self._branches = Branches(n_sequences)
+        self._branches = Branches(params.n_seq_max)
         self._views: dict[tuple[int, int], Logits] = {}
-        self._make_batch(settings.prefill_chunk, n_sequences)
-
-    def _make_batch(self, n: int, n_sequences: int) -> None:
-        """One batch for all decodes, in arrays of our own."""
-        self._tokens = np.zeros(n, dtype=np.int32)
-        self._positions = np.zeros(n, dtype=np.int32)
-        self._n_ids = np.ones(n, dtype=np.int32)
-        self._ids = np.zeros((n, n_sequences), dtype=np.int32)
-        self._wanted = np.zeros(n, dtype=np.int8)
-        addresses = self._ids.ctypes.data + np.arange(n, dtype=np.uintp) * self._ids.strides[0]
-        self._id_pointers = addresses.astype(np.uintp)
-        batch = self._c.llama_batch()
-        fields = dict(type(batch)._fields_)
-        for name, array in (
-            ("token", self._tokens),
-            ("pos", self._positions),
-            ("n_seq_id", self._n_ids),
-            ("seq_id", self._id_pointers),
-            ("logits", self._wanted),
-        ):
-            setattr(batch, name, ctypes.cast(array.ctypes.data, fields[name]))
-        self._batch = batch
+        self._batch = Batch(c, settings.prefill_chunk, params.n_seq_max)
 
     @property
     def n_vocab(self) -> int:
@@ -119,10 +99,11 @@ class LlamaModel:
 
     @property
     def can_shift(self) -> bool:
-        """Whether the library can turn keys to other positions.
+        """Whether the library can move keys to other positions.
 
-        It says so itself, but not that it ends the process where only a part of quantised keys turns, that it lets
-        keys grow where YaRN has scaled them, and that it saves no cells outside of a layer's window.
+        The library's own answer leaves out three cases: it ends the process where rotary embeddings cover only a part
+        of quantised keys, it lets keys grow where YaRN has scaled them, and it saves no cells outside of a layer's
+        window.
         """
         weights = self._weights
         has_window = self._c.llama_model_n_swa(weights.handle) > 0
@@ -137,63 +118,41 @@ class LlamaModel:
         self._drop_pending()
         for start in range(0, len(tokens), self._settings.prefill_chunk):
             chunk = tokens[start : start + self._settings.prefill_chunk]
-            n = len(chunk)
-            self._tokens[:n] = chunk
-            self._positions[:n] = np.arange(self._n_past, self._n_past + n)
-            self._n_ids[:n] = 1
-            self._ids[:n, 0] = 0
-            self._wanted[:n] = 0
-            self._decode(n)
-            self._n_past += n
+            self._batch.put_run(chunk, self._n_past, len(chunk))
+            self._decode(len(chunk), logits=False)
+            self._n_past += len(chunk)
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)
-        n = len(tree) - first
-        if not 1 <= n <= self._settings.max_rows:
-            raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
-        if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
-            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        n = n_new_nodes(tree, self._pending, max_rows=self._settings.max_rows)
         self._check(len(tree), room=self._settings.n_ctx + self._settings.max_rows)
-        # Padding goes on behind the last node, where its cells are cut off again without a trace.
+        # Padding is added after the last node, where its cells are removed again without a trace.
         n_rows = self.capabilities.padded(n)
-        n_past, last = self._n_past, len(tree) - 1
         if not first:
             self._branches.clear()
-        if tree.is_sequence:
-            start = n_past + first
-            self._tokens[:n] = tree.tokens[first:]
-            self._positions[:n_rows] = range(start, start + n_rows)
-            self._n_ids[:n_rows] = 1
-            self._ids[:n_rows, 0] = 0
-            self._branches.grow(tree)
-            last_id, end = 0, start + n
-        else:
-            last_id, end = self._place_tree(tree, first, n_rows)
-        self._tokens[n:n_rows] = tree.tokens[last]
-        self._wanted[:n_rows] = 1
-        self._decode(n_rows)
-        if n_rows > n and not self._c.llama_memory_seq_rm(self._memory, last_id, end, -1):
-            raise BackendError("llama.cpp did not give padding back")
+        last_sequence, end = self._place(tree, first, n_rows)
+        self._decode(n_rows, logits=True)
+        if n_rows > n and not self._c.llama_memory_seq_rm(self._memory, last_sequence, end, -1):
+            raise BackendError("llama.cpp did not remove padding from its cache")
         self._pending = tree
         return self._rows(n)
 
-    def _place_tree(self, tree: Tree, first: int, n_rows: int) -> tuple[int, int]:
-        """Fill the batch with the new nodes of a tree; returns the last node's id and the position after it."""
-        carried, copies = self._branches.grow(tree)
+    def _place(self, tree: Tree, first: int, n_rows: int) -> tuple[int, int]:
+        """Fill the batch with the new nodes of a tree; returns the last node's sequence and the position after it."""
+        sequences, copies = self._branches.grow(tree)
+        tokens = tree.tokens[first:]
+        if tree.is_sequence:
+            start = self._n_past + first
+            self._batch.put_run(tokens, start, n_rows)
+            return 0, start + len(tokens)
         for copy in copies:
             self._c.llama_memory_seq_cp(self._memory, copy.source, copy.target, 0, self._n_past + copy.depth)
-        n = len(tree) - first
-        for place, ids in enumerate(carried):
-            self._tokens[place] = tree.tokens[first + place]
-            self._positions[place] = self._n_past + tree.depths[first + place]
-            self._n_ids[place] = len(ids)
-            self._ids[place, : len(ids)] = ids
+        self._batch.put_nodes(tokens, [self._n_past + depth for depth in tree.depths[first:]], sequences)
         end = self._n_past + tree.depths[-1] + 1
-        last_id = self._branches.id_of(len(tree) - 1)
-        self._positions[n:n_rows] = range(end, end + n_rows - n)
-        self._n_ids[n:n_rows] = 1
-        self._ids[n:n_rows, 0] = last_id
-        return last_id, end
+        last_sequence = self._branches.id_of(len(tree) - 1)
+        if n_rows > len(tokens):
+            self._batch.put_run(tokens[-1:], end, n_rows, at=len(tokens), sequence=last_sequence)
+        return last_sequence, end
 
     def _rows(self, n: int) -> Logits:
         """The first ``n`` rows of the library's output, in place."""
@@ -208,9 +167,8 @@ class LlamaModel:
         return rows
 
     def keep(self, path: Sequence[int]) -> None:
-        for above, node in zip([-1, *path], path, strict=False):
-            if self._pending.parents[node] != above:
-                raise ValueError(f"{list(path)} is no path down the pending tree")
+        self._open()
+        check_path(path, self._pending)
         kept = in_plain_order(path) if self._settings.exact else path
         end = self._n_past + len(kept)
         chosen = self._branches.id_of(kept[-1]) if kept else 0
@@ -222,7 +180,7 @@ class LlamaModel:
         if not 0 <= n_past <= self._n_past:
             raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
         if n_past == 0:
-            # Recurrent models cannot forget a part, but everything.
+            # Recurrent models cannot forget a part of a text, but all of it.
             self._c.llama_memory_clear(self._memory, False)
             self._branches.clear()
             self._pending = EMPTY
@@ -257,19 +215,17 @@ class LlamaModel:
         try:
             c.llama_memory_seq_rm(memory, 0, first, last)
             c.llama_memory_seq_add(memory, 0, last, -1, first - last)
-            # The library turns the keys when it decodes next, and only then can their cells be written out.
+            # The library moves the keys when it decodes next, and only then can their cells be written out.
             self._n_past = n_past
-            self._tokens[0], self._positions[0], self._wanted[0] = 0, n_past, 0
-            self._n_ids[0] = 1
-            self._ids[0, 0] = 0
-            self._decode(1)
+            self._batch.put_run([0], n_past, 1)
+            self._decode(1, logits=False)
             c.llama_memory_seq_rm(memory, 0, n_past, -1)
             # What was removed has left holes, which single tokens and drafts might fill in different orders.
             body = self._write()
             c.llama_memory_clear(memory, False)
             self._read(body)
         except BaseException:
-            # Half a shift is no text at all.
+            # Half a shift is not a text.
             self.rollback(0)
             raise
 
@@ -288,9 +244,7 @@ class LlamaModel:
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
-        body, n_past = unpack_state(state, profile=self.profile.name)
-        if n_past > self.n_ctx:
-            raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
+        body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
         self._read(body)
         self._n_past = n_past
 
@@ -299,7 +253,7 @@ class LlamaModel:
         if self._c.llama_state_seq_set_data(self._handle, buffer, len(body), 0) == 0:
             self._c.llama_memory_clear(self._memory, False)
             self._n_past = 0
-            raise StateError("llama.cpp does not take the saved state", hint="read the text again instead")
+            raise StateError("llama.cpp does not accept the saved state", hint="read the text again instead")
 
     def cancel(self) -> None:
         self._abort.raise_()
@@ -322,11 +276,10 @@ class LlamaModel:
         if self._n_past + n_new > room:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
 
-    def _decode(self, n: int) -> None:
+    def _decode(self, n: int, *, logits: bool) -> None:
         """Run the batch's first ``n`` tokens; on failure the cache is the committed text again."""
         if not self._abort.is_raised:
-            self._batch.n_tokens = n
-            code = self._c.llama_decode(self._handle, self._batch)
+            code = self._c.llama_decode(self._handle, self._batch.taken(n, logits=logits))
             if code == 0:
                 return
         else:
@@ -335,7 +288,7 @@ class LlamaModel:
         try:
             self._cut(0, self._n_past)
         except BackendError:
-            # A cache that cannot be rolled back is emptied: whoever goes on reads the text again.
+            # A cache that cannot be rolled back is emptied; the text is then read again.
             self.rollback(0)
         if code == _ABORTED:
             raise Cancelled

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import Library, library
-from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.memory import Footprint, kv_cache_bytes, vocabulary_bytes
+from edge_spec.engines.llama.settings import LlamaSettings, kv_bytes, llama_settings
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.memory.heap import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
 
-__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
+__all__ = ["DryModel", "LlamaEstimator", "listen_to_buffers", "llama_footprint", "loads_mapped"]
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
 _ROWS = {
-    # What the flag of a processor lets the library repack: type -> output rows must be a multiple of this. From
+    # What the library repacks on processors with a flag: type -> output rows must be a multiple of this. From
     # ggml_repack_get_optimal_repack_type in ggml-cpu/repack.cpp.
     "AVX2": {"Q4_0": 8, "Q4_K": 8, "IQ4_NL": 8, "MXFP4": 8},
     "AVX512": {"Q2_K": 8},
@@ -29,7 +31,7 @@ _ROWS = {
 }
 
 _CONTEXT_BYTES = 1 << 20
-"""Of a context, besides its buffers: the graph, the list of cells, the threads."""
+"""What a context takes besides its buffers: the graph, the list of cells, the threads."""
 
 _BYTES_PER_NODE = 1 << 10
 _NODES_PER_LAYER = 96
@@ -37,9 +39,9 @@ _NODES_PER_LAYER = 96
 
 
 class DryModel:
-    """A model loaded without its weights: llama.cpp says what contexts of it would take and allocates nothing.
+    """A model loaded without its weights: llama.cpp says what contexts of it would take, and allocates nothing.
 
-    Only the library knows how it shares memory among the operations of an architecture, and it tells in its log.
+    Only the library knows how it shares memory among the operations of an architecture, and it says so in its log.
     """
 
     def __init__(self, file: ModelFile) -> None:
@@ -85,9 +87,41 @@ class DryModel:
         self.close()
 
 
+class LlamaEstimator:
+    """Footprints on llama.cpp; see ``Estimator``."""
+
+    def __init__(self) -> None:
+        self._dry: dict[Path, DryModel] = {}
+        self._known: dict[tuple[Path, LlamaSettings, bool], Footprint] = {}
+        self._open = ExitStack()
+
+    def footprint(
+        self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
+    ) -> Footprint:
+        """See ``Estimator``; weights always include their tokenizer."""
+        own = llama_settings(file, settings)
+        key = (file.path, own, rough)
+        if key not in self._known:
+            self._known[key] = llama_footprint(file, own, dry=None if rough else self._dry_model(file))
+        return self._known[key]
+
+    def _dry_model(self, file: ModelFile) -> DryModel:
+        if file.path not in self._dry:
+            self._dry[file.path] = self._open.enter_context(DryModel(file))
+        return self._dry[file.path]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
 @contextmanager
 def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
-    """Tell ``measured`` what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
+    """Pass on what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
     log: list[str] = []
     with library().listen(log.append):
         yield
@@ -123,22 +157,14 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
         copied_bytes=0 if mapped else others,
         loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
         vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
-        kv_cache_bytes=kv_cache_bytes(
-            n_ctx=settings.n_ctx + 2 * settings.max_rows,
-            n_layers=file.n_layers,
-            n_head_kv=file.n_head_kv,
-            head_dim_k=file.head_dim_k,
-            head_dim_v=file.head_dim_v,
-            type_k=settings.kv_k,
-            type_v=settings.kv_v,
-        ),
+        kv_cache_bytes=kv_bytes(file, settings.n_ctx + 2 * settings.max_rows, settings.kv_k, settings.kv_v),
         compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
         logits_bytes=4 * file.n_vocab * settings.max_rows,
     )
 
 
 def loads_mapped(file: ModelFile, settings: LlamaSettings) -> bool:
-    """Whether the file is best mapped: where nothing of it is repacked."""
+    """Whether the file is best mapped: if none of it is repacked."""
     return not (settings.repack and _repacked(file))
 
 
@@ -156,7 +182,7 @@ def _repacked(file: ModelFile) -> list[TensorInfo]:
 
 
 def _staging_bytes(sizes: list[int]) -> int:
-    """What repacking needs beyond its result: each tensor once more while it is copied, the largest first."""
+    """What repacking takes beyond its result: each tensor once more while it is copied, the largest first."""
     total = most = 0
     for size in sorted(sizes, reverse=True):
         total += size
@@ -172,7 +198,7 @@ def _repackable() -> dict[str, int]:
 
 
 def _work_bytes(file: ModelFile, settings: LlamaSettings) -> int:
-    """Where a chunk's activations are rounded to 8 bits for a product: the widest input there is."""
+    """What a chunk's activations take when they are rounded to 8 bits for a product, with the widest input."""
     widest = max(tensor.shape[0] for tensor in file.tensors if len(tensor.shape) > 1)
     return settings.prefill_chunk * widest * 9 // 8
 
@@ -182,6 +208,6 @@ def _graph_bytes(file: ModelFile) -> int:
 
 
 def _guess_compute_bytes(file: ModelFile, settings: LlamaSettings) -> int:
-    """Where the library says nothing: 17 numbers per token and width, a mask twice, and the rows of logits."""
+    """For when the library says nothing: 17 numbers per token and width, a mask twice, and the rows of logits."""
     n_cells = settings.n_ctx + 2 * settings.max_rows
     return settings.prefill_chunk * (file.n_embd * 17 * 4 + n_cells * 6) + 4 * file.n_vocab * settings.max_rows

@@ -18,18 +18,18 @@ __all__ = ["LlamaGrammar", "grammar_bytes"]
 
 _CANDIDATE = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 _LOOKAHEAD_BYTES = 64
-"""How far ahead forced text is looked for."""
+"""The most bytes of forced text that are looked for."""
 
 _AT_ONCE = 2048
-"""llama.cpp decodes what it is asked about into some 340 bytes per token, and the heap keeps them; it judges each token
-by itself, so it may as well be asked in pieces."""
+"""The most tokens that llama.cpp is asked about in one call: it decodes each into some 340 bytes, which the heap keeps.
+It judges each token by itself, so several calls give the same answer."""
 
 _MANY = 1024
-"""Where more tokens are asked about, it pays to ask about single bytes first."""
+"""For more tokens than this it pays to ask about single bytes first."""
 
 
 def grammar_bytes(n_tokens: int) -> int:
-    """The most that grammars over so many tokens take, with the tables that they are asked by.
+    """The most that grammars over so many tokens take, with their tables of tokens.
 
     Measured with four JSON schemas of up to 34 properties over 8,192 and 128,256 tokens: 3 and 6.3 MiB.
     """
@@ -39,29 +39,33 @@ def grammar_bytes(n_tokens: int) -> int:
 class LlamaGrammar:
     """A grammar over a vocabulary.
 
-    Tokens that show no text, such as control tokens, are never part of a reply; llama.cpp would take their names for
-    text.
+    Tokens without text, such as control tokens, are never allowed; llama.cpp would take their names for text.
 
     Raises:
         SettingsError: the grammar has a mistake.
     """
 
     def __init__(self, weights: LlamaWeights, text: str) -> None:
+        self._handle: Any = None
         check_gbnf(text)
         self.weights = weights
         self.c = library().c
         self.cuts: dict[bytes, int] = {}
         library().complaint()
-        handle = self.c.llama_sampler_init_grammar(weights.vocab, text.encode("utf-8"), b"root")
-        if not handle:
-            raise SettingsError(f"llama.cpp does not take the grammar: {library().complaint()}", hint="simplify it")
-        self._start = _State(self, handle)
+        self._handle = self.c.llama_sampler_init_grammar(weights.vocab, text.encode("utf-8"), b"root")
+        if not self._handle:
+            raise SettingsError(f"llama.cpp rejects the grammar: {library().complaint()}", hint="simplify it")
+
+    def __del__(self) -> None:
+        if self._handle:
+            self.c.llama_sampler_free(self._handle)
 
     def start(self) -> _State:
-        return self._start
+        # States hold their grammar; if it held one of them, neither would be freed at once.
+        return _State(self, self.c.llama_sampler_clone(self._handle))
 
     def cut(self, raw: bytes) -> list[int]:
-        """Tokens for a forced text: as it was cut the last time, else as the tokeniser would; none if it cannot."""
+        """Tokens for a forced text, as it was split the last time, else as the tokenizer does; none if it cannot."""
         tokens: list[int] = []
         while raw in self.cuts:
             tokens.append(self.cuts[raw])
@@ -70,20 +74,20 @@ class LlamaGrammar:
 
     def _tokenized(self, raw: bytes) -> list[int]:
         text = raw.decode("utf-8", "ignore")
-        pieces = self.weights.token_bytes
-        # Some tokenisers put a space before every text, but not after a line break within it.
+        token_bytes = self.weights.token_bytes
+        # Some tokenizers put a space before every text, but not after a line break within it.
         for before in ("", "\n"):
             tokens = self.weights.tokenize(before + text, add_special=False) if text else []
             if before:
-                line = next((n for n, token in enumerate(tokens) if pieces(token).endswith(b"\n")), -1)
+                line = next((n for n, token in enumerate(tokens) if token_bytes(token).endswith(b"\n")), -1)
                 tokens = tokens[line + 1 :]
-            if b"".join(map(pieces, tokens)) == text.encode():
+            if b"".join(map(token_bytes, tokens)) == text.encode():
                 return tokens
         return []
 
 
 class _State:
-    """llama.cpp's grammar sampler, as it stands after some tokens."""
+    """llama.cpp's grammar sampler after some tokens."""
 
     def __init__(self, grammar: LlamaGrammar, handle: Any) -> None:
         self._grammar = grammar
@@ -102,7 +106,7 @@ class _State:
         known = ids < weights.n_vocab
         may[known] = weights.speaking[ids[known]]
         if ids.size > _MANY:
-            # No token may come whose first byte may not.
+            # A token is not allowed if its first byte is not.
             begins = np.ones(256, dtype=np.bool_)
             begins[list(weights.single_bytes.values())] = self._apply(self._handle, self._single_bytes)
             may[may] = begins[weights.first_bytes[ids[may]]] | weights.ending[ids[may]]
@@ -122,7 +126,7 @@ class _State:
         if self._ahead is not None:
             raw, over = self._ahead
             n = len(self._weights.token_bytes(token))
-            # What is forced here is so there, as far as it goes.
+            # The rest of what was forced here is forced there.
             state._ahead = (raw[n:], over) if n < len(raw) else None
         return state
 
@@ -140,8 +144,8 @@ class _State:
         return tokens[:most]
 
     def _look_ahead(self) -> tuple[bytes, bool]:
-        """The bytes that have to come next, and whether the reply is over then."""
-        # If only one byte may come next, it has to. Tokens of one byte ask about each.
+        """The bytes that are forced next, and whether the reply ends after them."""
+        # A byte is forced if no other is allowed. Each is asked about by its token of one byte.
         known, ids = self._weights.single_bytes, self._single_bytes
         handle, raw = None, bytearray()
         try:
@@ -163,7 +167,7 @@ class _State:
         return eos >= 0 and bool(self._apply(handle, np.array([eos]))[0])
 
     def _apply(self, handle: Any, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which tokens keep their logit."""
+        """Which tokens the grammar allows: those that keep their logit."""
         may = np.empty(ids.size, dtype=np.bool_)
         for at in range(0, ids.size, _AT_ONCE):
             some = ids[at : at + _AT_ONCE]

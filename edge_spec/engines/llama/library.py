@@ -1,4 +1,4 @@
-"""The one place that loads llama.cpp: its log, its abort hook, its names for types."""
+"""llama.cpp, loaded: its functions, its log, its abort hook, its names for types."""
 
 from __future__ import annotations
 
@@ -35,10 +35,16 @@ _ERROR = 4
 
 
 class Library:
-    """llama.cpp, loaded: ``c`` holds its functions.
+    """llama.cpp, loaded.
 
-    The library has one log for the whole process. It goes to standard error while ``verbose``, otherwise only
-    its last errors are kept, to be quoted when a call fails.
+    The library has one log for the whole process. It goes to standard error while ``verbose``; otherwise only its last
+    errors are kept, to be quoted when a call fails.
+
+    Attributes:
+        c: its functions.
+        version: of the package that brings it.
+        features: which instructions it was built for and finds on this processor.
+        build: a hash of these and of the processor: they decide how it rounds.
     """
 
     def __init__(self) -> None:
@@ -48,14 +54,13 @@ class Library:
         self.version: str = llama_cpp.__version__
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
-        # The library logs in the thread that called it: threads that load at once hear their own.
-        self._heard = threading.local()
-        # The library keeps no reference to the callback: we have to.
+        # The library logs in the thread that called it, so threads that load at the same time can listen separately.
+        self._listeners = threading.local()
+        # The library does not keep a reference to the callback.
         self._log_callback = self.c.llama_log_callback(self._log)
         self.c.llama_log_set(self._log_callback, ctypes.c_void_p(0))
         self.c.llama_backend_init()
         leave_out_amx(self.c._lib)
-        # Which instructions the library was built for and finds here: they decide how it rounds.
         features = self.c.llama_print_system_info()
         self.features: str = features.decode("ascii", "replace")
         self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
@@ -63,7 +68,7 @@ class Library:
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:
             sys.stderr.write(text.decode("utf-8", "replace"))
-        listener: Callable[[str], None] | None = getattr(self._heard, "by", None)
+        listener: Callable[[str], None] | None = getattr(self._listeners, "by", None)
         if listener is not None:
             listener(text.decode("utf-8", "replace"))
         if level == _ERROR and not self.verbose:
@@ -71,18 +76,25 @@ class Library:
 
     @contextmanager
     def listen(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """Tell ``listener`` what the library logs meanwhile in this thread, which it does in pieces of lines."""
-        self._heard.by = listener
+        """Pass on what the library logs meanwhile in this thread, which it does in parts of lines."""
+        self._listeners.by = listener
         try:
             yield
         finally:
-            self._heard.by = None
+            self._listeners.by = None
 
     def complaint(self) -> str:
-        """What the library last complained about, in one line; forgets it."""
+        """The errors that the library has logged since the last call, in one line."""
         text = "; ".join(dict.fromkeys(line for line in self._errors if line))
         self._errors.clear()
         return text or "it gave no reason"
+
+
+@cache
+def _strlen() -> int:
+    """The address of ``strlen``."""
+    libc: Any = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+    return int(ctypes.cast(libc.strlen, ctypes.c_void_p).value or 0)
 
 
 @cache
@@ -92,21 +104,19 @@ def library() -> Library:
 
 
 class AbortFlag:
-    """A flag that llama.cpp looks at between two operations of its graph, at no cost.
+    """A flag that llama.cpp reads between two operations of its graph, at no cost.
 
-    A Python callback would take the interpreter lock some hundred times per token. The C library's ``strlen``
-    has the shape that is wanted, a function of one pointer, and the answer: 0 for an empty string, 1 for a
-    string of one character.
+    A Python callback would take the interpreter lock some hundred times per token. The C library's ``strlen`` has the
+    right signature, a function of one pointer, and the right result: 0 for an empty string, 1 for a string of one
+    character.
     """
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(2)
-        libc: Any = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
-        self._address = ctypes.cast(libc.strlen, ctypes.c_void_p).value
 
     def install(self, params: Any) -> None:
-        """Let a context with these parameters look at the flag; the flag must outlive the context."""
-        params.abort_callback = type(params.abort_callback)(self._address)
+        """Let a context with these parameters read the flag; the flag must outlive the context."""
+        params.abort_callback = type(params.abort_callback)(_strlen())
         params.abort_callback_data = ctypes.addressof(self._text)
 
     def raise_(self) -> None:

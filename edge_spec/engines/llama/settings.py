@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.threads import physical_cores
 from edge_spec.errors import SettingsError
+from edge_spec.memory import kv_cache_bytes
+from edge_spec.models import ModelFile
 
-__all__ = ["LlamaSettings"]
+__all__ = ["LLAMA_EXTRAS", "LlamaSettings", "kv_bytes", "llama_settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,23 +22,22 @@ class LlamaSettings(ModelSettings):
     path once the cache is padded to 512 cells. They are smaller and faster to read, too. ``auto`` values are f16.
 
     Attributes:
-        flash_attention: llama.cpp's fused attention; V types below 16 bits need it.
+        flash_attention: llama.cpp's fused attention; values below 16 bits need it.
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
 
     Raises:
         SettingsError: a value out of its range.
     """
 
-    kv_v: str = "f16"
     flash_attention: bool = True
     repack: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("flash_attention", "repack"):
+        for name in LLAMA_EXTRAS:
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"is {getattr(self, name)!r} and must be True or False", argument=name)
-        if not self.flash_attention and self.kv_v not in ("f32", "f16", "bf16"):
+        if not self.flash_attention and self.kv_v not in ("auto", "f32", "f16", "bf16"):
             raise SettingsError(f"values of type {self.kv_v} need flash attention")
 
     def for_heads(self, head_dim_k: int) -> LlamaSettings:
@@ -45,8 +46,38 @@ class LlamaSettings(ModelSettings):
         keys = ("q8_0" if eight_bits else "f16") if self.kv_k == "auto" else self.kv_k
         return replace(self, kv_k=keys, kv_v="f16" if self.kv_v == "auto" else self.kv_v)
 
-    @property
-    def threads(self) -> tuple[int, int]:
-        """Threads for one row and for many, resolved."""
-        n = self.n_threads or physical_cores()
-        return n, self.n_threads_batch or n
+
+LLAMA_EXTRAS = frozenset(("flash_attention", "repack"))
+"""Settings that only llama.cpp has."""
+
+
+def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
+    """Settings as a context of a file is made with them.
+
+    Raises:
+        SettingsError: one of them contradicts another, or the blocks of a cache type do not divide the file's rows.
+    """
+    if not isinstance(settings, LlamaSettings):
+        values: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+        extras = {name: value for name, value in values.pop("extras").items() if name in LLAMA_EXTRAS}
+        settings = LlamaSettings(**values, **extras)
+    settings = settings.for_heads(file.head_dim_k)
+    kv_bytes(file, 1, settings.kv_k, settings.kv_v)
+    return settings
+
+
+def kv_bytes(file: ModelFile, n_ctx: int, keys: str, values: str) -> int:
+    """What the cache of a file takes with these types.
+
+    Raises:
+        SettingsError: the blocks of a type do not divide the file's rows.
+    """
+    return kv_cache_bytes(
+        n_ctx=n_ctx,
+        n_layers=file.n_layers,
+        n_head_kv=file.n_head_kv,
+        head_dim_k=file.head_dim_k,
+        head_dim_v=file.head_dim_v,
+        type_k=keys,
+        type_v=values,
+    )

@@ -21,16 +21,16 @@ __all__ = ["LlamaWeights"]
 
 
 class LlamaWeights:
-    """The weights of a GGUF, and its tokeniser.
+    """The weights of a GGUF, and its tokenizer.
 
     Attributes:
-        pieces: what tokens stand for, as far as it is remembered.
+        remembered: the bytes of tokens that were asked for lately.
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
-        mapped: map the file. Where weights are repacked, reading it instead leaves no second copy of them behind in
-            mapped pages.
-        vocab_only: load the tokeniser and no weights; no context can be made of it.
+        mapped: map the file. Where weights are repacked, reading it instead avoids a second copy of them in mapped
+            pages.
+        vocab_only: load the tokenizer and no weights; no context can be made of it.
 
     Raises:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
@@ -52,15 +52,15 @@ class LlamaWeights:
                 f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
                 hint="check that the file is whole and its architecture is supported",
             )
-        # Copies that were needed while weights were rearranged.
+        # Copies that were needed while weights were repacked.
         trim_heap()
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
-        self.remembered = TokenBytes(lambda token: self._piece(token, special=False))
+        self.remembered = TokenBytes()
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
-            raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose one that is")
+            raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
 
     @property
     def handle(self) -> Any:
@@ -89,13 +89,13 @@ class LlamaWeights:
 
     @property
     def n_turned(self) -> int:
-        """How many numbers of a head positions turn."""
+        """How many numbers of a head rotary embeddings turn."""
         found = self._metadata(f"{self._metadata('general.architecture')}.rope.dimension_count")
         return int(found) if found else self.head_dim_k
 
     @property
     def rope_scaling(self) -> str:
-        """How positions are stretched; empty if they are not."""
+        """How positions are scaled; empty if they are not."""
         return self._metadata(f"{self._metadata('general.architecture')}.rope.scaling.type")
 
     def _metadata(self, key: str) -> str:
@@ -108,10 +108,10 @@ class LlamaWeights:
         """Token ids of a text; names of special tokens in it become these tokens.
 
         Args:
-            add_special: put the tokens around it that the model wants around every text.
+            add_special: add the tokens that the model expects around every text.
 
         Raises:
-            PromptError: the text holds lone surrogates.
+            PromptError: the text contains lone surrogates.
         """
         _ = self.handle
         try:
@@ -130,7 +130,7 @@ class LlamaWeights:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for control tokens."""
-        return self.remembered.of(token)
+        return self.remembered.of(token, self._read_bytes)
 
     @cached_property
     def speaking(self) -> npt.NDArray[np.bool_]:
@@ -149,27 +149,27 @@ class LlamaWeights:
 
     @cached_property
     def single_bytes(self) -> dict[int, int]:
-        """For every byte that is all the text of a token, the token (the last one, should there be two) and it."""
+        """Tokens whose text is a single byte, and that byte; of several with the same byte, the last."""
         _, first, single = self._first_two
         tokens = {int(first[token]): int(token) for token in np.flatnonzero(single)}
         return {token: byte for byte, token in tokens.items()}
 
     @cached_property
     def _first_two(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        """Of every token, whether it has text, its first byte, and whether that is all."""
-        speaks, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
+        """Of every token, whether it has text, its first byte, and whether there is no other."""
+        has_text, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
         first = np.zeros(self.n_vocab, dtype=np.uint8)
         for token in range(self.n_vocab):
-            piece = self.token_bytes(token)
-            if piece:
-                speaks[token], first[token], single[token] = True, piece[0], len(piece) == 1
-        return speaks, first, single
+            raw = self.token_bytes(token)
+            if raw:
+                has_text[token], first[token], single[token] = True, raw[0], len(raw) == 1
+        return has_text, first, single
 
     def name(self, token: int) -> str:
-        """The text of a token, that of control tokens included; empty for -1, which stands for none."""
-        return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+        """The text of a token, control tokens included; empty for -1, which stands for none."""
+        return self._read_bytes(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
-    def _piece(self, token: int, *, special: bool) -> bytes:
+    def _read_bytes(self, token: int, special: bool = False) -> bytes:
         _ = self.handle
         room = 64
         while True:
@@ -189,12 +189,12 @@ class LlamaWeights:
 
     @property
     def bos(self) -> int:
-        """The token that begins a text, -1 if there is none."""
+        """The token that begins a text; -1 if there is none."""
         return int(self._c.llama_vocab_bos(self._vocab))
 
     @property
     def eos(self) -> int:
-        """The token that ends a text, -1 if there is none."""
+        """The token that ends a text; -1 if there is none."""
         return int(self._c.llama_vocab_eos(self._vocab))
 
     def close(self) -> None:

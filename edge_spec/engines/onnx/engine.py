@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from edge_spec.engines.base import OpenedModel
-from edge_spec.engines.onnx import open_onnx, open_published, planned_onnx
-from edge_spec.engines.onnx.footprint import onnx_footprint
+from edge_spec.engines.llama.library import library
+from edge_spec.engines.onnx.kernels import KINDS, why_slow
+from edge_spec.engines.onnx.opener import OnnxEstimator, OnnxOpener
+from edge_spec.engines.onnx.opening import known_onnx_profile
 from edge_spec.engines.onnx.runner import runtime_version
-from edge_spec.engines.onnx.settings import KV_KINDS, OnnxSettings
+from edge_spec.engines.onnx.settings import OnnxSettings, cache_kind, onnx_settings
 from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.store import Transcriptions
-from edge_spec.engines.probe import announce_probe
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.tokenizers import FileTokenizer, open_tokenizer, with_tokenizer
-from edge_spec.errors import DiskFull, ModelFileError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import NumericsProfile
@@ -32,8 +27,6 @@ _MIN_SHARE = 0.75
 _SPEED_UP = 0.7
 """A decode takes so much of llama.cpp's time with repacked weights (measured on a 1.0B shape)."""
 
-_COMMON = frozenset(field.name for field in fields(ModelSettings)) - {"kv_k", "kv_v", "extras"}
-
 
 class OnnxEngine:
     """Runs models on ONNX Runtime; see ``Engine`` for what the methods promise."""
@@ -41,10 +34,12 @@ class OnnxEngine:
     name = "onnx"
     title = "ONNX Runtime"
     extras: frozenset[str] = frozenset()
-    process_bytes = 2 << 20
+    process_bytes = 8 << 20
     hidden_rows = several_texts = False
 
     def load_library(self, *, verbose: bool = False) -> None:
+        # llama.cpp has the tokenizers of GGUFs and the grammars.
+        library().verbose = verbose
         runtime_version()
 
     def why_not(self, file: ModelFile) -> str | None:
@@ -52,8 +47,6 @@ class OnnxEngine:
         return f"it {what}" if what is not None else None
 
     def why_not_here(self, file: ModelFile) -> str | None:
-        from edge_spec.engines.onnx.kernels import why_slow
-
         if file.graph is not None:
             return None
         if file.head_dim_k not in ATTENTION_HEADS:
@@ -75,20 +68,19 @@ class OnnxEngine:
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         names = {*settings.extras, *(["n_threads_batch"] if settings.n_threads_batch else [])}
-        if _cache_kind(settings) is None:
+        if cache_kind(settings) is None:
             names |= {name for name in ("kv_k", "kv_v") if getattr(settings, name) != "auto"}
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> OnnxSettings:
-        kind = _cache_kind(settings) or "f32"
-        return OnnxSettings(**{name: getattr(settings, name) for name in _COMMON}, kv_k=kind, kv_v=kind)
+        return onnx_settings(settings)
 
     def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.
-        return [("f16", "f16")] if file.graph is None and self.resolve(file, settings).kv == "f32" else []
+        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv == "f32" else []
 
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         return footprint.weight_bytes * _SPEED_UP
@@ -97,10 +89,10 @@ class OnnxEngine:
         return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
 
     def estimator(self) -> OnnxEstimator:
-        return OnnxEstimator(self)
+        return OnnxEstimator()
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-        return planned_onnx(file, self.resolve(file, settings), cache_dir=cache_dir)
+        return known_onnx_profile(file, onnx_settings(settings), cache_dir=cache_dir)
 
     def opener(
         self,
@@ -111,107 +103,11 @@ class OnnxEngine:
         only_look: bool = False,
     ) -> OnnxOpener:
         made = Transcriptions(cache_dir, on_wait=on_wait, on_progress=on_progress, only_look=only_look)
-        return OnnxOpener(self, made, cache_dir=cache_dir, on_wait=on_wait)
-
-
-class OnnxEstimator:
-    """Footprints on ONNX Runtime, which all follow from the file."""
-
-    def __init__(self, engine: OnnxEngine) -> None:
-        self._engine = engine
-        self._known: dict[tuple[Path, OnnxSettings], Footprint] = {}
-
-    def footprint(
-        self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
-    ) -> Footprint:
-        """See ``Estimator``."""
-        own = self._engine.resolve(file, settings)
-        key = (file.path, own)
-        if key not in self._known:
-            self._known[key] = onnx_footprint(file, own)
-        return with_tokenizer(self._known[key], file) if tokenizer else self._known[key]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing was opened."""
-
-
-class OnnxOpener:
-    """Sessions of ONNX Runtime, which maps the weights of a file once for all of them; see ``Opener``."""
-
-    def __init__(
-        self, engine: OnnxEngine, made: Transcriptions, *, cache_dir: Path | None, on_wait: Callable[[str], None]
-    ) -> None:
-        self._engine = engine
-        self._made = made
-        self._cache_dir = cache_dir
-        self._on_wait = on_wait
-        self._tokenizers: dict[Path, FileTokenizer] = {}
-
-    def prepare(self, file: ModelFile) -> str | None:
-        """See ``Opener``."""
-        try:
-            if file.graph is None:
-                self._made.prepare(file)
-        except (ModelFileError, DiskFull) as error:
-            return error.message
-        return None
-
-    def open(
-        self,
-        file: ModelFile,
-        settings: ModelSettings,
-        *,
-        measured: Callable[[str, int], None] = lambda name, n_bytes: None,
-    ) -> OpenedModel:
-        """See ``Opener``. The library does not say what it allocates."""
-        own = self._engine.resolve(file, settings)
-
-        def on_probe() -> None:
-            announce_probe(file, own, self._on_wait)
-
-        if file.graph is None:
-            model, probed = open_onnx(
-                self._made.of(file), own, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
-            )
-        else:
-            if own.exact:
-                # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
-                self.tokenizer(file)
-            model, probed = open_published(file, own, cache_dir=self._cache_dir, on_probe=on_probe)
-        return OpenedModel(model=model, probed=probed)
-
-    def tokenizer(self, file: ModelFile) -> FileTokenizer:
-        """See ``Opener``."""
-        if file.path not in self._tokenizers:
-            self._tokenizers[file.path] = open_tokenizer(file)
-        return self._tokenizers[file.path]
-
-    def release(self, file: ModelFile) -> None:
-        """Every session maps the weights for itself."""
-
-    def close(self) -> None:
-        """See ``Opener``."""
-        for each in self._tokenizers.values():
-            each.close()
-        self._tokenizers.clear()
-        self._made.close()
-
-
-def _cache_kind(settings: ModelSettings) -> str | None:
-    """The type that keys and values are both wanted in, if this engine has it."""
-    kind = settings.kv_k
-    return kind if kind in KV_KINDS and settings.kv_v == kind else None
+        return OnnxOpener(made, cache_dir=cache_dir, on_wait=on_wait)
 
 
 def _too_few_packed(file: ModelFile) -> str | None:
     """That too much of a model is of types that our kernels do not multiply; None if not."""
-    from edge_spec.engines.onnx.kernels import KINDS
-
     packed = sum(file.tensor_types.get(kind, 0) for kind in KINDS)
     if packed >= _MIN_SHARE * file.weight_bytes:
         return None

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.onnx.kv_cache import Cells, Place
 from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.heap import trim_heap
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
@@ -24,7 +25,7 @@ class Computation(Protocol):
 
     Attributes:
         ids: tokens, to be filled before a run.
-        pads_logits: rows that were padded must be asked for as well, for the others to round as they should.
+        pads_logits: whether logits of padding must be computed as well for the other rows to round as they should.
     """
 
     n_vocab: int
@@ -32,39 +33,39 @@ class Computation(Protocol):
     ids: npt.NDArray[Any]
 
     def run(self, place: Place, rows: range) -> Logits:
-        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, good until the next run."""
+        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, valid until the next run."""
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
 
     def shift(self, first: int, last: int, n_past: int) -> None:
-        """Move the cells from ``last`` up to ``n_past`` to ``first``, where they count as those of earlier tokens."""
+        """Move the cells from ``last`` to ``n_past`` to ``first``, as cells of earlier positions."""
 
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""
 
     def restore(self, body: bytes, n: int) -> bool:
-        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        """Bring ``n`` cells back; False if there are too many or too few bytes."""
 
     def cancel(self) -> None:
-        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        """Make a run in progress, or else the next one, raise ``Cancelled``."""
 
     def resume(self) -> None:
         """Forget a ``cancel``."""
 
     def close(self) -> None:
-        """Free everything. Safe to call twice."""
+        """Free the library's part; the arrays go with this object. Safe to call twice."""
 
 
 class OnnxModel:
     """A graph with a cache; see ``LanguageModel`` for what its methods promise.
 
-    The cells of the committed text are the first ``n_past`` of the cache, in its order, and the nodes of a
-    pending tree lie behind them in theirs. So to roll back is to count less, and to keep a side branch is to
-    move its cells up to the text.
+    The cells of the committed text are the first ``n_past`` of the cache, in order, and the nodes of a pending tree
+    follow them in theirs. So a rollback only lowers a count, and keeping a side branch moves its cells up to the text.
 
     Args:
-        session: has room for ``settings.n_cells`` tokens.
+        session: has room for ``settings.n_cells`` tokens. Nothing else may hold it: its memory is freed when this
+            model is closed, even while the model itself is still referred to.
     """
 
     def __init__(
@@ -113,16 +114,12 @@ class OnnxModel:
             session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
             if n > self._settings.max_rows:
-                # What the runtime gave back the C library keeps, in pieces, more with every chunk.
+                # What the runtime gives back the C library keeps in fragments, more with every chunk.
                 trim_heap()
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)
-        n = len(tree) - first
-        if not 1 <= n <= self._settings.max_rows:
-            raise ValueError(f"{n} rows in one decode; from 1 to {self._settings.max_rows} are possible")
-        if first and (tree.tokens[:first], tree.parents[:first]) != (self._pending.tokens, self._pending.parents):
-            raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+        n = n_new_nodes(tree, self._pending, max_rows=self._settings.max_rows)
         session = self._with_room(len(tree), self.n_ctx + self._settings.max_rows)
         if not (tree.is_sequence or self._settings.trees):
             raise ValueError("this model takes sequences, not trees")
@@ -137,13 +134,12 @@ class OnnxModel:
         return rows[:n]
 
     def keep(self, path: Sequence[int]) -> None:
-        for above, node in zip([-1, *path], path, strict=False):
-            if self._pending.parents[node] != above:
-                raise ValueError(f"{list(path)} is no path down the pending tree")
+        session = self._open()
+        check_path(path, self._pending)
         moved = [(place, node) for place, node in enumerate(path) if node != place]
         if moved:
             targets, sources = (np.array(cells) + self._n_past for cells in zip(*moved, strict=True))
-            self._open().move(sources, targets)
+            session.move(sources, targets)
         self._n_past += len(path)
         self._pending = EMPTY
 
@@ -168,11 +164,10 @@ class OnnxModel:
         return pack_state(session.save(self._n_past), n_past=self._n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
+        session = self._open()
         self.rollback(0)
-        body, n_past = unpack_state(state, profile=self.profile.name)
-        if n_past > self.n_ctx:
-            raise StateError(f"the saved state holds {n_past} tokens and the context {self.n_ctx}", hint="raise --ctx")
-        if not self._open().restore(body, n_past):
+        body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
+        if not session.restore(body, n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self._n_past = n_past
 
@@ -187,7 +182,6 @@ class OnnxModel:
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            # All its memory goes with it: nothing else holds it.
             session.close()
 
     def _open(self) -> Computation:

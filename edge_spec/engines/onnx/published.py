@@ -41,7 +41,7 @@ class PublishedSession:
     def __init__(self, graph: PublishedGraph, settings: OnnxSettings, *, n_vocab: int) -> None:
         self._runner = Runner(
             graph.path,
-            n_threads=settings.threads,
+            n_threads=settings.threads[0],
             spin=settings.spin,
             external=True,
             hint="get another export of the model, or a newer onnxruntime",

@@ -34,7 +34,7 @@ class Session:
         f16 = settings.kv == "f16"
         self._runner = Runner(
             model.graph(f16=f16),
-            n_threads=settings.threads,
+            n_threads=settings.threads[0],
             spin=settings.spin,
             operators=library_path(),
             hint="delete that folder, so that it is made again, or use --engine llama",

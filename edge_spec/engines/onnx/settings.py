@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.threads import physical_cores
 from edge_spec.errors import SettingsError
 
-__all__ = ["KV_KINDS", "OnnxSettings"]
+__all__ = ["KV_KINDS", "OnnxSettings", "cache_kind", "onnx_settings"]
 
 KV_KINDS = ("f32", "f16")
 """What a cache can hold."""
@@ -57,7 +57,15 @@ class OnnxSettings(ModelSettings):
         """
         return self.n_ctx + 2 * self.max_rows
 
-    @property
-    def threads(self) -> int:
-        """Threads, resolved."""
-        return self.n_threads or physical_cores()
+
+def cache_kind(settings: ModelSettings) -> str | None:
+    """The type that keys and values are both wanted in, if there is such a cache here."""
+    kind = settings.kv_k
+    return kind if kind in KV_KINDS and settings.kv_v == kind else None
+
+
+def onnx_settings(settings: ModelSettings) -> OnnxSettings:
+    """Settings as a session is made with them; those that this engine does not have are left out."""
+    values: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+    kind = cache_kind(settings) or "f32"
+    return OnnxSettings(**values | {"kv_k": kind, "kv_v": kind, "extras": {}})

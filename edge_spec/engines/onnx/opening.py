@@ -1,0 +1,154 @@
+"""A model on ONNX Runtime, probed, and its numerics profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from edge_spec.engines.onnx.model import Computation, OnnxModel
+from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
+from edge_spec.engines.onnx.runner import runtime_version
+from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.engines.onnx.transcription import Transcription
+from edge_spec.engines.probe import PLAIN, ProbeResult
+from edge_spec.engines.probe_cache import ProfileOf, known_profile, probe_once
+from edge_spec.engines.processor import processor
+from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.models import ModelFile
+from edge_spec.speculation.language_model import NumericsProfile
+
+__all__ = ["known_onnx_profile", "open_onnx", "open_published"]
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def open_onnx(
+    source: Transcription,
+    settings: OnnxSettings,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[OnnxModel, ProbeResult]:
+    """A session over a transcription, probed.
+
+    Args:
+        file: fingerprint of the model file, for the numerics profile and the probe's cache.
+        cache_dir: where probe results are kept; None for nowhere.
+        on_probe: called before the model is probed for the first time.
+    """
+    profile_of = _profile_of(file, settings, _transcribed(settings))
+    model = _unprobed(Session(source, settings), settings, file, profile_of)
+    found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True)
+    return model, found
+
+
+def open_published(
+    file: ModelFile,
+    settings: OnnxSettings,
+    *,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[OnnxModel, ProbeResult]:
+    """A session over a published ONNX model, probed.
+
+    Args:
+        settings: where the graph returns logits of the last token only there is one row; where it takes no mask of
+            four dimensions there are no trees; prompts are read in smaller chunks if large ones would take too much.
+        cache_dir, on_probe: see ``open_onnx``.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load or run it; the error quotes its reason.
+    """
+    graph, name = file.graph, file.fingerprint
+    assert graph is not None
+    settings, facts = _published(file, settings)
+    profile_of = _profile_of(name, settings, facts)
+    model = _unprobed(PublishedSession(graph, settings, n_vocab=file.n_vocab), settings, name, profile_of)
+    _run_once(model, graph.path)
+    found = probe_once(
+        model,
+        profile_of,
+        file=name,
+        cache_dir=cache_dir,
+        on_probe=on_probe,
+        # It is not known where an external graph keeps the positions of its cells.
+        can_shift=False,
+        external=True,
+        fp16="float16" in (graph.cache_kind, graph.logits.kind),
+    )
+    return model, found
+
+
+def known_onnx_profile(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+    """The profile that an opened model will have; None if it has yet to be probed."""
+    settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
+    profile_of = _profile_of(file.fingerprint, settings, facts)
+    return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
+
+
+def _unprobed(session: Computation, settings: OnnxSettings, file: str, profile_of: ProfileOf) -> OnnxModel:
+    return OnnxModel(session, settings, name=file, profile=profile_of(()), capabilities=PLAIN)
+
+
+def _run_once(model: OnnxModel, graph: Path) -> None:
+    """Find out whether a graph runs at all, and close the model if not."""
+    try:
+        model.prefill([0] * min(2, model.n_ctx))
+        model.rollback(0)
+    except BaseException as error:
+        model.close()
+        if not isinstance(error, BackendError):
+            raise
+        raise UnsupportedModel(
+            f"{graph} cannot be run: {error.message}", hint="get another export of the model, or a newer onnxruntime"
+        ) from error
+
+
+def _transcribed(settings: OnnxSettings) -> Facts:
+    """What rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
+    return (("weights", "rows"), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", "rows"))
+
+
+def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, Facts]:
+    """Settings as far as a published graph can follow them, and what rounds in it."""
+    graph = file.graph
+    assert graph is not None
+    settings = replace(
+        settings,
+        max_rows=1 if graph.last_row_only else settings.max_rows,
+        trees=settings.trees and graph.takes_trees,
+        prefill_chunk=prefill_chunk(file, graph, settings),
+    )
+    return settings, (
+        ("weights", "as published"),
+        ("provider", "CPUExecutionProvider"),
+        ("kv", graph.cache_kind),
+        ("cache", "in place" if graph.in_place else "by turns"),
+        # The graph's operators are not known, nor whether they sum alike with other numbers of threads.
+        ("threads", str(settings.threads[0])),
+    )
+
+
+def _profile_of(file: str, settings: OnnxSettings, facts: Facts) -> ProfileOf:
+    """Everything that rounds. In our own graphs threads do not: each output is summed by one of them."""
+
+    def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
+        return NumericsProfile(
+            engine="onnx",
+            facts=(
+                ("file", file),
+                ("library", runtime_version()),
+                # The runtime chooses its own kernels, of norms and the like, by processor.
+                ("build", blake2b(processor().encode(), digest_size=6).hexdigest()),
+                *facts,
+                ("n_ctx", str(settings.n_ctx)),
+                ("prefill", str(settings.prefill_chunk)),
+                ("widths", f"{widths[0]}+" if widths else "any"),
+            ),
+        )
+
+    return profile_of
