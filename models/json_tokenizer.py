@@ -183,7 +183,7 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
     except EdgeSpecError:
         raise
     except (LookupError, TypeError, AttributeError):
-        raise _unusable(path, "its decoder is of an unknown kind") from None
+        raise _unusable(path, "its decoder is not understood") from None
     fallback = "ByteFallback" in kinds
 
     def to_bytes(text: str) -> bytes:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_spec.engines.llama import LlamaModel
+from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.table import TableModel
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -115,7 +116,7 @@ def check_cache(model: LlamaModel, n_past: int) -> None:
     assert not model._pending
     assert c.llama_memory_seq_pos_max(memory, 0) == n_past - 1
     assert c.llama_memory_seq_pos_min(memory, 0) == (0 if n_past else -1)
-    for other in range(1, model._ids.shape[1]):
+    for other in range(1, context_parameters(model.settings).n_seq_max):
         assert c.llama_memory_seq_pos_max(memory, other) == -1
 
 

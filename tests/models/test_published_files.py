@@ -418,7 +418,7 @@ pieces = [b"", *(bytes([n]) for n in range(256)), *(rng.randbytes(rng.randint(3,
 
 class Speller:
     eos, n_vocab = 0, 32_000
-    piece = pieces.__getitem__
+    token_bytes = pieces.__getitem__
     def tokenize(self, text, *, add_special): return []
     def ends(self, token): return token == 0
 
