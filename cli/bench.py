@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from typing import Any
 
 import click
 
 from edge_spec.cli.check import modes_of, prompts_or_own
+from edge_spec.cli.help import Count, Verb, default_of, option, with_default
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
+from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, bench
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 
 __all__ = ["command"]
 
+_MAX_TOKENS = default_of(bench, "max_tokens")
+_ROUNDS = default_of(bench, "rounds")
+_SEED = default_of(bench, "seed")
+_LIMIT = 8
 
-@click.command("bench")
+
+@click.command("bench", cls=Verb)
+@option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
+@option(
+    "Runs",
+    "--limit",
+    type=Count(),
+    default=_LIMIT,
+    metavar="N",
+    help=with_default("How many of the prompts to use.", _LIMIT),
+)
+@option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: auto and all that the models allow]")
+@option(
+    "Runs",
+    "--rounds",
+    type=Count(),
+    default=_ROUNDS,
+    metavar="N",
+    help=with_default("How often every mode writes every prompt.", _ROUNDS),
+)
+@max_tokens_option(_MAX_TOKENS, with_default("Maximum tokens of a reply.", _MAX_TOKENS))
+@option(
+    "Replies",
+    "--seed",
+    type=int,
+    default=_SEED,
+    metavar="N",
+    help=with_default("Fixes the draw; each prompt adds its number.", _SEED),
+)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
 @model_options
-@click.option("--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
-@click.option("--limit", type=click.IntRange(1), default=8, show_default=True, metavar="N", help="Prompts used.")
-@click.option("--modes", metavar="A,B,...", help="Ways to speculate. [default: auto and all that the models allow]")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), default=128, show_default=True, metavar="N")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N")
 @sampler_options()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
 def command(**values: Any) -> int:
     """Time every way to speculate against plain decoding.
 
-    The modes write the same prompts in turn; medians of tokens per second, and of the ratios to plain decoding
-    run by run.
+    The modes write the same prompts in turn. What is shown are medians of tokens per second, and of the ratios to
+    plain decoding run by run.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
     modes = modes_of(values)
     if values["modes"] is None:
         modes.insert(0, "auto")
     modes = ["off", *(mode for mode in modes if mode != "off")]
-    arguments = load_arguments(values)
+    arguments, sampling = load_arguments(values), sampler_arguments(values)
 
     def work() -> int:
         from rich.console import Console
         from rich.progress import Progress
 
         total = len(modes) * (1 + values["rounds"] * len(prompts))
-        with Progress(console=Console(stderr=True), transient=True, disable=values["as_json"]) as progress:
+        is_hidden = values["as_json"] or not sys.stderr.isatty()
+        with Progress(console=Console(stderr=True), transient=True, disable=is_hidden) as progress:
             task = progress.add_task("writing", total=total)
 
             def opened(mode: str) -> TextModel:
                 model = load(**arguments, speculation=mode)
                 for note in model.notes:
-                    progress.console.print(f"edge-spec: note: {mode}: {note}", markup=False, highlight=False)
+                    said = f"edge-spec: note: {mode}: {in_options(note)}"
+                    progress.console.print(said, markup=False, highlight=False, soft_wrap=True)
                 return model
 
             speeds = list(
@@ -61,14 +93,13 @@ def command(**values: Any) -> int:
                     modes=modes,
                     rounds=values["rounds"],
                     max_tokens=values["max_tokens"],
-                    seed=values["seed"],
                     on_run=lambda: progress.advance(task),
-                    **sampler_arguments(values),
+                    **sampling,
                 )
             )
         if values["as_json"]:
             for speed in speeds:
-                click.echo(json.dumps(vars(speed)))
+                print_json(vars(speed))
         else:
             _print(speeds)
         return 0
@@ -77,18 +108,17 @@ def command(**values: Any) -> int:
 
 
 def _print(speeds: list[Speed]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("mode", "tokens/s", "to off", "mean length", "accepted", "drafting", "verifying")
-    for speed in speeds:
-        table.add_row(
+    titles = ("mode", "tokens/s", "speed-up", "tokens/round", "accepted", "drafting", "verifying")
+    rows = [
+        (
             speed.mode,
             f"{speed.tokens_per_s:.1f}",
-            f"{speed.speed_up:.2f}x",
+            f"{speed.speed_up:.2f}",
             f"{speed.mean_length:.2f}",
             f"{speed.acceptance:.0%}",
             f"{speed.draft_share:.0%}",
             f"{speed.verify_share:.0%}",
         )
-    Console().print(table)
+        for speed in speeds
+    ]
+    print_table(titles, rows, right=range(1, len(titles)))

@@ -1,8 +1,9 @@
-"""edge-spec chat: talk with a model."""
+"""edge-spec chat: chat with a model."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -11,67 +12,59 @@ from typing import Any
 import click
 
 from edge_spec.chat import ChatReply, ChatSession
+from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import (
-    grammar_arguments,
-    grammar_options,
-    load_arguments,
-    model_options,
-    sampler_arguments,
-    sampler_options,
-)
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
 from edge_spec.cli.prompts import argument_text
-from edge_spec.cli.summary import summary
-from edge_spec.cli.terminal.autosave import Autosave
+from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.cli.summary import print_summary
+from edge_spec.cli.terminal.autosave import Autosave, last_conversation
+from edge_spec.cli.terminal.conversation_loop import ConversationLoop, Reader
 from edge_spec.cli.terminal.display import THOUGHTS, Display
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.plain_display import PlainDisplay
 from edge_spec.cli.terminal.status import counted
-from edge_spec.cli.terminal.talk import Reader, Talk
+from edge_spec.cli.wording import in_options
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 
+_CONVERSATION = "Conversation"
 
-@click.command("chat")
-@model_options
-@click.option("--system", metavar="TEXT", help="The system message.")
-@click.option(
-    "--speculation",
-    type=click.Choice(["auto", *MODES]),
-    default="auto",
-    show_default=True,
-    help="How to draft. It changes when a token arrives, never which.",
-)
-@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Most tokens of an answer.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="Ends an answer where this would appear. Repeatable.")
-@click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
-@sampler_options()
-@grammar_options
-@click.option("--session", metavar="FILE", help="Go on with this conversation, and save it there after every turn.")
-@click.option("--resume", is_flag=True, help="Go on with the last conversation.")
-@click.option(
+
+@click.command("chat", cls=Verb)
+@option(_CONVERSATION, "--session", metavar="FILE", help="Continue this conversation, and save it after every turn.")
+@option(_CONVERSATION, "--resume", is_flag=True, help="Continue the last conversation that had no --session.")
+@option(_CONVERSATION, "--no-history", is_flag=True, help="Keep neither typed lines nor the conversation.")
+@option(_CONVERSATION, "--system", metavar="TEXT", help="The system message.")
+@option(
+    _CONVERSATION,
     "--thoughts",
     type=click.Choice(THOUGHTS),
-    help="What becomes of a model's thoughts. [default: dim on a terminal, else hide]",
+    help="What to do with a model's thoughts. [default: dim on a terminal, else hide]",
 )
-@click.option("--no-color", is_flag=True, help="Plain text, without Markdown; also by the variable NO_COLOR.")
-@click.option("--no-history", is_flag=True, help="Leave nothing behind: neither typed lines nor the conversation.")
-@click.option("--stats", is_flag=True, help="Say after every answer what speculation did.")
+@option(_CONVERSATION, "--no-color", is_flag=True, help="Plain text without Markdown, as with the variable NO_COLOR.")
+@max_tokens_option(None, "Maximum tokens of an answer. [default: what fits --ctx]")
+@option("Replies", "--stop", multiple=True, metavar="TEXT", help="End an answer where this would appear. Repeatable.")
+@option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
+@option("Replies", "--stats", is_flag=True, help="Say after every answer what speculation did.")
+@grammar_options
+@speculation_option
+@model_options
+@sampler_options()
 def command(**values: Any) -> None:
-    """Talk with a model.
+    """Chat with a model.
 
-    MODEL is the path of a GGUF or the name of a family that comes with the package; the demo family if not
-    given. /help lists the commands. From a pipe every line is a message, or what stands between two lines of
-    three quotation marks; only answers are written to standard output.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
+    the package; the demo family if not given. /help lists the commands. From a pipe every line is a message, or
+    whatever stands between two groups of three quotation marks; only answers go to standard output.
 
     \b
     Examples:
       edge-spec chat
-      edge-spec chat llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --session talk.chat
+      edge-spec chat llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --session cats.chat
       printf 'Hello\\nTell me more\\n' | edge-spec chat
     """
     if values["session"] is not None and values["resume"]:
@@ -82,35 +75,41 @@ def command(**values: Any) -> None:
         raise click.UsageError(f"there is no folder for {values['session']}; make it first, or choose another file")
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # A terminal that lacks a character shows a substitute rather than an error.
-            stream.reconfigure(errors="replace")
+    options = _session_options(values)
     is_interactive = sys.stdin.isatty()
     has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     is_plain = not has_screen or values["no_color"] or bool(os.environ.get("NO_COLOR"))
     display = _display(is_plain=is_plain, thoughts=values["thoughts"])
-    # A script leaves the last conversation of a person alone, unless it is told to go on with it.
-    keeps = (is_interactive and not values["no_history"]) or values["resume"]
-    data = _data_folder() if keeps else None
-    arguments = {**load_arguments(values), "speculation": values["speculation"]}
+    data = _data_folder()
     reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
     if is_interactive and os.environ.get("TERM") != "dumb":
-        # Before the model, whose budget holds the program as well.
+        # Before the model, whose budget includes the program.
         reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
+    arguments = {**load_arguments(values), "speculation": values["speculation"]}
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
             display.show(_greeting(model, values))
         for note in model.notes:
-            display.notice(note)
-        autosave = _autosave(values, data, display)
-        session = _session(model, values, autosave, display)
+            display.notice(in_options(note))
+        # A script leaves no conversations behind, unless it is told to continue one.
+        keeps = (is_interactive and not values["no_history"]) or values["resume"]
+        session, autosave = _conversation(model, values, options, data if keeps else None, display)
 
         def on_answer(reply: ChatReply) -> None:
             if values["stats"]:
-                click.echo(summary(model, reply), err=True)
+                print_summary(model, reply)
 
-        Talk(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer).run()
+        ConversationLoop(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer).run()
+
+
+def _session_options(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of ``ChatSession`` that the command line gives."""
+    options = sampler_arguments(values) | grammar_arguments(values)
+    if values["max_tokens"] is not None:
+        options["max_tokens"] = values["max_tokens"]
+    if values["stop"]:
+        options["stop"] = [argument_text(text, "--stop") for text in values["stop"]]
+    return options
 
 
 def _display(*, is_plain: bool, thoughts: str | None) -> Display:
@@ -141,42 +140,38 @@ def _data_folder() -> Path | None:
     return folder if folder.is_absolute() else None
 
 
-def _autosave(values: dict[str, Any], data: Path | None, display: Display) -> Autosave:
-    named = values["session"]
-    path = Path(named) if named is not None else data / "last.chat" if data is not None else None
-    autosave = Autosave(path, is_own=named is not None, on_notice=display.notice)
-    if autosave.is_own or values["resume"] or path is None or not path.exists():
-        return autosave
-    display.notice("--resume goes on with the last conversation")
-    return autosave
-
-
-def _session(model: TextModel, values: dict[str, Any], autosave: Autosave, display: Display) -> ChatSession:
-    """The conversation that is gone on with, or a new one; what the command line says counts more than the file."""
-    options = sampler_arguments(values) | grammar_arguments(values)
-    options |= {name: values[name] for name in ("max_tokens", "seed") if values[name] is not None}
-    if values["stop"]:
-        options["stop"] = [argument_text(text, "--stop") for text in values["stop"]]
+def _conversation(
+    model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
+) -> tuple[ChatSession, Autosave]:
+    """The conversation to continue, or a new one, and where it is kept; options take precedence over the file."""
+    named = Path(values["session"]) if values["session"] is not None else None
+    folder = data / "conversations" if data is not None else None
+    autosave = Autosave(named, folder=folder, on_notice=display.notice)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    goes_on = autosave.path is not None and autosave.path.exists() and (autosave.is_own or values["resume"])
-    if not goes_on or autosave.path is None:
+    last = last_conversation(data) if data is not None else None
+    path = named if named is not None and named.exists() else last if values["resume"] else None
+    if path is None:
         if values["resume"]:
             display.notice("there is no last conversation; this is a new one")
-        return model.chat(system, **options)
-    session = ChatSession.load(model, autosave.path, on_notice=display.notice)
-    autosave.go_on_in(autosave.path, session)
+        elif last is not None and named is None:
+            display.notice("--resume continues the last conversation")
+        return model.chat(system, **options), autosave
+    session = ChatSession.load(model, path, on_notice=lambda sentence: display.notice(in_options(sentence)))
+    autosave.continue_in(path, session)
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)
-    display.notice(f"{counted(session.n_turns, 'question')} from {autosave.path}")
-    return session
+    display.notice(f"{counted(session.n_turns, 'question')} from {path}")
+    return session, autosave
 
 
 def _greeting(model: TextModel, values: dict[str, Any]) -> list[str]:
     file = inspect(resolve_family(values["model"]).target)
-    size = f"{file.n_params / 1e6:,.0f}M parameters, {file.quantisation}, {file.weight_bytes / (1 << 20):,.0f} MiB"
+    size = f"{file.quantisation}, {file.weight_bytes / (1 << 20):,.0f} MiB"
+    # Many names say how large a model is.
+    n_params = "" if re.search(r"\d[MB]\b", file.name) else f"{file.n_params / 1e6:,.0f}M parameters, "
     return [
-        f"edge-spec {version('edge-spec')}: {file.name}, {size}",
+        f"edge-spec {version('edge-spec')}: {file.name}, {n_params}{size}",
         f"{model.profile.name}, speculation {model.mode}, context {model.n_ctx} tokens",
         "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves",
     ]

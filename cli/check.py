@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from importlib.resources import as_file, files
@@ -10,14 +9,23 @@ from typing import Any
 
 import click
 
+from edge_spec.cli.help import Count, Verb, default_of, option, with_default
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, model_options, sampler_arguments, sampler_options
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, print_notes
+from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.prompts import read_prompts
+from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.errors import SettingsError
 from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
 from edge_spec.loading import load, possible_modes
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.modes import MODES
 
 __all__ = ["command", "modes_of", "prompts_or_own"]
+
+_MAX_TOKENS = default_of(check, "max_tokens")
+_SEED = default_of(check, "seed")
+_TEMPERATURES = ",".join(f"{temperature:g}" for temperature in default_of(check, "temperatures"))
 
 
 def prompts_or_own(path: str | None) -> list[str]:
@@ -28,19 +36,32 @@ def prompts_or_own(path: str | None) -> list[str]:
         return read_prompts(str(own))
 
 
-@click.command("check")
+@click.command("check", cls=Verb)
+@option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
+@option("Runs", "--limit", type=Count(), metavar="N", help="Only the first N prompts.")
+@option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: all that the given models allow]")
+@option(
+    "Runs",
+    "--temperatures",
+    default=_TEMPERATURES,
+    metavar="X,Y,...",
+    help=with_default("Every prompt is written at each of them.", _TEMPERATURES),
+)
+@option("Runs", "--random-limits", is_flag=True, help="Draft a random number of tokens in every round.")
+@max_tokens_option(_MAX_TOKENS, with_default("Maximum tokens of a reply.", _MAX_TOKENS))
+@option(
+    "Replies",
+    "--seed",
+    type=int,
+    default=_SEED,
+    metavar="N",
+    help=with_default("Fixes the draw; each prompt adds its number.", _SEED),
+)
+@option("Replies", "--raw", is_flag=True, help="Continue prompts as they are, without the chat template.")
+@option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end a reply itself.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per comparison.")
 @model_options
-@click.option("--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N prompts.")
-@click.option("--modes", metavar="A,B,...", help="Ways to speculate. [default: all that the given models allow]")
-@click.option("--temperatures", default="0,0.7,1", show_default=True, metavar="X,Y,...")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), default=96, show_default=True, metavar="N")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Each prompt adds its number.")
-@click.option("--raw", is_flag=True, help="Continue prompts as they are, without the chat template.")
-@click.option("--ignore-eos", is_flag=True, help="Never let the model end a reply itself.")
-@click.option("--random-limits", is_flag=True, help="Draft a random number of tokens in every round.")
 @sampler_options(temperature=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per comparison.")
 def command(**values: Any) -> int:
     """Compare the tokens of every way to speculate with plain decoding.
 
@@ -48,9 +69,9 @@ def command(**values: Any) -> int:
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
     modes = modes_of(values)
-    temperatures = [_number(text) for text in values["temperatures"].split(",")]
+    temperatures = [_temperature(text) for text in values["temperatures"].split(",")]
     policy = RandomPolicy(values["draft_limit"] or 9) if values["random_limits"] else None
-    arguments = load_arguments(values)
+    arguments, sampling = load_arguments(values), sampler_arguments(values)
 
     def work() -> int:
         comparisons: list[Comparison] = []
@@ -61,79 +82,71 @@ def command(**values: Any) -> int:
             modes=modes,
             temperatures=temperatures,
             max_tokens=values["max_tokens"],
-            seed=values["seed"],
             raw=values["raw"],
             ignore_eos=values["ignore_eos"],
-            **sampler_arguments(values),
+            **sampling,
         ):
             if isinstance(found, str):
-                click.echo(f"edge-spec: note: {found}", err=True)
+                print_notes((found,))
                 continue
             if isinstance(found, Unchecked):
                 unchecked.append(found.mode)
                 continue
             comparisons.append(found)
             if values["as_json"]:
-                click.echo(json.dumps(vars(found)))
+                print_json(vars(found))
         if not comparisons and not unchecked:
-            raise click.ClickException("nothing was compared; no prompt fits the context, or there is no mode but off")
+            raise click.ClickException("nothing was compared: no prompt fits the context, or there is no mode but off")
         if comparisons and not values["as_json"]:
             _print(comparisons)
         if unchecked:
-            raise click.ClickException(f"not checked, since this model cannot do it: {', '.join(unchecked)}")
+            raise click.ClickException(f"not checked, since this model does not support it: {', '.join(unchecked)}")
         return int(any(found.first_difference is not None for found in comparisons))
 
     return interruptible(work, lambda: False)
 
 
 def modes_of(values: Mapping[str, Any]) -> list[str]:
-    """The modes that ``--modes`` names, or all that can be had; one that lacks a model is refused at once."""
+    """The modes that ``--modes`` names, or all that the models allow; one that lacks a model is refused at once."""
     possible = ["auto", *possible_modes(values["model"], values["draft"], values["intermediate"])]
     if values["modes"] is None:
         return [mode for mode in possible if mode != "auto"]
     modes = [mode.strip() for mode in values["modes"].split(",")]
     for mode in modes:
         if mode not in MODES and mode != "auto":
-            raise click.BadParameter(f"{mode!r} is none of auto, {', '.join(MODES)}", param_hint="--modes")
+            raise click.BadParameter(f"{mode!r} is not one of auto, {', '.join(MODES)}", param_hint="--modes")
         if mode not in possible:
             needed = " and ".join(f"--{need}" for need in MODES[mode].needs)
             raise click.UsageError(f"mode {mode!r} needs {needed}")
     return modes
 
 
-def _number(text: str) -> float:
+def _temperature(text: str) -> float:
     try:
-        return float(text)
+        return SamplerSettings(temperature=float(text)).temperature
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no number", param_hint="--temperatures") from None
+        raise click.BadParameter(f"{text!r} is not a number", param_hint="--temperatures") from None
+    except SettingsError as error:
+        raise SettingsError(error.problem, argument="temperatures") from None
 
 
 def _print(comparisons: list[Comparison]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     groups: dict[tuple[str, float], list[Comparison]] = defaultdict(list)
     for found in comparisons:
         groups[found.mode, found.temperature].append(found)
-    table = Table("mode", "temperature", "replies", "tokens", "equal", "mean length")
+    rows = []
     for (mode, temperature), found_here in groups.items():
         equal = sum(found.first_difference is None for found in found_here)
-        table.add_row(
-            mode,
-            f"{temperature:g}",
-            str(len(found_here)),
-            str(sum(found.n_tokens for found in found_here)),
-            f"{equal} of {len(found_here)}",
-            f"{sum(found.mean_length for found in found_here) / len(found_here):.2f}",
-        )
-    console = Console()
-    console.print(table)
+        n_tokens = sum(found.n_tokens for found in found_here)
+        mean_length = sum(found.mean_length for found in found_here) / len(found_here)
+        rows.append((mode, f"{temperature:g}", f"{n_tokens:,}", f"{equal} of {len(found_here)}", f"{mean_length:.2f}"))
+    print_table(("mode", "temperature", "tokens", "equal replies", "tokens/round"), rows, right=range(1, 5))
     different = [found for found in comparisons if found.first_difference is not None]
     for found in different[:10]:
-        console.print(
+        click.echo(
             f"differs: {found.mode}, temperature {found.temperature:g}, prompt {found.prompt + 1}, "
             f"from token {found.first_difference}"
         )
     n_tokens = sum(found.n_tokens for found in comparisons)
     verdict = "every token is the same" if not different else f"{len(different)} replies differ"
-    console.print(f"{len(comparisons)} replies, {n_tokens} tokens: {verdict}")
+    click.echo(f"{len(comparisons)} replies, {n_tokens:,} tokens: {verdict}")

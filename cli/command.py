@@ -17,18 +17,16 @@ __all__ = ["main"]
 
 _VERBS = {
     "run": "Write a reply to a prompt.",
-    "chat": "Talk with a model.",
+    "chat": "Chat with a model.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",
-    "doctor": "Show what this computer has and what bounds it.",
+    "doctor": "Show this computer and what limits memory on it.",
 }
 
-_INTERRUPTED = 130
-
-
-class _OutputClosed(click.ClickException):
-    """Who reads what we write has gone."""
+_USAGE, _INTERRUPTED = 2, 130
+_READER_GONE = 141
+"""As a shell reports a program that SIGPIPE ended."""
 
 
 class _Verbs(click.Group):
@@ -45,12 +43,11 @@ class _Verbs(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Click would leave without a word.
+        # Click would make it exit code 1.
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            message = "standard output was closed before everything was written; keep its reader open"
-            raise _OutputClosed(message) from None
+            raise click.exceptions.Exit(_READER_GONE) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -59,43 +56,55 @@ class _Verbs(click.Group):
 
 @click.group(
     cls=_Verbs,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try: edge-spec run -p 'Tell me a story about a dog.'",
 )
 @click.version_option(version("edge-spec"), "-V", "--version", prog_name="edge-spec", message="%(prog)s %(version)s")
-def _edge_spec() -> None:
+@click.pass_context
+def _edge_spec(ctx: click.Context) -> None:
     """Runs 4-bit language models on small computers, with drafts that never change a token."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command and leave with its exit code.
 
-    0: done. 1: it could not be done; one line on standard error says why and what to do. 2: wrong usage.
-    130: interrupted.
+    0: done. 1: failed; one line on standard error says why and what to do. 2: wrong usage. 130: interrupted.
+    141: the reader of the output left.
     """
     if sys.stdout is None:
         sys.exit(_complain("standard output is closed; give it somewhere to write"))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that lacks a character shows a substitute rather than an error.
+            stream.reconfigure(errors="replace")
     try:
         code = _edge_spec.main(args=arguments, prog_name="edge-spec", standalone_mode=False)
         # What is still in the buffer may not find a reader.
         sys.stdout.flush()
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "edge-spec"
-        code = _complain(f"{error.format_message().rstrip('.')}; see '{verb} --help'", error.exit_code)
+        code = _complain(f"{error.format_message().rstrip('.')}; see '{verb} --help'", _USAGE)
     except click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
-        if isinstance(error, _OutputClosed):
-            _forget_stdout()
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
+    except BrokenPipeError:
+        code = _READER_GONE
     except EdgeSpecError as error:
-        code = _complain(str(error))
+        from edge_spec.cli.wording import described
+
+        code = _complain(described(error), _USAGE if getattr(error, "argument", "") else 1)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")
         _forget_stdout()
     except MemoryError:
         code = _complain("out of memory; use a smaller --ctx or a smaller model")
+    if code == _READER_GONE:
+        _forget_stdout()
     sys.exit(code)
 
 

@@ -1,20 +1,20 @@
-"""edge-spec doctor: show what this computer has and what bounds it."""
+"""edge-spec doctor: show this computer and what limits memory on it."""
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.output import print_json
 from edge_spec.memory import Device, Hardware, Limit, describe, format_size, limits, probe, usage
 
 __all__ = ["command"]
 
 
-@click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.command("doctor", cls=Verb)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> int:
-    """Show what this computer has, what bounds it, and what edge-spec found to compute with."""
+    """Show this computer, what limits memory on it, and the libraries that edge-spec computes with."""
     device, hardware, bounds = probe(), describe(), limits()
     libraries = _libraries()
     if as_json:
@@ -25,7 +25,7 @@ def command(as_json: bool) -> int:
             "process": vars(usage()),
             "libraries": libraries,
         }
-        click.echo(json.dumps(found, ensure_ascii=False))
+        print_json(found)
         return 0
     for name, said in (*_of_hardware(hardware), *_of_memory(device, bounds, hardware), *libraries.items()):
         click.echo(f"{name:<24} {said}")

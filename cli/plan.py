@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from typing import Any
 
 import click
 
-from edge_spec.cli.options import load_arguments, model_options
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.options import load_arguments, model_options, speculation_option
+from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.wording import in_options
 from edge_spec.controller.plan import Candidate, Plan
 from edge_spec.loading import plan
 from edge_spec.memory import format_size, probe, reserve_bytes
-from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 
 _BAR = 40
 _TERMINAL = ("terminal.rich_display", "terminal.terminal_reader", "terminal.completion")
-_UNNAMED = "when the model is loaded here for the first time"
+_UNNAMED = "named when the model is first loaded here"
 _SAYS = {
-    "fits": "runs at all",
-    "tables": "speculates, with tables",
-    "drafter": "speculates with a drafter",
-    "hierarchy": "speculates with a hierarchy",
+    "fits": "minimum",
+    "tables": "n-gram speculation",
+    "drafter": "speculation with a drafter",
+    "hierarchy": "speculation with a hierarchy",
 }
 
 
-@click.command("plan")
+@click.command("plan", cls=Verb)
+@option("Output", "--chat", is_flag=True, help="Count what a chat in a terminal needs as well.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
+@speculation_option
 @model_options
-@click.option(
-    "--speculation", type=click.Choice(["auto", *MODES]), default="auto", show_default=True, help="How to draft."
-)
-@click.option("--chat", is_flag=True, help="Count what a chat in a terminal needs as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(**values: Any) -> int:
     """Show what would be loaded into a memory budget, and why.
 
-    Only headers are read. A budget covers all memory of the process's own and the mapped weights, which decoding
-    touches for every token. Any budget can be asked about, also that of another computer. The program counts as
-    "edge-spec run" has it, or with --chat as a talk in a terminal does.
+    Only headers are read. A budget covers all private memory of the process and the mapped weights, which decoding
+    touches for every token. It may also be the budget of another computer. The program counts as "edge-spec run" has
+    it, or with --chat as a chat in a terminal does.
 
     \b
     Examples:
@@ -52,7 +51,7 @@ def command(**values: Any) -> int:
     arguments = load_arguments(values)
     found = plan(arguments.pop("model"), **arguments, speculation=values["speculation"])
     if values["as_json"]:
-        click.echo(json.dumps(as_json(found), ensure_ascii=False))
+        print_json(as_json(found))
     else:
         _print(found)
     return 0
@@ -84,38 +83,33 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 
 
 def _print(found: Plan) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    chosen, console = found.chosen, Console(highlight=False)
-    profile = found.profile["name"] if found.profile is not None else f"{found.engine}, to be named {_UNNAMED}"
-    console.print(f"{chosen.described}\n{found.why}\nnumerics profile {profile}\n", markup=False)
+    chosen = found.chosen
+    profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
+    click.echo(f"{chosen.described}\n{in_options(found.why)}\nnumerics profile {profile}\n")
     total_bytes = probe().total_bytes
     if found.budget_bytes > total_bytes:
-        console.print(f"this computer has {format_size(total_bytes)}, less than that budget\n", markup=False)
-    table = Table("", "who", "what", "bytes", box=None, pad_edge=False)
-    table.columns[3].justify = "right"
+        click.echo(f"this computer has {format_size(total_bytes)}, less than that budget\n")
     rows = [("process", "interpreter and libraries", chosen.base_bytes)]
     rows += [("process", name, n_bytes) for name, n_bytes in chosen.tables.items()]
     rows += [(role, name, n_bytes) for role, part in chosen.parts.items() for name, n_bytes in part.lines().items()]
     if chosen.peak_bytes > chosen.held_bytes:
         rows.append(("", "while loading or reading", chosen.peak_bytes - chosen.held_bytes))
     rows.append(("", "reserve", reserve_bytes(chosen.peak_bytes)))
-    for who, what, n_bytes in rows:
-        table.add_row(_bar(n_bytes, found.budget_bytes), who, what, format_size(n_bytes))
-    left = found.budget_bytes - chosen.needed_bytes
-    table.add_row(_bar(left, found.budget_bytes, "·"), "", "left", format_size(left))
-    table.add_row("", "", "budget", format_size(found.budget_bytes))
-    console.print(table)
+    # Against what is used: a budget may be a hundred times that.
+    most = max(n_bytes for _, _, n_bytes in rows)
+    cells = [(who, what, _mib(n_bytes), "#" * max(1, round(_BAR * n_bytes / most))) for who, what, n_bytes in rows]
+    cells.append(("", "left", _mib(found.budget_bytes - chosen.needed_bytes), ""))
+    cells.append(("", "budget", _mib(found.budget_bytes), ""))
+    print_table(("who", "what", "MiB", ""), cells, right=(2,))
     if found.runners_up:
-        console.print("\nwould fit as well:")
+        click.echo("\nother options that fit:")
         for other in found.runners_up:
-            console.print(f"  {other.described}: {format_size(other.needed_bytes)}", markup=False)
-    console.print("\nleast budgets:")
+            click.echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
+    click.echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
-        console.print(f"  {format_size(n_bytes):>10}  {_SAYS[name]}", markup=False)
+        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}")
 
 
-def _bar(n_bytes: int, budget_bytes: int, sign: str = "█") -> str:
-    n = round(_BAR * n_bytes / budget_bytes)
-    return sign * n if n else "▏"
+def _mib(n_bytes: int) -> str:
+    """Rounded up, so that what is printed is enough."""
+    return f"{-(-n_bytes // (1 << 20)):,}"

@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
+from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import (
-    grammar_arguments,
-    grammar_options,
     load_arguments,
+    max_tokens_option,
     model_options,
-    sampler_arguments,
-    sampler_options,
+    print_notes,
+    speculation_option,
 )
+from edge_spec.cli.output import print_json
 from edge_spec.cli.prompts import argument_text, read_prompt
-from edge_spec.cli.summary import summary
+from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.cli.summary import print_summary
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel
-from edge_spec.speculation.modes import MODES
 
 __all__ = ["command"]
 
 
-@click.command("run")
-@model_options
-@click.option("-p", "--prompt", metavar="TEXT", help="The prompt.")
-@click.option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - for standard input.")
-@click.option("--system", metavar="TEXT", help="The system message.")
-@click.option("--raw", is_flag=True, help="Continue the text as it is, without the model's chat template.")
-@click.option(
-    "--speculation",
-    type=click.Choice(["auto", *MODES]),
-    default="auto",
-    show_default=True,
-    help="How to draft. It changes when a token arrives, never which.",
-)
-@click.option("-n", "--max-tokens", type=int, metavar="N", help="Most tokens to write. [default: what fits --ctx]")
-@click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply where this would appear. Repeatable.")
-@click.option("--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
-@click.option("--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
+@click.command("run", cls=Verb)
+@option("Prompt", "-p", "--prompt", metavar="TEXT", help="The prompt.")
+@option("Prompt", "-f", "--file", metavar="FILE", help="Read the prompt from a file; - for standard input.")
+@option("Prompt", "--system", metavar="TEXT", help="The system message.")
+@option("Prompt", "--raw", is_flag=True, help="Continue the text as it is, without the model's chat template.")
+@max_tokens_option(None, "Maximum tokens to generate. [default: what fits --ctx]")
+@option("Replies", "--stop", multiple=True, metavar="TEXT", help="End the reply where this would appear. Repeatable.")
+@option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
+@option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
+@option("Replies", "--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@option("Replies", "--stats", is_flag=True, help="Say on standard error what speculation did.")
 @grammar_options
+@speculation_option
+@model_options
 @sampler_options()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--stats", is_flag=True, help="Say on standard error what speculation did.")
 def command(**values: Any) -> int:
     """Write a reply to a prompt.
 
@@ -62,35 +56,33 @@ def command(**values: Any) -> int:
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     prompt = read_prompt(values["prompt"], values["file"])
+    sampling, grammar = sampler_arguments(values), grammar_arguments(values)
     writing: list[Reply] = []
 
     def cancel() -> bool:
-        for generation in writing:
-            generation.cancel()
+        for reply in writing:
+            reply.cancel()
         return bool(writing)
 
     def work() -> Reply:
         with load(**load_arguments(values), speculation=values["speculation"]) as model:
-            for note in model.notes:
-                click.echo(f"edge-spec: note: {note}", err=True)
-            generation = _generate(model, prompt, values)
-            writing.append(generation)
+            print_notes(model.notes)
+            reply = _generate(model, prompt, values, {**grammar, **sampling})
+            writing.append(reply)
             if values["as_json"]:
-                generation.read()
-                report = _report(model, generation, asked=values["speculation"])
-                click.echo(json.dumps(report, ensure_ascii=False))
+                reply.read()
+                print_json(_report(model, reply, asked=values["speculation"]))
             else:
-                _print(generation)
-            if generation.finish_reason == "length" and grammar_arguments(values):
-                click.echo("edge-spec: note: the reply was cut at -n, before its grammar came to an end", err=True)
+                _print(reply)
+            print_notes(_remarks(reply, has_grammar=bool(grammar)))
             if values["stats"]:
-                click.echo(summary(model, generation), err=True)
-        return generation
+                print_summary(model, reply)
+        return reply
 
     return 130 if interruptible(work, cancel).finish_reason == "cancelled" else 0
 
 
-def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Reply:
+def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: dict[str, Any]) -> Reply:
     messages = [{"role": "user", "content": prompt}]
     if values["system"] is not None:
         if values["raw"] or not model.has_chat_template:
@@ -101,20 +93,15 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any]) -> Reply:
         raw=values["raw"],
         max_tokens=values["max_tokens"],
         stop=[argument_text(text, "--stop") for text in values["stop"]],
-        seed=values["seed"],
         ignore_eos=values["ignore_eos"],
-        **grammar_arguments(values),
-        **sampler_arguments(values),
+        **options,
     )
 
 
-def _print(generation: Reply) -> None:
+def _print(reply: Reply) -> None:
     """Stream the text; it ends with a newline, as text files do."""
-    if hasattr(sys.stdout, "reconfigure"):
-        # A terminal that lacks a character shows a substitute rather than an error.
-        sys.stdout.reconfigure(errors="replace")
     last = ""
-    for last in generation:
+    for last in reply:
         sys.stdout.write(last)
         sys.stdout.flush()
     if not last.endswith("\n"):
@@ -122,14 +109,23 @@ def _print(generation: Reply) -> None:
     sys.stdout.flush()
 
 
-def _report(model: TextModel, generation: Reply, *, asked: str) -> dict[str, Any]:
-    statistics = generation.statistics
+def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
+    """What a reply does not say of itself."""
+    if has_grammar and reply.finish_reason == "length":
+        return ("the reply was cut off at -n, before its grammar was complete",)
+    if not reply.text and reply.finish_reason in ("eos", "stop"):
+        return ("the reply is empty" + (", which its grammar allows" if has_grammar else ""),)
+    return ()
+
+
+def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
+    statistics = reply.statistics
     return {
-        "text": generation.text,
-        "token_ids": generation.token_ids,
-        "prompt_tokens": len(generation.prompt),
-        "finish_reason": generation.finish_reason,
-        "seed": generation.settings.seed,
+        "text": reply.text,
+        "token_ids": reply.token_ids,
+        "prompt_tokens": len(reply.prompt),
+        "finish_reason": reply.finish_reason,
+        "seed": reply.settings.seed,
         "lossless": model.lossless,
         "identity": model.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},

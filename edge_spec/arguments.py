@@ -22,7 +22,7 @@ def require_whole(name: str, value: Any, least: int, most: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         wanted = f"from {least} to {most:,}" if most < _UNLIMITED else f"{least} or more"
-        raise SettingsError(f"is {value!r} and must be a whole number, {wanted}", argument=name)
+        raise SettingsError(f"is {value!r} and must be a whole number {wanted}", argument=name)
 
 
 def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:

@@ -42,13 +42,15 @@ def parse_size(text: str | int) -> int:
     else:
         found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *([a-z]{0,3})", str(text).strip().lower(), re.ASCII)
         if found is None or found[2] not in _UNITS:
-            raise SettingsError(f"memory is {str(text)[:32]!r} and no size", hint="write it like 2GiB, 512MiB or 1.5g")
+            raise SettingsError(
+                f"is {str(text)[:32]!r}, which is not a size", argument="memory", hint="write 2GiB, 512MiB or 1.5g"
+            )
         whole, _, part = found[1].partition(".")
         unit = _UNITS[found[2]]
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
     if not 0 < n_bytes <= _MAX_REPEATS:
         what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
-        raise SettingsError(f"memory is {str(text)[:32]} and {what}", hint="write it like 2GiB, 512MiB or 1.5g")
+        raise SettingsError(f"is {str(text)[:32]}, which {what}", argument="memory", hint="write 2GiB, 512MiB or 1.5g")
     return n_bytes
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,9 @@ __all__ = ["DEFAULT_FAMILY", "Family", "family_names", "resolve", "resolve_famil
 
 DEFAULT_FAMILY = "demo"
 
+_LISTED = 12
 _MANIFEST = "family.json"
+_PART = re.compile(r"-([0-9]{5})-of-[0-9]{5}$")
 _ROLES = ("target", "intermediate", "draft")
 _OLD_NAMES = {"middle": "intermediate"}
 """Roles as manifests of version 0.1 call them."""
@@ -52,10 +55,11 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     """The models that a name or a path means.
 
     A name wins over a file of the same name: write ``./demo`` for the file. A path is a model file, which
-    makes a family of only a target, a folder with a manifest, or one with a published ONNX model.
+    makes a family of only a target, a folder with a manifest, one with a published ONNX model, or one with a
+    single GGUF.
 
     Raises:
-        ModelNotFound: it is none of these; or a manifest names a file that is not there.
+        ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.
         NotAModel: the manifest of a folder cannot be used.
         UnsupportedModel: a folder holds several ONNX models.
     """
@@ -63,7 +67,9 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     path = Path(name_or_path)
+    name = os.fspath(name_or_path)
     is_folder = False
+    ggufs: list[Path] = []
     try:
         if (path / _MANIFEST).is_file():
             return _read_family(path, path.resolve().name)
@@ -72,14 +78,24 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
         if is_folder:
             from edge_spec.models.onnx import find_graph
 
-            graph = find_graph(path)
+            ggufs = _ggufs(path)
+            graph = find_graph(path) or (ggufs[0] if len(ggufs) == 1 else None)
             path, found = graph or path, graph is not None
     except (OSError, ValueError):  # no right to look, too long, or a zero byte
         found = False
     if found:
         return Family(target=path)
-    known = ", ".join(_names(package)) or "none"
-    name = os.fspath(name_or_path)
+    if ggufs:
+        listed = ", ".join(gguf.name for gguf in ggufs[:_LISTED]) + (", ..." if len(ggufs) > _LISTED else "")
+        raise ModelNotFound(
+            f"the folder {name!r} holds {len(ggufs)} models: {listed}", hint=f"name one, such as {ggufs[0]}"
+        )
+    known = ", ".join(_names(package))
+    if not known:
+        raise ModelNotFound(
+            f"there is no model {name!r}, and the models that come with edge-spec are missing",
+            hint="install it again; a program frozen with PyInstaller needs --collect-data edge_spec",
+        )
     raise ModelNotFound(
         f"the folder {name!r} holds no model" if is_folder else f"there is no model {name!r}",
         hint=f"known names: {known}; a path to a .gguf or .onnx file, or a folder with one, works too",
@@ -103,6 +119,12 @@ def _package_folder() -> Path:
 
 def _names(package: Path) -> tuple[str, ...]:
     return tuple(sorted(manifest.parent.name for manifest in package.glob(f"*/{_MANIFEST}")))
+
+
+def _ggufs(folder: Path) -> list[Path]:
+    """The GGUF models in a folder; a model in several files counts once, by its first."""
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf" and path.is_file())
+    return [path for path in found if (part := _PART.search(path.stem)) is None or int(part[1]) == 1]
 
 
 def _read_family(folder: Path, name: str) -> Family:

@@ -1,95 +1,135 @@
-"""Keeps a conversation on the disk while it goes on."""
+"""Keeps a conversation on disk while it is held."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from edge_spec.chat import ChatSession
+from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
 from edge_spec.errors import EdgeSpecError
 
-__all__ = ["Autosave"]
+__all__ = ["Autosave", "last_conversation"]
 
 
 class Autosave:
-    """Writes the conversation after every turn; what was there stays whole until the new file is.
+    """Writes the conversation after every turn, never over what another process has written.
+
+    A file stays whole until the new one is. Where another process has written it, the conversation moves to a new
+    file beside it. Caches, which can be large, are written only at the end and only into a file with a name.
 
     Args:
-        path: the file; None for nowhere.
-        is_own: the person named the file. Otherwise it is where the last talk lies: the one before is kept beside
-            it, and caches, which can be large, are never written.
+        path: the file that the user named; None for a new file in ``folder``.
+        folder: where conversations without a name are kept; None for nowhere.
         on_notice: told what went wrong, once.
+
+    Attributes:
+        path: where the conversation is; None before it has been saved for the first time.
+        is_named: whether the user named a file.
     """
 
-    def __init__(self, path: Path | None, *, is_own: bool, on_notice: Callable[[str], object]) -> None:
+    def __init__(self, path: Path | None, *, folder: Path | None = None, on_notice: Callable[[str], object]) -> None:
         self.path = path
-        self.is_own = is_own
+        self.is_named = path is not None
+        self._folder = folder
         self._on_notice = on_notice
-        self._is_first = True
-        self._said = ""
+        self._is_empty = True
+        self._failure = ""
         self._saved: dict[str, object] | None = None
         self._saved_whole: dict[str, object] | None = None
         # As we left the file, or found it; None if there was none.
-        self._seen = _stamp(path)
+        self._seen = stamp_of(path)
 
-    @property
-    def previous(self) -> Path | None:
-        """Where the talk before the last one lies."""
-        return self.path.with_name("previous.chat") if self.path is not None and not self.is_own else None
+    def continue_in(self, path: Path, session: ChatSession) -> None:
+        """The conversation comes out of this file, and is saved there from now on."""
+        self._take(path, session)
+        self._seen = stamp_of(path)
 
-    def go_on_in(self, path: Path, session: ChatSession) -> None:
-        """The conversation comes out of this file, which is so as good as saved."""
-        self.path = path
-        self._is_first = False
-        self._saved = self._saved_whole = session.to_json()
-        self._seen = _stamp(path)
+    def start_new(self, session: ChatSession) -> Path | None:
+        """Another conversation begins, and must not replace the one before.
+
+        Returns:
+            Where the one before is now, if it had to make room.
+        """
+        if not self.is_named or self.path is None:
+            self._take(None, session)
+            return None
+        before = self.path
+        for path in _names_beside(before):
+            with exclusive(before), exclusive(path):
+                if path.exists():
+                    continue
+                moved = before.exists()
+                if moved:
+                    before.rename(path)
+            self._take(before, session)
+            return path if moved else None
+        raise AssertionError
 
     def save(self, session: ChatSession, *, at_the_end: bool = False) -> None:
-        """Write what is new: the text, and at the end the caches too."""
-        if self.path is None:
-            return
-        caches = at_the_end and self.is_own
+        """Write what is new: the text, and at the end the caches too. A failure is a notice."""
+        caches = at_the_end and self.is_named
         record = session.to_json()
-        if not session.n_turns and self._is_first:
-            return
-        if record == (self._saved_whole if caches else self._saved):
+        is_nothing = not session.n_turns and self._is_empty
+        if is_nothing or record == (self._saved_whole if caches else self._saved):
             return
         try:
-            if not self.is_own:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                if self._is_first and self.previous is not None and self.path.exists():
-                    self.path.replace(self.previous)
-            if self.is_own and _stamp(self.path) != self._seen:
-                # Another program talks in the same file: neither shall lose what was said.
-                self.path = _free_name(self.path)
-                self._on_notice(f"another program has written the session file; this talk goes on in {self.path}")
-            session.save(self.path, caches=caches)
-            self._seen = _stamp(self.path)
+            self.write(session, caches=caches)
         except (OSError, EdgeSpecError, MemoryError) as error:
-            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            if said != self._said:
-                self._on_notice(f"the conversation could not be saved in {self.path}: {said}; /save FILE tries another")
-            self._said = said
+            failure = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if failure != self._failure:
+                place = f" in {self.path}" if self.path is not None else ""
+                self._on_notice(f"the conversation could not be saved{place}: {failure}; /save FILE tries another file")
+            self._failure = failure
+
+    def write(self, session: ChatSession, *, caches: bool) -> None:
+        """Write all of it now, wherever it is kept.
+
+        Raises:
+            OSError, EdgeSpecError: it cannot be written.
+        """
+        if self.path is None and self._folder is None:
             return
-        self._is_first = False
-        self._said = ""
-        self._saved = record
+        record = session.to_json()
+        for path, seen in self._places():
+            with exclusive(path):
+                if stamp_of(path) not in (None, seen):
+                    continue
+                session.save(path, caches=caches)
+                self._seen = stamp_of(path)
+            if self.path not in (None, path):
+                self._on_notice(f"another program has written {self.path}; this conversation continues in {path}")
+            self.path = path
+            break
+        self._is_empty, self._failure, self._saved = False, "", record
         if caches:
             self._saved_whole = record
 
+    def _take(self, path: Path | None, session: ChatSession) -> None:
+        self.path, self._seen, self._is_empty = path, None, not session.n_turns
+        self._saved = self._saved_whole = session.to_json()
 
-def _stamp(path: Path | None) -> tuple[int, int] | None:
-    """What tells one content of a file from another; None if there is none."""
-    try:
-        found = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size) if found is not None else None
+    def _places(self) -> Iterable[tuple[Path, Stamp | None]]:
+        """Where the conversation may be written, best first, and what may be there."""
+        first = self.path
+        if first is None:
+            assert self._folder is not None
+            self._folder.mkdir(parents=True, exist_ok=True)
+            first = self._folder / f"{datetime.now():%Y-%m-%d-%H%M%S}.chat"
+        return chain([(first, self._seen)], ((path, None) for path in _names_beside(first)))
 
 
-def _free_name(path: Path) -> Path:
-    """A name beside ``path`` that no file has."""
-    return next(
-        name for number in count(2) if not (name := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists()
-    )
+def last_conversation(data: Path) -> Path | None:
+    """The conversation without a name that was written last; None if there is none.
+
+    Args:
+        data: the folder that holds ``conversations``; version 0.1 kept the last one there itself.
+    """
+    found = [*(data / "conversations").glob("*.chat"), data / "last.chat"]
+    return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _names_beside(path: Path) -> Iterable[Path]:
+    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))

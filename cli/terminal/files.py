@@ -8,14 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge_spec.chat import ChatSession
+from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
 from edge_spec.chat.saving import write_whole
 from edge_spec.chat.transcript import to_json, to_markdown
 from edge_spec.errors import EdgeSpecError, SettingsError
 
-__all__ = ["path_of", "save_as"]
+__all__ = ["Copies", "is_same", "path_of"]
 
 _KINDS = {".md": "Markdown", ".markdown": "Markdown", ".json": "JSON"}
 _CONVERSATION = "a conversation"
+_ENTRY = "conversation.json"
 _LARGEST_BYTES = 64 << 20
 
 
@@ -37,23 +39,62 @@ def path_of(argument: str) -> Path:
     return path
 
 
-def save_as(session: ChatSession, path: Path, *, thoughts: bool, force: bool) -> str:
-    """Write the conversation in the form that the file's ending names; returns what that was.
+def is_same(path: Path, other: Path) -> bool:
+    """Whether two paths lead to one file."""
+    return path.absolute() == other.absolute() or (path.exists() and other.exists() and path.samefile(other))
 
-    Raises:
-        SettingsError: the file is there and of another kind, and there is no ``force``.
-        OSError: it cannot be written.
+
+class Copies:
+    """Copies of the conversation that ``/save`` writes.
+
+    A file is overwritten if it is a copy from here, or if all that it says is in this conversation.
     """
-    kind = _KINDS.get(path.suffix.lower(), _CONVERSATION)
-    found = _kind_of(path)
-    if found not in (kind, "") and not force:
-        raise SettingsError(f"{path} exists and holds {found}, not {kind}", hint="/save! writes over it")
+
+    def __init__(self) -> None:
+        self._written: dict[Path, Stamp | None] = {}
+
+    def save(self, session: ChatSession, path: Path, *, thoughts: bool, force: bool) -> str:
+        """Write the conversation in the format that the file's ending names; returns what that was.
+
+        Raises:
+            SettingsError: the file holds something else, and there is no ``force``.
+            OSError: it cannot be written.
+        """
+        kind = _KINDS.get(path.suffix.lower(), _CONVERSATION)
+        found = _kind_of(path)
+        text = to_markdown(session.messages, thoughts=thoughts) if kind == "Markdown" else to_json(session.messages)
+        with exclusive(path):
+            if found not in (kind, "") and not force:
+                raise SettingsError(f"{path} exists and holds {found}, not {kind}", hint="/save! overwrites it")
+            is_ours = self._written.get(path.absolute()) == stamp_of(path)
+            if found and not is_ours and not force and not _is_part(path, kind, session, text):
+                raise SettingsError(f"{path} holds another conversation", hint="/save! overwrites it")
+            if kind == _CONVERSATION:
+                session.save(path)
+            else:
+                write_whole(path, lambda name: _write(Path(name), text))
+            self._written[path.absolute()] = stamp_of(path)
+        return kind if kind == _CONVERSATION else f"a transcript in {kind}"
+
+
+def _is_part(path: Path, kind: str, session: ChatSession, text: str) -> bool:
+    """Whether the conversation continues the one in a file."""
+    if kind == "Markdown":
+        return text.startswith(path.read_text("utf-8", errors="replace").rstrip("\n …"))
     if kind == _CONVERSATION:
-        session.save(path)
-        return kind
-    text = to_markdown(session.messages, thoughts=thoughts) if kind == "Markdown" else to_json(session.messages)
-    write_whole(path, lambda name: _write(Path(name), text))
-    return f"a transcript in {kind}"
+        with zipfile.ZipFile(path) as archive:
+            record = archive.read(_ENTRY).decode()
+    else:
+        record = path.read_text("utf-8")
+    try:
+        found = [(message["role"], message["content"]) for message in json.loads(record)["messages"]]
+    except (ValueError, KeyError, TypeError):
+        return False
+    ours = [(message.role, message.content) for message in session.messages[: len(found)]]
+    if not found or len(ours) < len(found):
+        return not found
+    # The last answer may have been continued.
+    return ours[:-1] == found[:-1] and ours[-1][0] == found[-1][0] and ours[-1][1].startswith(str(found[-1][1]))
 
 
 def _write(path: Path, text: str) -> None:
@@ -71,7 +112,7 @@ def _kind_of(path: Path) -> str:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                return _CONVERSATION if "conversation.json" in archive.namelist() else "an archive"
+                return _CONVERSATION if _ENTRY in archive.namelist() else "an archive"
         text = path.read_text("utf-8")
     except (ValueError, zipfile.BadZipFile, EdgeSpecError):
         return "something else"

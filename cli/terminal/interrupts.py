@@ -1,4 +1,4 @@
-"""Ctrl-C during a talk."""
+"""Ctrl-C during a conversation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["hears_interrupts", "silent_keys"]
 
 @contextmanager
 def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C does nothing but call ``listener``, which must be quick and bear being called within itself."""
+    """Inside, Ctrl-C does nothing but call ``listener``, which must be quick and reentrant."""
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         listener()

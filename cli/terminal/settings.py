@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import fields
 from difflib import get_close_matches
@@ -15,6 +16,8 @@ from edge_spec.sampling import SamplerSettings
 __all__ = ["change", "names", "settings_lines"]
 
 _DEFAULT = ("default", "none")
+_ALIASES = {"temp": "temperature", "n": "max_tokens", "dry_breaker": "dry_breakers"}
+"""Names that the command line takes as well."""
 _SAMPLING = {field.name: field.type for field in fields(SamplerSettings) if field.name != "attempt"}
 _KINDS = {
     **_SAMPLING,
@@ -27,13 +30,17 @@ _KINDS = {
 }
 
 
+_ESCAPES = {"\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
+_ESCAPE = re.compile(r"\\([\\ntr])")
+
+
 def names() -> list[str]:
     """What can be set."""
     return list(_KINDS)
 
 
 def settings_lines(session: ChatSession, display: Display) -> list[str]:
-    """Every setting and its value; a star marks those that were changed."""
+    """Every setting and its value; a star marks changed ones."""
     defaults = session.model.sampler_settings(seed=0)
     values = {name: getattr(defaults, name) for name in _SAMPLING}
     values |= {"logit_bias": {}, "max_tokens": "as many as fit", "stop": [], "grammar": "none", "json_schema": "none"}
@@ -43,13 +50,13 @@ def settings_lines(session: ChatSession, display: Display) -> list[str]:
 
 
 def change(session: ChatSession, display: Display, argument: str) -> str:
-    """Change what ``NAME VALUE`` or ``NAME=VALUE`` says; returns the setting as it is now.
+    """Apply ``NAME VALUE`` or ``NAME=VALUE``; returns the setting as it is now.
 
     Raises:
-        SettingsError: there is no such setting, or its value is out of its range; nothing is changed.
+        SettingsError: there is no such setting, or its value is out of range; nothing is changed.
     """
     head, _, text = argument.partition("=") if _is_assignment(argument) else argument.partition(" ")
-    name, text = head.strip().lstrip("-").replace("-", "_").lower(), text.strip()
+    name, text = _name(head), text.strip()
     if name not in _KINDS:
         near = get_close_matches(name, _KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KINDS)}"
@@ -71,7 +78,12 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
 
 
 def _is_assignment(argument: str) -> bool:
-    return argument.partition("=")[0].strip().replace("-", "_").lower() in _KINDS and "=" in argument
+    return _name(argument.partition("=")[0]) in _KINDS and "=" in argument
+
+
+def _name(text: str) -> str:
+    name = text.strip().lstrip("-").replace("-", "_").lower()
+    return _ALIASES.get(name, name)
 
 
 def _value(name: str, text: str) -> Any:
@@ -84,11 +96,11 @@ def _value(name: str, text: str) -> Any:
         if kind == "text":
             return text
         if kind == "texts":
-            return shlex.split(text)
+            return [_ESCAPE.sub(lambda found: _ESCAPES[found[1]], part) for part in shlex.split(text)]
         pairs = (pair.split("=") for pair in text.replace(",", " ").split())
         return {int(token): float(bias) for token, bias in pairs}
     except ValueError:
-        raise SettingsError(f"{text[:40]!r} is no value of {name}", hint=f"try {_example(name)}") from None
+        raise SettingsError(f"{text[:40]!r} is not a valid {name}", hint=f"try {_example(name)}") from None
 
 
 def _example(name: str) -> str:
@@ -104,9 +116,16 @@ def _example(name: str) -> str:
     return examples.get(name) or str(getattr(SamplerSettings(), name))
 
 
+def _escaped(text: str) -> str:
+    """A text on one line."""
+    for sign, character in _ESCAPES.items():
+        text = text.replace(character, "\\" + sign)
+    return text
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{token}={bias:g}" for token, bias in value.items()) or "nothing"
     if isinstance(value, list | tuple):
-        return " ".join(shlex.quote(text) for text in value) or "nothing"
+        return " ".join(shlex.quote(_escaped(text)) for text in value) or "nothing"
     return str(value)

@@ -120,7 +120,7 @@ def _fitting(status: str, columns: int) -> str:
 
 
 def open_history(path: Path | None, on_notice: Callable[[str], object]) -> History:
-    """The lines of earlier talks, in a file that only its owner reads; of this talk alone where that cannot be."""
+    """The lines of earlier chats, in a file that only its owner can read; only of this one where that fails."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -135,7 +135,7 @@ def open_history(path: Path | None, on_notice: Callable[[str], object]) -> Histo
 
 
 class _CarefulHistory(FileHistory):
-    """A disk that is full or gone later is no reason to end a talk."""
+    """A disk that is full or gone later does not end a conversation."""
 
     def load_history_strings(self) -> Iterable[str]:
         try:

@@ -86,7 +86,7 @@ class SamplerSettings:
     def __post_init__(self) -> None:
         def require(name: str, good: bool, wanted: str) -> None:
             if not good:
-                raise SettingsError(f"{name} is {getattr(self, name)!r} and must be {wanted}")
+                raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name)
 
         for name in (
             "temperature",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -71,12 +72,12 @@ def drafter_of_another_vocabulary() -> bytes:
         (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),
         (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], b"", 1),
         (["run", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
-        (["run", "--ctx", "0", *LATER], None, b"", 1),
+        (["run", "--ctx", "0", *LATER], None, b"", 2),
         (["run", "--ctx", str(10**8), *LATER], None, b"", 1),
-        (["run", "--top-p", "3", *LATER], None, b"", 1),
-        (["run", "--seed", "-1", *LATER], None, b"", 1),
-        (["run", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 1),
-        (["run", "--kv", "q9", *LATER], None, b"", 1),
+        (["run", "--top-p", "3", *LATER], None, b"", 2),
+        (["run", "--seed", "-1", *LATER], None, b"", 2),
+        (["run", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 2),
+        (["run", "--kv", "q9", *LATER], None, b"", 2),
         (["run", "-p", " \n"], None, b"", 1),
         (["run"], None, b"", 1),
         (["run", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
@@ -154,20 +155,48 @@ def test_output_that_is_closed_from_the_start_is_one_line(surroundings: dict[str
 
 
 @posix
-def test_a_reader_that_leaves_is_one_line(surroundings: dict[str, str]) -> None:
-    arguments = ["run", "-p", "A", "--threads", "1", "--ignore-eos", "-n", "900"]
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_a_reader_that_leaves_ends_it_without_a_word(verb: str, surroundings: dict[str, str], tmp_path: Path) -> None:
+    """With the exit code of a program that a closed pipe ends."""
+    prompt = ["-p", "A", "--ignore-eos"] if verb == "run" else []
     with subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
+        [*COMMAND, verb, "--threads", "1", "-n", "900", *prompt],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=surroundings,
+        cwd=tmp_path,
         bufsize=0,
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(b"Tell me a long story.\nAnd another one.\n" * 20)
+        process.stdin.close()
         assert process.stdout.read(1)
         process.stdout.close()
-        stderr = process.stderr.read()
-        assert process.wait(30) == 1
-    assert "closed" in complaint(stderr)
+        stderr = process.stderr.read().decode()
+        assert process.wait(30) == 141
+    assert [line for line in stderr.splitlines() if not line.startswith(("edge-spec: note: ", "edge-spec: cal"))] == []
+
+
+# --- models
+
+
+def test_a_folder_of_models_lists_them(run: Run, tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf", "c-00001-of-00002.gguf", "c-00002-of-00002.gguf", "notes.txt"):
+        shutil.copyfile(DRAFTER, tmp_path / name)
+    done = run("run", str(tmp_path), *LATER)
+    assert done.returncode == 1
+    said = complaint(done.stderr)
+    assert "3 models: a.gguf, b.gguf, c-00001-of-00002.gguf; name one" in said
+    for name in ("b.gguf", "c-00001-of-00002.gguf", "c-00002-of-00002.gguf"):
+        (tmp_path / name).unlink()
+    assert run("run", str(tmp_path), *LATER, "--speculation", "off").returncode == 0
+
+
+# --- grammars
+
+
+def test_a_reply_that_its_grammar_keeps_empty_is_said_to_be_empty(run: Run) -> None:
+    done = run("run", "--grammar", "root ::= ", *LATER)
+    assert (done.returncode, done.stdout) == (0, os.linesep.encode())
+    assert b"note: the reply is empty, which its grammar allows" in done.stderr

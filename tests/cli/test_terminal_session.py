@@ -1,4 +1,4 @@
-"""A talk on an emulated terminal and through pipes: what a person sees, and what is left when it is killed."""
+"""A chat on an emulated terminal and through pipes: what a person sees, and what is left when it is killed."""
 
 from __future__ import annotations
 
@@ -62,10 +62,12 @@ def open_chat(surroundings: dict[str, str], home: Path, monkeypatch: pytest.Monk
         terminal.process.close(force=True)
 
 
-def test_a_talk_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
+def test_a_chat_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     chat = open_chat("-n", "24", "--session", "talk.chat")
     greeting = chat.prompt()
     assert "edge-spec " in greeting and "/help lists the commands" in greeting
+    # How large the demo is stands in its name already.
+    assert len(re.findall(r"\d+(?:\.\d+)?M\b", greeting)) == 1
     answer = chat.say("Tell me a story about a dog.")
     assert len(answer.split()) > 10
     assert "tokens/s" in chat.text and "/512 tokens" in chat.text
@@ -85,7 +87,7 @@ def test_a_talk_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     chat.type("/quit\r")
     assert chat.end() == 0
     assert (home / "talk.md").read_text("utf-8").startswith("## You\n\nHello\n")
-    # The whole talk is above, each line once.
+    # The whole conversation is above, each line once.
     assert said.count("> Tell me a story about a dog.") == said.count("> /stats") == 1
 
     again = open_chat("--session", "talk.chat", "-n", "24")
@@ -106,13 +108,13 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(open_chat: Open, endless: li
     chat.type("Tell me a long story.\r")
     chat.writing()
     chat.type("\x03" * 5)
-    chat.wait("stopped; /continue goes on")
+    chat.wait("stopped; /continue resumes")
     chat.prompt()
     n = len(chat.text.rstrip())
     chat.type("/continue\r")
     chat.writing()
     chat.type("\x03")
-    chat.wait(lambda text: text.count("stopped; /continue goes on") == 2)
+    chat.wait(lambda text: text.count("stopped; /continue resumes") == 2)
     assert len(chat.text.rstrip()) > n
     chat.prompt()
     chat.type("\x03")
@@ -122,7 +124,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(open_chat: Open, endless: li
     assert chat.end() == 0
 
 
-def test_a_killed_talk_loses_the_turn_in_flight_and_no_more(open_chat: Open, endless: list[str], home: Path) -> None:
+def test_a_killed_chat_loses_the_turn_in_flight_and_no_more(open_chat: Open, endless: list[str], home: Path) -> None:
     chat = open_chat("-n", "8")
     chat.say("Hello")
     chat.type("\x04")
@@ -137,8 +139,9 @@ def test_a_killed_talk_loses_the_turn_in_flight_and_no_more(open_chat: Open, end
     os.kill(chat.process.pid, signal.SIGKILL)
     assert chat.end() == -signal.SIGKILL
     chat = open_chat()
-    assert "--resume goes on" in chat.prompt()
-    assert "1 question" in chat.say(f"/load {home}/data/edge-spec/last.chat")
+    assert "--resume continues" in chat.prompt()
+    (path,) = (home / "data" / "edge-spec" / "conversations").iterdir()
+    assert "1 question" in chat.say(f"/load {path}")
     chat.type("\x04")
     assert chat.end() == 0
 
@@ -207,7 +210,7 @@ def test_no_history_leaves_nothing_behind(open_chat: Open, home: Path) -> None:
     assert not [path for path in (home / "data").rglob("*") if path.is_file()]
 
 
-def test_answers_go_into_a_file_and_the_talk_stays_on_the_terminal(open_chat: Open, home: Path) -> None:
+def test_answers_go_into_a_file_and_all_else_stays_on_the_terminal(open_chat: Open, home: Path) -> None:
     from pseudo_terminal import PseudoTerminal
 
     chat = open_chat("-n", "8")
@@ -221,6 +224,17 @@ def test_answers_go_into_a_file_and_the_talk_stays_on_the_terminal(open_chat: Op
     assert chat.end() == 0
     answers = (home / "answers.txt").read_text("utf-8")
     assert answers.strip() and "per round" not in answers and "\x1b" not in answers and ">" not in answers
+
+
+def test_statistics_stand_apart_from_the_text(surroundings: dict[str, str], home: Path) -> None:
+    from pseudo_terminal import PseudoTerminal, quiet
+
+    command = [*COMMAND[:-1], "run", *SAME, "-n", "8", "--stats", "-p", "Hello"]
+    terminal = PseudoTerminal(command, quiet(surroundings, str(home)), columns=200)
+    assert terminal.end() == 0
+    lines = terminal.text.rstrip().split("\n")
+    assert "tokens/s; speculation" in lines[-1]
+    assert lines[-2] == "" and lines[-3] != ""
 
 
 # --- pipes
@@ -254,8 +268,8 @@ def test_a_pipe_gets_answers_and_nothing_else(pipe: Pipe, tmp_path: Path, probe_
     answers = [m.answer.rstrip("\n") + "\n" for m in messages if m.role == "assistant"]
     assert done.stdout.decode() == "\n".join(answers)
     assert b"per round" in done.stderr
-    # The last talk of a person is none of a script's business.
-    assert not (tmp_path / "edge-spec" / "last.chat").exists()
+    # A script leaves nothing among the conversations of a person.
+    assert not (tmp_path / "edge-spec").exists()
 
 
 @pytest.mark.parametrize(
@@ -263,13 +277,13 @@ def test_a_pipe_gets_answers_and_nothing_else(pipe: Pipe, tmp_path: Path, probe_
     [
         ([], b"\xff\xfe\x00binary\n", b"UTF-8"),
         ([], b"/nonsense\n", b"there is no command"),
+        ([], b"/set top_p 3\n", b"error: top_p is 3.0"),
         ([], b'"""open\n', b"close it"),
         (["--session", "."], b"Hello\n", b"irectory"),
-        (["--session", "junk"], b"Hello\n", b"no conversation"),
-        (["--temperature", "-3"], b"Hello\n", b"0 or more"),
-        (["--system", "long " * 2000], b"Hello\n", b"tokens and the context holds 512"),
+        (["--session", "junk"], b"Hello\n", b"conversation"),
+        (["--system", "long " * 2000], b"Hello\n", b"shorten the prompt or raise --ctx"),
     ],
-    ids=["binary", "unknown command", "open quotes", "directory", "junk", "temperature", "long system"],
+    ids=["binary", "unknown command", "setting", "open quotes", "directory", "junk", "long system"],
 )
 def test_a_mistake_is_one_line_and_a_code(
     pipe: Pipe, tmp_path: Path, arguments: list[str], stdin: bytes, hint: bytes

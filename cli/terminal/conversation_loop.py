@@ -1,4 +1,4 @@
-"""The loop of a talk: read, answer or obey, save."""
+"""The loop of a conversation: read, answer or run a command, save."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from edge_spec.cli.terminal.answer import show_answer
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.commands import find
 from edge_spec.cli.terminal.display import Display
+from edge_spec.cli.terminal.files import Copies
 from edge_spec.cli.terminal.interrupts import hears_interrupts, silent_keys
 from edge_spec.cli.terminal.status import status_line
+from edge_spec.cli.wording import in_options
 from edge_spec.errors import EdgeSpecError, SettingsError
 
-__all__ = ["Reader", "Talk"]
+__all__ = ["ConversationLoop", "Reader"]
 
 _UNFINISHED = {
-    "cancelled": "stopped; /continue goes on",
-    "length": "stopped at the most tokens; /continue goes on",
+    "cancelled": "stopped; /continue resumes",
+    "length": "stopped at the token limit; /continue resumes",
     "context": "stopped, the context is full; /undo or /clear makes room",
     "memory": "stopped, there is no memory left; close other programs, then /continue",
 }
+_LEAVING = ("exit", "quit")
 
 
 class Reader(Protocol):
     """Where messages come from.
 
     Attributes:
-        is_interactive: a person sits there, who can try again.
+        is_interactive: a person types, and can try again.
         can_edit: a line can begin with a text to be changed.
     """
 
@@ -40,13 +43,14 @@ class Reader(Protocol):
         """The next message; None at the end. Raises KeyboardInterrupt for Ctrl-C where nothing was typed."""
 
 
-class Talk:
-    """A conversation between whoever ``reader`` reads and a model, on a display.
+class ConversationLoop:
+    """A conversation between a reader and a model, on a display.
 
     Args:
         on_answer: called after every answer.
 
     Attributes:
+        copies: what ``/save`` has written.
         last_reply: the latest answer, for its statistics.
     """
 
@@ -62,19 +66,21 @@ class Talk:
         self.reader = reader
         self.display = display
         self.autosave = autosave
+        self.copies = Copies()
         self.last_reply: ChatReply | None = None
         self._on_answer = on_answer
         self._draft: str | None = None
+        self._last_text = ""
         self._is_over = False
-        self._hear(session)
+        self._use(session)
 
     def run(self) -> None:
-        """Talk until one side leaves.
+        """Converse until one side leaves.
 
         Raises:
-            EdgeSpecError, OSError: without a person who could try again. KeyboardInterrupt: likewise.
+            EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
         """
-        # A person leaves in other ways; to stop a script is to end it.
+        # A person leaves in other ways; stopping a script ends it.
         ignored = hears_interrupts(lambda: None) if self.reader.is_interactive else nullcontext()
         with ignored:
             try:
@@ -87,7 +93,7 @@ class Talk:
         """Show an answer while it is being written.
 
         Raises:
-            KeyboardInterrupt: it was stopped, and nobody is there to go on.
+            KeyboardInterrupt: it was stopped, and no person is there to continue.
         """
         self.last_reply = reply
         try:
@@ -100,12 +106,14 @@ class Talk:
             raise KeyboardInterrupt
         if reply.finish_reason in _UNFINISHED:
             self.display.notice(_UNFINISHED[reply.finish_reason])
+        elif not reply.text:
+            self.display.notice("the answer is empty")
 
     def last_question(self) -> str:
-        """What was asked last.
+        """The last question.
 
         Raises:
-            SettingsError: nothing was.
+            SettingsError: there is none.
         """
         asked = [message.content for message in self.session.messages if message.role == "user"]
         if not asked:
@@ -113,13 +121,13 @@ class Talk:
         return asked[-1]
 
     def edit_next(self, question: str) -> None:
-        """The next line begins with ``question`` and takes its place."""
+        """The next line begins with ``question`` and replaces it."""
         self._draft = question
 
     def take(self, session: ChatSession) -> None:
-        """Go on with another conversation."""
+        """Continue with another conversation."""
         self.session.close()
-        self._hear(session)
+        self._use(session)
         self.forget_reply()
 
     def forget_reply(self) -> None:
@@ -130,7 +138,7 @@ class Talk:
         """This turn is the last one."""
         self._is_over = True
 
-    def _hear(self, session: ChatSession) -> None:
+    def _use(self, session: ChatSession) -> None:
         self.session = session
         # Its notices come with its replies, in the thread that shows them.
         session.on_notice = lambda sentence: None
@@ -150,23 +158,33 @@ class Talk:
         except (EdgeSpecError, MemoryError) as error:
             if not self.reader.is_interactive:
                 raise
-            self.display.error(str(error) or "out of memory; a smaller --ctx or a smaller model needs less")
+            said = in_options(str(error))
+            self.display.error(said or "out of memory; a smaller --ctx or a smaller model needs less")
 
     def _do(self, text: str, draft: str | None) -> None:
         if not text.strip():
             return
-        # What was said with a slash in front comes back with it.
+        # A message that was sent with a slash in front comes back with it.
         is_edited = draft is not None and draft.startswith("/")
         if text.startswith("/") and not text.startswith("//") and not is_edited:
             name, _, argument = text[1:].partition(" ")
-            self._obey(name, argument.strip())
+            self._run(name, argument.strip())
             return
+        if self.reader.is_interactive and text.strip().lower() in _LEAVING and text != self._last_text:
+            self._last_text = text
+            self.display.notice(f"/quit or Ctrl-D leaves; to send {text.strip()!r} as a message, type it again")
+            return
+        self._last_text = text
         if text.startswith("//") and not is_edited:
             text = text[1:]
         self.answer(self.session.send(text) if draft is None else self.session.edit(text))
 
-    def _obey(self, name: str, argument: str) -> None:
-        find(name.strip()).run(self, argument)
+    def _run(self, name: str, argument: str) -> None:
+        try:
+            find(name.strip()).run(self, argument)
+        except SettingsError as error:
+            # What was set here is not an option of the command line.
+            raise SettingsError(error.message, hint=error.hint) from error
         self.autosave.save(self.session)
 
     def _status(self, reply: ChatReply | None) -> str:

@@ -1,0 +1,64 @@
+"""Options in sections, with defaults taken from what they set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["Count", "Verb", "default_of", "option", "with_default"]
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_OTHER = "Other"
+
+
+class Option(click.Option):
+    """An option that knows its section of the help."""
+
+    def __init__(self, *args: Any, section: str = _OTHER, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.section = section
+
+
+class Verb(click.Command):
+    """A command whose help lists its options section by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                sections.setdefault(getattr(parameter, "section", _OTHER), []).append(record)
+        for section, records in sorted(sections.items(), key=lambda item: item[0] == _OTHER):
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+class Count(click.types.IntParamType):
+    """A whole number of 1 or more."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = int(super().convert(value, param, ctx))
+        if number < 1:
+            self.fail(f"{number} is not 1 or more", param, ctx)
+        return number
+
+
+def option(section: str, *flags: str, **more: Any) -> Callable[[Decorated], Decorated]:
+    """``click.option`` in a section of the help."""
+    return click.option(*flags, cls=Option, section=section, **more)
+
+
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """The default of an argument."""
+    found = signature(function).parameters[name].default
+    assert found is not Parameter.empty
+    return found
+
+
+def with_default(text: str, default: Any) -> str:
+    """A help text that ends with a default."""
+    return f"{text} [default: {default:g}]" if isinstance(default, float) else f"{text} [default: {default}]"

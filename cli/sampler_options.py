@@ -1,0 +1,124 @@
+"""Options of the sampler, of seeds, and of what a reply must look like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from edge_spec.cli.help import option, with_default
+from edge_spec.cli.prompts import argument_text, file_or_text
+from edge_spec.sampling import SamplerSettings
+
+__all__ = ["grammar_arguments", "grammar_options", "sampler_arguments", "sampler_options"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SECTION = "Sampling"
+_ALIASES = {"temperature": ["--temp"]}
+_HELP = {
+    "temperature": "Divides the logits; 0 takes the best token.",
+    "top_k": "Keep the k best tokens; 0 for all.",
+    "top_p": "Keep the likeliest tokens up to this mass; 1 for all.",
+    "min_p": "Keep tokens at least this likely relative to the best; 0 for all.",
+    "typical_p": "Keep the most typical tokens up to this mass; 1 for all.",
+    "top_n_sigma": "Keep logits within so many standard deviations of the best; 0 or less for all.",
+    "repeat_penalty": "Divides the logits of recent tokens; 1 for none.",
+    "frequency_penalty": "Subtracted from a recent token's logit per occurrence.",
+    "presence_penalty": "Subtracted from a recent token's logit once.",
+    "penalty_window": "How many tokens are recent; -1 for all.",
+    "dry_multiplier": "Strength of DRY, which penalises continuing a repetition; 0 for none.",
+    "dry_base": "By how much DRY grows per repeated token.",
+    "dry_allowed_length": "Repetitions shorter than this are free.",
+    "dry_penalty_window": "How many tokens DRY looks back; -1 for all.",
+    "xtc_probability": "Chance of XTC, which excludes the top choices; 0 for none.",
+    "xtc_threshold": "Tokens this likely are top choices.",
+    "mirostat": "2 for mirostat v2 instead of top-k to XTC; 0 for none.",
+    "mirostat_tau": "The surprise that mirostat aims at, in bits per token.",
+    "mirostat_eta": "How fast mirostat adapts.",
+}
+
+
+def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]:
+    """The sampler's options; without ``temperature`` for verbs that take several."""
+    defaults = SamplerSettings()
+
+    def decorate(command: Command) -> Command:
+        breakers = json.dumps(list(defaults.dry_breakers))[1:-1]
+        text = with_default("DRY does not look back beyond it. Repeatable.", breakers)
+        options = [
+            option(
+                _SECTION,
+                "--" + name.replace("_", "-"),
+                *_ALIASES.get(name, []),
+                name,
+                type=type(getattr(defaults, name)),
+                metavar="N" if isinstance(getattr(defaults, name), int) else "X",
+                help=with_default(help_text, getattr(defaults, name)),
+            )
+            for name, help_text in _HELP.items()
+            if temperature or name != "temperature"
+        ]
+        options += [
+            option(_SECTION, "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT", help=text),
+            option(
+                _SECTION,
+                "--logit-bias",
+                multiple=True,
+                metavar="ID=X",
+                help="Added to a token's logit; -inf forbids it. Repeatable.",
+            ),
+        ]
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
+
+
+def sampler_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of ``SamplerSettings`` from the values of ``sampler_options``, taken only where given.
+
+    Raises:
+        SettingsError: a value is out of range; better now than after a model has been loaded.
+    """
+    known = {field.name for field in fields(SamplerSettings)} - {"logit_bias", "dry_breakers"}
+    arguments = {name: values[name] for name in known & values.keys() if values[name] is not None}
+    if values["logit_bias"]:
+        arguments["logit_bias"] = dict(map(_bias, values["logit_bias"]))
+    if values["dry_breakers"]:
+        arguments["dry_breakers"] = tuple(argument_text(text, "--dry-breaker") for text in values["dry_breakers"])
+    SamplerSettings(**arguments)
+    return arguments
+
+
+def grammar_options(command: Command) -> Command:
+    """What a reply must look like."""
+    for name, text in (
+        ("--json-schema", "Write JSON that is valid by this schema."),
+        ("--grammar", "Write only what this grammar in GBNF allows."),
+    ):
+        command = option("Structured output", name, metavar="FILE|TEXT", help=text)(command)
+    return command
+
+
+def grammar_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``TextModel.generate`` from the values of ``grammar_options``, taken only where given."""
+    flags = {"grammar": "--grammar", "json_schema": "--json-schema"}
+    given = {name: flag for name, flag in flags.items() if values[name] is not None}
+    if len(given) > 1:
+        raise click.UsageError("give --grammar or --json-schema, not both")
+    return {name: file_or_text(values[name], flag) for name, flag in given.items()}
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, separator, bias = text.partition("=")
+    try:
+        if separator:
+            return int(token), float(bias)
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is not of the form ID=X, such as 17=-2.5", param_hint="--logit-bias")

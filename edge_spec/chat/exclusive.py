@@ -1,0 +1,79 @@
+"""One process at a time writes a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["Stamp", "exclusive", "stamp_of"]
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path | None) -> Stamp | None:
+    """What tells one content of a file from another; None if there is no file."""
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if found is not None else None
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Inside, no other process that asks like this has ``path``: what was read of it still holds when it is written.
+
+    The lock is a file beside ``path``, which the system releases if the process is killed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        handle = _locked(lock)
+    except OSError as error:
+        # The lock is not what anybody asked for.
+        error.filename = os.fspath(path)
+        raise
+    try:
+        yield
+    finally:
+        if sys.platform == "win32":
+            # An open file cannot be removed there, and one that another process waits for cannot either.
+            os.close(handle)
+            with suppress(OSError):
+                lock.unlink()
+        else:
+            with suppress(OSError):
+                lock.unlink()
+            os.close(handle)
+
+
+def _locked(lock: Path) -> int:
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        # File systems without locks are as good as no other process.
+        with suppress(OSError):
+            _wait_for(handle)
+        try:
+            if os.path.samestat(os.fstat(handle), lock.stat()):
+                return handle
+        except FileNotFoundError:
+            pass
+        # Its owner before has removed it.
+        os.close(handle)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait_for(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
+else:
+    import fcntl
+
+    def _wait_for(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,0 +1,243 @@
+"""Laws of what a conversation leaves on disk: no message is ever in no file, and nothing else is written over."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from played_conversation import Played, Script, errors
+
+import edge_spec
+from edge_spec.chat import ChatSession
+from edge_spec.cli.terminal.autosave import Autosave, last_conversation
+from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.plain_display import PlainDisplay
+from edge_spec.model import TextModel
+
+
+@pytest.fixture(scope="module")
+def model(probe_cache: Path) -> Iterator[TextModel]:
+    with edge_spec.load(speculation="sequence", n_ctx=512, n_threads=1, cache_dir=probe_cache) as loaded:
+        yield loaded
+
+
+Play = Callable[..., Played]
+
+
+@pytest.fixture(scope="module")
+def play(model: TextModel) -> Play:
+    return lambda *lines, **more: Played(model, *lines, **more)
+
+
+# --- files
+
+
+def test_transcripts_and_sessions_are_what_their_names_say(play: Play, tmp_path: Path) -> None:
+    md, js, chat = (str(tmp_path / name) for name in ("a.md", "a b.json", "talk.chat"))
+    first = play("Hello", f"/save {md}", f"/save '{js}'", f"/save {chat}", f"/save {md}", f"/save {chat}")
+    assert not errors(first)
+    assert Path(md).read_text("utf-8").startswith("## You\n\nHello\n")
+    assert [m["content"] for m in json.loads(Path(js).read_text("utf-8"))["messages"]] == first.contents
+    again = play("left behind", f"/load {chat}", path=tmp_path / "session.chat")
+    assert again.contents == first.contents
+    assert play(f"/load {tmp_path / 'session.chat'}").contents[0] == "left behind"
+    assert (again.loop.autosave.path, again.loop.session.n_turns) == (Path(chat), 1)
+
+
+def test_nothing_else_is_written_over(play: Play, tmp_path: Path) -> None:
+    other = tmp_path / "thesis.md"
+    other.write_text("# My thesis\n", "utf-8")
+    played = play("Hello", f"/save {other}")
+    assert len(errors(played)) == 1
+    assert other.read_text("utf-8") == "# My thesis\n"
+    assert "/save!" in played.said
+    assert not errors(play("Hello", f"/save! {other}"))
+    assert other.read_text("utf-8").startswith("## You")
+
+
+def test_every_turn_is_on_the_disk_before_the_next_one(model: TextModel, tmp_path: Path) -> None:
+    path = tmp_path / "talk.chat"
+    seen: list[int] = []
+
+    class Looking(Script):
+        def read(self, draft: str = "", status: str = "") -> str | None:
+            seen.append(len(ChatSession.load(model, path).messages) if path.exists() else 0)
+            return super().read(draft, status)
+
+    display = PlainDisplay(io.StringIO(), io.StringIO())
+    autosave = Autosave(path, on_notice=display.notice)
+    reader = Looking("Hello", "More", "/undo", "/stats")
+    ConversationLoop(model.chat(seed=3, max_tokens=5), reader=reader, display=display, autosave=autosave).run()
+    assert seen == [0, 2, 4, 2, 2]
+
+
+def test_who_only_looks_into_a_file_leaves_it_as_it_is(play: Play, tmp_path: Path) -> None:
+    path = tmp_path / "talk.chat"
+    play("Hello", path=path)
+    before = path.stat().st_mtime_ns, path.read_bytes()
+    again = play(f"/load {path}", "/stats", "/quit", path=path)
+    assert again.loop.session.n_turns == 1
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == before
+    assert play(f"/load {path}", "More", path=path).loop.session.n_turns == 2
+    assert path.read_bytes() != before[1]
+
+
+def test_every_conversation_without_a_name_is_kept(play: Play, tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    first = play("Hello", folder=folder)
+    # Nothing was said here, so nothing is kept.
+    play("/stats", f"/load {first.path}", folder=folder)
+    second = play("Tell me", "more", folder=folder)
+    assert sorted(folder.iterdir()) == sorted(path for path in (first.path, second.path) if path is not None)
+    for before in (first, second):
+        assert play(f"/load {before.path}").contents == before.contents
+    assert last_conversation(tmp_path) == second.path
+
+
+def test_a_talk_goes_on_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    file = tmp_path / "file"
+    for place in ({"path": file / "talk.chat"}, {"folder": file / "conversations"}):
+        played = play("Hello", "More", **place)
+        assert len(played.contents) == 4
+        assert played.said.count("could not be saved") == 1
+
+
+# --- nothing is lost
+
+
+def questions(model: TextModel, path: Path) -> list[str]:
+    return [message.content for message in ChatSession.load(model, path).messages if message.role == "user"]
+
+
+def test_saving_a_session_leaves_it_where_it_is(play: Play, model: TextModel, tmp_path: Path) -> None:
+    path = tmp_path / "a.chat"
+    played = play("one", "/save", "two", f"/save {tmp_path}/../{tmp_path.name}/a.chat", "three", path=path)
+    assert not errors(played)
+    assert played.said.count(f"saved in {path}") == 2
+    assert played.path == path
+    assert list(tmp_path.iterdir()) == [path]
+    assert questions(model, path) == ["one", "two", "three"]
+
+
+def test_saving_a_session_elsewhere_writes_a_copy(play: Play, model: TextModel, tmp_path: Path) -> None:
+    path, copy = tmp_path / "a.chat", tmp_path / "copy.chat"
+    played = play("one", f"/save {copy}", "two", path=path)
+    assert f"in {copy}; the session stays in {path}" in played.said
+    assert questions(model, path) == ["one", "two"]
+    assert questions(model, copy) == ["one"]
+    # The copy may be written again, now that there is more.
+    assert not errors(play(f"/load {path}", f"/save {copy}"))
+    assert questions(model, copy) == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["other.chat", "other.md", "other.json"])
+def test_another_conversation_is_not_written_over(play: Play, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    play("precious", f"/save {path}")
+    before = path.read_bytes()
+    played = play("Hello", f"/save {path}")
+    assert ["holds another conversation; /save! overwrites it" in error for error in errors(played)] == [True]
+    assert path.read_bytes() == before
+    assert not errors(play("Hello", f"/save! {path}", "/retry", f"/save {path}"))
+    assert path.read_bytes() != before
+
+
+def test_a_session_that_is_cleared_is_kept_beside(play: Play, model: TextModel, tmp_path: Path) -> None:
+    path = tmp_path / "a.chat"
+    played = play("one", "/clear", "two", "/clear", "/clear", "three", path=path)
+    assert f"kept in {tmp_path / 'a-2.chat'}" in played.said
+    assert {file.name: questions(model, file) for file in tmp_path.iterdir()} == {
+        "a-2.chat": ["one"],
+        "a-3.chat": ["two"],
+        "a.chat": ["three"],
+    }
+
+
+def test_conversations_without_a_name_never_replace_each_other(play: Play, model: TextModel, tmp_path: Path) -> None:
+    other = tmp_path / "other.chat"
+    play("other", f"/save {other}")
+    played = play("one", "/clear", "two", f"/load {other}", "three", folder=tmp_path / "data")
+    found = sorted(questions(model, path) for path in (tmp_path / "data").iterdir())
+    assert found == [["one"], ["other", "three"], ["two"]]
+    assert questions(model, other) == ["other"]
+    assert played.path is not None and questions(model, played.path) == ["other", "three"]
+
+
+class Talker:
+    """A conversation in a terminal of its own, as another process would hold it."""
+
+    def __init__(self, model: TextModel, notices: list[str], path: Path | None = None, **more: Any) -> None:
+        self.session = model.chat(seed=3, max_tokens=4)
+        self.autosave = Autosave(path, on_notice=notices.append, **more)
+        self.asked: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.session.send(text).read()
+        self.asked.append(text)
+        self.autosave.save(self.session)
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_chats_that_write_in_turn_lose_nothing(model: TextModel, tmp_path: Path, has_name: bool) -> None:
+    notices: list[str] = []
+    place: dict[str, Any] = {"path": tmp_path / "a.chat"} if has_name else {"folder": tmp_path / "data"}
+    talkers = [Talker(model, notices, **place) for _ in range(3)]
+    for turn in range(2):
+        for number, talker in enumerate(talkers):
+            talker.say(f"{number}, {turn}")
+    paths = [talker.autosave.path for talker in talkers]
+    assert len(set(paths)) == 3
+    for talker in talkers:
+        assert talker.autosave.path is not None
+        assert questions(model, talker.autosave.path) == talker.asked
+    # Said once, and only of files that somebody named.
+    assert [f"{tmp_path / 'a.chat'}; this conversation continues in" in notice for notice in notices] == (
+        [True, True] if has_name else []
+    )
+
+
+def test_a_file_that_was_removed_is_written_again(model: TextModel, tmp_path: Path) -> None:
+    path = tmp_path / "a.chat"
+    talker = Talker(model, [], path)
+    talker.say("one")
+    path.unlink()
+    talker.say("two")
+    assert talker.autosave.path == path
+    assert questions(model, path) == ["one", "two"]
+
+
+def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each looks whether the file is as it was, then replaces it: no other may come in between."""
+    path = tmp_path / "counter"
+    path.write_text("0")
+    code = f"""
+from pathlib import Path
+from edge_spec.chat.exclusive import exclusive, stamp_of
+path = Path({str(path)!r})
+for _ in range(200):
+    with exclusive(path):
+        before = stamp_of(path)
+        new = path.with_name(f"{{path.name}}.{{__import__('os').getpid()}}")
+        new.write_text(str(int(path.read_text()) + 1))
+        assert stamp_of(path) == before
+        new.replace(path)
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+    assert path.read_text() == "800"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_conversations_of_older_versions_are_resumed(play: Play, tmp_path: Path) -> None:
+    assert last_conversation(tmp_path) is None
+    old = tmp_path / "last.chat"
+    play("Hello", f"/save {old}")
+    assert last_conversation(tmp_path) == old
+    assert play("More", folder=tmp_path / "conversations").path == last_conversation(tmp_path)

@@ -1,0 +1,204 @@
+"""Laws of options: help and API agree, messages speak of options, and a value that cannot be is wrong usage."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+import click
+import pytest
+
+from edge_spec.cli import main
+from edge_spec.cli.wording import OPTIONS, described, in_options, option_of
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import SettingsError
+from edge_spec.evaluation.bench import bench
+from edge_spec.evaluation.check import check
+from edge_spec.loading import load
+from edge_spec.sampling import SamplerSettings
+
+VERBS = ("run", "chat", "check", "bench", "plan", "doctor")
+LOADING = ("run", "chat", "check", "bench", "plan")
+
+
+def command_of(verb: str) -> click.Command:
+    found = import_module(f"edge_spec.cli.{verb}").command
+    assert isinstance(found, click.Command)
+    return found
+
+
+def options_of(verb: str) -> list[click.Option]:
+    return [param for param in command_of(verb).params if isinstance(param, click.Option) and not param.hidden]
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code of a command that fails, and the line that says why."""
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("edge-spec: error: ")
+    return int(left.value.code or 0), line.removeprefix("edge-spec: error: ")
+
+
+# --- help
+
+
+def defaults_of(verb: str) -> dict[str, Any]:
+    """Defaults of the API by the options that set them."""
+
+    def of(function: Callable[..., Any], *names: str) -> dict[str, Any]:
+        return {option_of(name): signature(function).parameters[name].default for name in names}
+
+    if verb == "doctor":
+        return {}
+    found = {**of(load, "engine"), **of(ModelSettings, "n_threads", "kv_k")}
+    if verb in ("run", "chat", "plan"):
+        found |= of(load, "speculation")
+    if verb != "plan":
+        found |= of(
+            SamplerSettings, *(signature(SamplerSettings).parameters.keys() - {"seed", "attempt", "logit_bias"})
+        )
+        found["--dry-breaker"] = json.dumps(found["--dry-breaker"])[1:-1]
+    if verb == "bench":
+        found |= of(bench, "rounds", "max_tokens", "seed")
+    if verb == "check":
+        found |= of(check, "max_tokens", "seed") | {
+            "--temperatures": ",".join(f"{each:g}" for each in signature(check).parameters["temperatures"].default)
+        }
+        del found["--temperature"]
+    return {flag: f"{value:g}" if isinstance(value, float) else str(value) for flag, value in found.items()}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_and_api_agree_on_every_default(verb: str) -> None:
+    shown = {}
+    for option in options_of(verb):
+        found = re.search(r"\[default: (.*)\]$", option.help or "")
+        flag = next(opt for opt in option.opts if opt.startswith("--"))
+        if found is not None and (flag in defaults_of(verb) or re.fullmatch(r"[-0-9.,]+|auto", found[1])):
+            shown[flag] = found[1]
+    own = {"--limit": "8"} if verb == "bench" else {}
+    assert shown == {**defaults_of(verb), **own}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_stands_in_a_section_of_the_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "Options:" not in lines
+    assert lines.index("Other:") > max(n for n, line in enumerate(lines) if line.startswith("  --"))
+    for option in options_of(verb):
+        assert any(line.startswith("  ") and option.opts[0] in line for line in lines), option.opts
+
+
+def test_without_arguments_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert not left.value.code
+    said = capsys.readouterr()
+    assert said.out.startswith("Usage: edge-spec") and said.err == ""
+    for verb in VERBS:
+        assert re.search(rf"^  {verb} ", said.out, re.MULTILINE)
+
+
+def test_python_runs_it_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "edge_spec", "--help"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: edge-spec")
+
+
+def test_help_waits_for_no_library() -> None:
+    heavy = ("numpy", "llama_cpp", "onnxruntime", "rich", "prompt_toolkit", "edge_spec.loading")
+    code = f"""
+import sys
+from edge_spec.cli.command import _edge_spec
+try:
+    _edge_spec.main(["--help"], standalone_mode=False)
+finally:
+    print([name for name in {heavy} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- messages
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("raise `n_ctx`", "raise --ctx"),
+        ("use `engine='llama'`, or less", "use --engine llama, or less"),
+        ("`n_ctx=4096, kv_k='f16', kv_v='q8_0', repack=False` fits", "--ctx 4096 --kv f16/q8_0 --no-repack fits"),
+        ("give `raw=True`", "give --raw"),
+        ("`retry()` writes another one", "/retry writes another one"),
+        ('say `{"n_ctx": 1}` or `close()`', 'say `{"n_ctx": 1}` or `close()`'),
+        ("`whatever=1` and `n_ctx=1, whatever=2`", "`whatever=1` and `n_ctx=1, whatever=2`"),
+        ("an odd ` and `` and `n_ctx=`", "an odd ` and `` and `n_ctx=`"),
+    ],
+)
+def test_messages_of_the_library_speak_of_options(said: str, shown: str) -> None:
+    assert in_options(said) == shown
+
+
+def test_every_argument_is_an_option_of_some_verb() -> None:
+    known = {flag for verb in VERBS for option in options_of(verb) for flag in (*option.opts, *option.secondary_opts)}
+    assert set(OPTIONS.values()) <= known
+    assert {option_of(name) for name in signature(SamplerSettings).parameters} - {"--attempt"} <= known
+
+
+def test_an_error_about_an_argument_names_it_in_both_worlds() -> None:
+    error = SettingsError("is 3 and must be at most 1", argument="dry_breakers", hint="or set `kv_k`")
+    assert str(error) == "dry_breakers is 3 and must be at most 1; or set `kv_k`"
+    assert described(error) == "--dry-breaker is 3 and must be at most 1; or set --kv"
+
+
+# --- values that cannot be
+
+OF_MODELS = (
+    ("--kv", "q3"),
+    ("--kv", "f16/q3"),
+    ("--threads", "-1"),
+    ("--threads-batch", "9999"),
+    ("--ctx", "0"),
+    ("--ctx", "many"),
+    ("--engine", "magic"),
+    ("--draft-limit", "0"),
+    ("--memory", "banana"),
+    ("--memory", "0"),
+)
+OF_REPLIES = (("--max-tokens", "0"), ("--max-tokens", "x"), ("--seed", "-1"), ("--top-p", "3"), ("--mirostat", "1"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "value"),
+    [(verb, *pair) for verb in LOADING for pair in OF_MODELS]
+    + [(verb, *pair) for verb in ("run", "chat", "check", "bench") for pair in OF_REPLIES]
+    + [("run", "--temp", "-1"), ("bench", "--temperature", "-1"), ("check", "--temperatures", "0,-1")]
+    + [("check", "--temperatures", "hot"), ("bench", "--rounds", "0"), ("check", "--modes", "magic")],
+)
+def test_a_value_that_cannot_be_is_named_as_its_option(
+    verb: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = ["-p", "A"] if verb == "run" else []
+    few = ["--limit", "1"] if verb in ("check", "bench") else []
+    code, line = failed(capsys, verb, option, value, *prompt, *few)
+    assert code == 2
+    names = {"--temp": "--temperature"}
+    assert re.search(rf"{names.get(option, option)}(?![\w-])", line), line
+    assert not re.search(r"\b(n_ctx|kv_k|kv_v|n_threads\w*|max_tokens|draft_limit|top_p)\b", line), line
+
+
+def test_short_options_are_named_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("run", "chat", "check", "bench"):
+        code, line = failed(capsys, verb, "-n", "0")
+        assert (code, "'-n'" in line) == (2, True)

@@ -1,0 +1,104 @@
+"""Laws of what verbs print: the same in a pipe, on any terminal and in any encoding."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from edge_spec.cli.output import print_json, print_table
+
+COMMAND = [sys.executable, "-m", "edge_spec"]
+
+Piped = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def piped(surroundings: dict[str, str]) -> Piped:
+    """What a verb prints into a pipe beside a narrow terminal."""
+
+    def run(*arguments: str, **more: str) -> str:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            capture_output=True,
+            env={**surroundings, "COLUMNS": "40", **more},
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode()
+
+    return run
+
+
+def rows_of(plan: str) -> dict[str, tuple[int, int]]:
+    """MiB and length of the bar by the line's name."""
+    found = re.findall(r"^(?:process|target|draft|intermediate)? +(.*?)  +([\d,]+)(?:  (#+))?$", plan, re.MULTILINE)
+    return {name: (int(size.replace(",", "")), len(bar)) for name, size, bar in found}
+
+
+def test_a_plan_is_not_wrapped_and_its_bars_can_be_read_with_any_budget(piped: Piped) -> None:
+    plans = [rows_of(piped("plan", "--threads", "1", "--memory", memory)) for memory in ("200MiB", "4000GiB")]
+    for plan in plans:
+        # Of 40, against the longest.
+        process, cache = plan["interpreter and libraries"], plan["KV cache"]
+        assert process[1] == 40
+        assert abs(cache[1] - 40 * cache[0] / process[0]) <= 2
+    assert plans[1]["budget"] == (4000 << 10, 0)
+    assert {name for name, (_, bar) in plans[0].items() if not bar} == {"left", "budget"}
+
+
+def test_a_plan_has_one_unit(piped: Piped) -> None:
+    plan = piped("plan", "--threads", "1", "--memory", "40GiB")
+    table = plan[plan.index("who ") :]
+    assert "MiB" in table and "GiB" not in table
+    assert re.search(r"speculation \w+, context \d+, .*chunk \d+, rows \d+$", plan.splitlines()[0])
+
+
+def test_bench_is_not_wrapped(piped: Piped) -> None:
+    arguments = ["bench", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
+    head, *rows = piped(*arguments).splitlines()
+    assert head.split() == ["mode", "tokens/s", "speed-up", "tokens/round", "accepted", "drafting", "verifying"]
+    assert [row.split()[0] for row in rows] == ["off", "ngram"]
+    assert all(len(row.split()) == len(head.split()) for row in rows)
+
+
+def test_bench_in_json_is_one_object_per_mode(piped: Piped) -> None:
+    arguments = ["bench", "--json", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
+    found = [json.loads(line) for line in piped(*arguments).splitlines()]
+    assert [record["mode"] for record in found] == ["off", "ngram"]
+    assert found[0]["speed_up"] == 1
+    assert all(record["tokens_per_s"] > 0 and record["speed_up"] > 0 for record in found)
+
+
+def test_output_that_has_no_letters_for_it_is_no_error(piped: Piped) -> None:
+    plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    assert "budget" in piped("plan", "--threads", "1", **plain)
+    asked = ["run", "--threads", "1", "--json", "--seed", "7", "-n", "4", "-p", "Größe"]
+    assert json.loads(piped(*asked, **plain))["token_ids"] == json.loads(piped(*asked))["token_ids"]
+
+
+def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "number"), [("x" * 200, "1"), ("y", "1,000")], right=(1,))
+    assert capsys.readouterr().out.splitlines() == [
+        f"a{' ' * 201}number",
+        f"{'x' * 200}       1",
+        f"y{' ' * 202}1,000",
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
+def test_json_survives_every_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding, errors="replace")
+    monkeypatch.setattr(sys, "stdout", out)
+    print_json({"text": "Größe 🐶"})
+    out.flush()
+    assert json.loads(raw.getvalue().decode(encoding)) == {"text": "Größe 🐶"}
+    assert ("Größe".encode() in raw.getvalue()) == (encoding == "utf-8")
+    assert raw.getvalue().endswith(os.linesep.encode())
