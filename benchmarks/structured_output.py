@@ -18,6 +18,9 @@ from typing import Any
 import jsonschema
 
 import edge_spec
+from edge_spec import Drafter, Mode
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.modes import MODES, DraftModels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -34,6 +37,13 @@ def _is_valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
+class Unguided(Mode):
+    """A mode whose drafter knows nothing of grammars: what guiding brings is the difference."""
+
+    def drafter(self, models: DraftModels, target: LanguageModel) -> Drafter:
+        return self.build(models)
+
+
 def main(n_seeds: int) -> None:
     plain: dict[tuple[str, int], list[int]] = {}
     print(
@@ -43,9 +53,8 @@ def main(n_seeds: int) -> None:
     for mode in _MODES:
         for forces in (True, False) if mode != "off" else (False,):
             counts: Counter[str] = Counter()
-            with edge_spec.load(speculation=mode, n_ctx=768, n_threads=1) as model:
-                # The seam that plain decoding closes: what it brings is the difference.
-                model._speculator._drafts = forces
+            chosen = MODES[mode] if forces else Unguided(**vars(MODES[mode]))
+            with edge_spec.load(speculation=chosen, n_ctx=768, n_threads=1) as model:
                 for name, schema in SCHEMAS.items():
                     for seed in range(n_seeds):
                         reply = model.generate(

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from edge_spec.loading import load
     from edge_spec.model import TextModel
     from edge_spec.sampling import SamplerSettings
+    from edge_spec.speculation.drafters import Drafter
     from edge_spec.speculation.modes import Mode
     from edge_spec.speculation.statistics import Statistics
     from edge_spec.speculation.tree import Tree
 
 __all__ = [
     "ChatSession",
+    "Drafter",
     "EdgeSpecError",
     "Mode",
     "Reply",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOMES = {
     "ChatSession": "edge_spec.chat",
+    "Drafter": "edge_spec.speculation.drafters",
     "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
     "SamplerSettings": "edge_spec.sampling",

@@ -24,7 +24,6 @@ from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
-from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import AdaptivePolicy, FixedPolicy, Policy
@@ -230,8 +229,7 @@ def _assemble(
         mode = MODES["off"]
     elif target.capabilities.identity == "rounding" and mode.name != "off":
         notes.append("this model's rows round differently from width to width: drafts may change near ties")
-    drafter = NoDrafter() if mode.name == "off" else mode.build(opened)
-    speculator = Speculator(target, drafter, helpers=opened.helpers)
+    speculator = Speculator(target, opened.drafter(mode, target))
     tokenizer = opened.tokenizer()
     most = limit or mode.limit
 

@@ -24,7 +24,9 @@ from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Round, Speculator
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.modes import guided
+from edge_spec.speculation.round import Round
 
 # The same examples on every machine and in every run, however slow it is.
 settings.register_profile(
@@ -138,6 +140,7 @@ class Case:
     stop: tuple[str, ...]
     end: int
     constrained: bool
+    takes_trees: bool = True
     models: list[TableModel] = field(default_factory=list)
     parts: list[Drafter] = field(default_factory=list)
 
@@ -145,15 +148,21 @@ class Case:
         return random_table(self.n_vocab, order=self.order, seed=self.seed)
 
     def target(self) -> TableModel:
-        return TableModel(self.table(), n_ctx=self.n_ctx, max_rows=self.max_rows, keeps_branches=self.keeps_branches)
+        return TableModel(
+            self.table(),
+            n_ctx=self.n_ctx,
+            max_rows=self.max_rows,
+            keeps_branches=self.keeps_branches,
+            takes_trees=self.takes_trees,
+        )
 
     def speculator(self, *, drafts: bool = True) -> Speculator:
         self.models, self.parts = [], []
-        return Speculator(self.target(), self._build(self.recipe) if drafts else NoDrafter())
+        return Speculator(self.target(), guided(self._build(self.recipe)) if drafts else NoDrafter())
 
-    def generation(self, *, drafts: bool = True) -> Reply:
+    def generation(self, *, drafts: bool = True, drafter: Drafter | None = None) -> Reply:
         return Reply(
-            self.speculator(drafts=drafts),
+            Speculator(self.target(), guided(drafter)) if drafter is not None else self.speculator(drafts=drafts),
             RandomLimits(self.seed),
             Letters(self.end),
             self.prompt,
@@ -178,7 +187,7 @@ class Case:
             drafter = ModelDrafter(self._model(model), width=width, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
-            drafter = HierarchyDrafter(self._build(leaf), self._model(model), leaf_limit=leaf_limit)
+            drafter = HierarchyDrafter(guided(self._build(leaf)), self._model(model), leaf_limit=leaf_limit)
         self.parts.append(drafter)
         return drafter
 

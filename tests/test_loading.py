@@ -24,8 +24,8 @@ from edge_spec.errors import (
     VocabularyMismatch,
 )
 from edge_spec.models import resolve_family
-from edge_spec.speculation.loop import Round
 from edge_spec.speculation.modes import MODES
+from edge_spec.speculation.round import Round
 
 DEMO = resolve_family("demo")
 DRAFTER = DEMO.draft or DEMO.target

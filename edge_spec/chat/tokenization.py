@@ -9,7 +9,7 @@ from typing import Any
 from edge_spec.chat.conversation import Conversation, Turn
 from edge_spec.chat.messages import Message
 from edge_spec.model import TextModel
-from edge_spec.speculation.loop import common_prefix
+from edge_spec.speculation.followed_text import common_prefix
 
 __all__ = ["Scribe", "continued"]
 

@@ -17,7 +17,6 @@ from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.memory import Footprint, format_size, kv_cache_bytes
 from edge_spec.memory.estimate import CTX_STEP
 from edge_spec.models import ModelFile
-from edge_spec.speculation.drafters.ngram import table_bytes
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT
 
@@ -266,7 +265,8 @@ class Planner:
 def tables_of(mode: Mode, settings: LlamaSettings) -> dict[str, int]:
     """What is held beside models and the interpreter, by name."""
     tables = {TOKEN_BYTES: TOKEN_BYTES_LIMIT}
-    return tables | {NGRAMS: table_bytes(settings.n_ctx)} if stage_of(mode) == "tables" else tables
+    n_bytes = mode.n_bytes(settings.n_ctx)
+    return tables | {NGRAMS: n_bytes} if n_bytes else tables
 
 
 def stage_of(mode: Mode) -> str:

@@ -126,15 +126,18 @@ class Relief:
                 self._changing_drafters(
                     "the intermediate model is dropped",
                     "intermediate",
-                    without=lambda: below.build(family),
-                    again=lambda: mode.build(family),
+                    without=lambda: self._drafter(below),
+                    again=lambda: self._drafter(mode),
                 )
             )
         if "draft" in mode.needs:
             above = below if "intermediate" in mode.needs else mode
             rungs.append(
                 self._changing_drafters(
-                    "the drafter is dropped", "draft", without=family.table, again=lambda: above.build(family)
+                    "the drafter is dropped",
+                    "draft",
+                    without=lambda: self._drafter(MODES["ngram"]),
+                    again=lambda: self._drafter(above),
                 )
             )
         halve = Rung(name="half of the context is dropped", down=self._halve, up=None, lossless=lambda: False)
@@ -197,7 +200,7 @@ class Relief:
 
         Where there is no room for any of them, tables do, and without room for them nothing drafts.
         """
-        for place, way in enumerate((*ways, self._family.table, NoDrafter)):
+        for place, way in enumerate((*ways, lambda: self._drafter(MODES["ngram"]), NoDrafter)):
             # What an attempt before this one has opened goes as well.
             self._speculator.change_drafter(None)
             for role in ("intermediate", "draft"):
@@ -207,6 +210,9 @@ class Relief:
                 self._speculator.change_drafter(way())
                 return place == 0
         return False
+
+    def _drafter(self, mode: Mode) -> Drafter:
+        return self._family.drafter(mode, self._speculator.model)
 
     def _halve(self) -> bool:
         speculator, reply = self._speculator, self._reply

@@ -23,8 +23,9 @@ from edge_spec.memory.heap import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.models.onnx import TOKENIZER, PublishedGraph
-from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
+from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.modes import Mode
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["OpenFamily"]
@@ -98,16 +99,22 @@ class OpenFamily:
         """The intermediate model."""
         return self._open("intermediate", self._settings, trees=trees)[0]
 
-    def table(self) -> NgramDrafter:
-        """A drafter without a model, which keeps to the line of its table.
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of a text."""
+        return self._settings.n_ctx
+
+    def drafter(self, mode: Mode, target: LanguageModel) -> Drafter:
+        """A mode's drafter for a target; what it takes beside its models is claimed before.
 
         Raises:
-            BudgetExceeded: there is no room for a table.
+            BudgetExceeded: there is no room for its tables.
         """
-        n_bytes = table_bytes(self._settings.n_ctx)
+        n_bytes = mode.n_bytes(self.n_ctx)
         self.ledger.enter("process", NGRAMS, n_bytes)
-        drafter = NgramDrafter(max_bytes=n_bytes)
-        self.ledger.gauge("process", NGRAMS, lambda: drafter.held_bytes)
+        drafter = mode.drafter(self, target)
+        if n_bytes:
+            self.ledger.gauge("process", NGRAMS, lambda: drafter.held_bytes)
         return drafter
 
     def drop_table(self) -> None:
@@ -129,10 +136,6 @@ class OpenFamily:
         opened = self._open("target", settings, trees=trees)[0]
         self.target_settings = settings
         return opened
-
-    def helpers(self) -> tuple[LanguageModel, ...]:
-        """All models but the target, as far as they are open."""
-        return tuple(model for role, model in list(self._models.items()) if role != "target")
 
     def release(self, role: str) -> None:
         """Close a model and free its weights, if no other model needs them."""

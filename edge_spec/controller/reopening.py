@@ -70,7 +70,7 @@ class Renewal:
     def _open(self, settings: LlamaSettings) -> bool:
         self.is_lost = True
         try:
-            self._speculator.model = self._family.target_again(settings, trees=self._trees)
+            self._speculator.change_target(self._family.target_again(settings, trees=self._trees))
         except FAILURES:
             self._family.ledger.release("target")
             return False

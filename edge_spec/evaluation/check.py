@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_spec.model import TextModel
-from edge_spec.speculation.loop import Round
+from edge_spec.speculation.round import Round
 
 __all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
 

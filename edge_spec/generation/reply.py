@@ -244,10 +244,8 @@ class Reply(Iterator[str]):
         if len(speculator.text) >= speculator.model.n_ctx and not self.context.make_room(speculator):
             self._end("context")
             return
-        limit = min(self._policy.limit(), self._most - len(self.token_ids) - 1)
-        done = self._speculator.step(limit, self._write)
-        self._sampler.commit(self._speculator.text)
-        self._policy.learn(done)
+        done = speculator.step(self._policy, self._most - len(self.token_ids) - 1, self._write)
+        self._sampler.commit(speculator.text)
         self.statistics.add(done)
         if self.finish_reason is not None:
             self._end(self.finish_reason)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from edge_spec.arguments import require_one_of
 from edge_spec.errors import SettingsError
 from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.checked import CheckedDrafter
+from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 
-__all__ = ["MODES", "DraftModels", "Mode", "mode_of", "require_models"]
+__all__ = ["MODES", "DraftModels", "Mode", "guided", "mode_of", "require_models"]
 
 
 class DraftModels(Protocol):
-    """The smaller models that were given along with the target, and what does without, opened on demand."""
+    """The smaller models that were given along with the target, opened on demand."""
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of a text."""
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
 
     def intermediate(self, *, trees: bool) -> LanguageModel:
         """The intermediate model."""
-
-    def table(self) -> Drafter:
-        """What drafts without a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +43,36 @@ class Mode:
         build: makes the drafter.
         limit: tokens drafted per round, unless asked otherwise; 0 for none.
         needs: which of ``draft`` and ``intermediate`` must be given.
+        n_bytes: the most memory that the drafter's own tables take for a context of so many tokens.
         target_trees: whether the target must take trees.
         adapts: whether the limit follows what is measured.
-        lossless: whether the text has the model's own law; a mode that trades it away says so here.
+        lossless: whether the text has the model's own distribution; a mode that trades it away says so here.
+        trusted: whether drafts can be decoded as they come; those of other modes are checked before.
     """
 
     name: str
     build: Callable[[DraftModels], Drafter]
     limit: int
     needs: tuple[str, ...] = ()
+    n_bytes: Callable[[int], int] = lambda n_ctx: 0
     target_trees: bool = False
     adapts: bool = False
     lossless: bool = True
+    trusted: bool = False
+
+    def drafter(self, models: DraftModels, target: LanguageModel) -> Drafter:
+        """A drafter for a target, guided by the grammars of its replies."""
+        drafter = self.build(models)
+        return guided(drafter if self.trusted else CheckedDrafter(drafter, target))
+
+
+def guided(drafter: Drafter) -> Drafter:
+    """A drafter that follows grammars; plain decoding drafts nothing, even if a grammar knows what comes."""
+    return drafter if isinstance(drafter, NoDrafter) else GrammarGuided(drafter)
+
+
+def _ngram(models: DraftModels) -> Drafter:
+    return NgramDrafter(max_bytes=table_bytes(models.n_ctx))
 
 
 def _sequence(models: DraftModels) -> Drafter:
@@ -67,33 +90,31 @@ def _hierarchy(models: DraftModels) -> Drafter:
         leaf = ModelDrafter(draft, width=2, depth=2, min_value=0.1)
     else:
         leaf = ModelDrafter(draft, depth=3, min_value=0.1)
-    return HierarchyDrafter(leaf, intermediate)
+    return HierarchyDrafter(guided(leaf), intermediate)
 
 
 MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="off", build=lambda models: NoDrafter(), limit=0),
-        Mode(name="sequence", build=_sequence, limit=3, needs=("draft",)),
-        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True),
-        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate")),
-        Mode(name="ngram", build=lambda models: models.table(), limit=3),
+        Mode(name="off", build=lambda models: NoDrafter(), limit=0, trusted=True),
+        Mode(name="sequence", build=_sequence, limit=3, needs=("draft",), trusted=True),
+        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True, trusted=True),
+        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate"), trusted=True),
+        Mode(name="ngram", build=_ngram, limit=3, n_bytes=table_bytes, trusted=True),
     )
 }
-"""Every mode that has a name. ``auto`` is no mode of its own: it chooses one of them and lets it adapt."""
+"""Every mode that has a name. ``auto`` is not a mode of its own: it chooses one of them and lets it adapt."""
 
 
 def mode_of(name: str, *, given: frozenset[str]) -> Mode:
     """The mode of that name. ``auto`` is ``sequence`` where a drafter is given, else ``ngram``, and adapts.
 
     Raises:
-        SettingsError: no such mode.
+        SettingsError: there is no such mode.
     """
+    require_one_of("speculation", name, ("auto", *MODES))
     if name == "auto":
-        chosen = MODES["sequence" if "draft" in given else "ngram"]
-        return Mode(name=chosen.name, build=chosen.build, limit=7, needs=chosen.needs, adapts=True)
-    if not isinstance(name, str) or name not in MODES:
-        raise SettingsError(f"there is no speculation {name!r}", hint=f"choose auto, {', '.join(MODES)}")
+        return replace(MODES["sequence" if "draft" in given else "ngram"], limit=7, adapts=True)
     return MODES[name]
 
 
@@ -103,8 +124,10 @@ def require_models(mode: Mode, given: frozenset[str]) -> None:
     Raises:
         SettingsError: ``given`` (of draft, intermediate) is not all that it needs.
     """
-    missing = [f"--{need}" for need in mode.needs if need not in given]
+    missing = [f"`{need}`" for need in mode.needs if need not in given]
     if missing:
         raise SettingsError(
-            f"speculation {mode.name!r} needs {' and '.join(missing)}", hint="give the missing model, or choose 'auto'"
+            f"needs {' and '.join(missing)} for {mode.name!r}",
+            argument="speculation",
+            hint="give the missing model, or use `speculation='auto'`",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from edge_spec.speculation.loop import Round
+from edge_spec.speculation.round import Round
 
 __all__ = ["AdaptivePolicy", "FixedPolicy", "Policy"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_spec.speculation.loop import Round
+from edge_spec.speculation.round import Round
 
 __all__ = ["Statistics"]
 

@@ -75,6 +75,15 @@ class Tree:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return tuple(depths)
 
+    def counts_by_depth(self) -> tuple[int, ...]:
+        """The number of nodes at each depth."""
+        if self.is_sequence:
+            return (1,) * len(self.tokens)
+        counts = [0] * (max(self.depths) + 1)
+        for depth in self.depths:
+            counts[depth] += 1
+        return tuple(counts)
+
     def child(self, parent: int, token: int) -> int | None:
         """The child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
         return self._children.get((parent, token))
@@ -147,4 +156,4 @@ class Tree:
 
 
 EMPTY = Tree((), ())
-"""The draft of one who has nothing to say."""
+"""A draft without a token."""

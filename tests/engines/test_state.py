@@ -20,6 +20,7 @@ from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import Tree
 
 # --- table models: every cell can be looked at
@@ -39,8 +40,9 @@ def check_part(part: Any, text: list[int]) -> None:
         assert list(part._text) == text
         assert part.draft(3).tokens == fresh.draft(3).tokens
     elif isinstance(part, ModelDrafter):
-        assert part._text == text
-        check_table(part._model, text)
+        (followed,) = part.followed.values()
+        assert followed.tokens == text
+        check_table(followed.model, text)
         assert not part._pending
     elif isinstance(part, HierarchyDrafter):
         # It may have gone ahead of the text, but never elsewhere.
@@ -68,7 +70,7 @@ def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrate
     check_speculator(speculator)
     while len(speculator.text) < case.n_ctx:
         most = case.n_ctx - len(speculator.text) - 1
-        done = speculator.step(min(chance.randint(0, 8), most), lambda token: token == case.end)
+        done = speculator.step(FixedPolicy(chance.randint(0, 8)), most, lambda token: token == case.end)
         assert 1 <= len(done.tokens) <= len(done.drafted) + 1
         assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
         check_speculator(speculator)
@@ -100,7 +102,7 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
             check_speculator(speculator)
             for _ in range(6):
                 if len(speculator.text) < case.n_ctx:
-                    speculator.step(min(4, case.n_ctx - len(speculator.text) - 1), lambda token: False)
+                    speculator.step(FixedPolicy(4), case.n_ctx - len(speculator.text) - 1, lambda token: False)
                     check_speculator(speculator)
         n = min(len(used.text), len(fresh.text))
         assert used.text[:n] == fresh.text[:n]
@@ -212,11 +214,11 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     speculator = Speculator(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
     for _ in range(8):
-        speculator.step(chance.randint(0, 9), lambda token: False)
+        speculator.step(FixedPolicy(9), chance.randint(0, 9), lambda token: False)
         assert target.n_past < len(speculator.text)
         check_cache(target, target.n_past)
         if mode in ("sequence", "tree"):
-            assert leaf._text == speculator.text
+            assert leaf.followed[leaf.name].tokens == speculator.text
             check_cache(draft, draft.n_past)
         elif mode == "hierarchy":
             check_cache(intermediate, intermediate.n_past)

@@ -22,6 +22,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(7, order=2, seed=4)
@@ -138,7 +139,7 @@ def test_a_model_that_is_the_target_is_always_right() -> None:
         speculator = Speculator(target, ModelDrafter(TableModel(TABLE)))
         speculator.begin([3], Sampler(sampling, [3]), reuse=False)
         for _ in range(30):
-            assert len(speculator.step(4, lambda token: False).tokens) == 5
+            assert len(speculator.step(FixedPolicy(4), 4, lambda token: False).tokens) == 5
 
 
 def test_sharing_the_noise_guesses_better_than_the_likeliest_token() -> None:
@@ -161,7 +162,7 @@ def test_a_drafter_decodes_each_token_once() -> None:
     speculator.begin([3], Sampler(SAMPLING, [3]), reuse=False)
     for _ in range(10):
         model.widths.clear()
-        speculator.step(4, lambda token: False)
+        speculator.step(FixedPolicy(4), 4, lambda token: False)
         assert len(model.widths) == 4
         assert model.widths[1:] == [1, 1, 1]
         assert model.widths[0] <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +16,13 @@ from scipy.stats import chisquare
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -184,7 +188,28 @@ def test_no_decode_is_wider_than_the_widest_of_its_class(letters: Callable[..., 
         assert drafted == plain
 
 
-class HidingDrafter:
+class Models:
+    """The smaller models of a mode that needs none."""
+
+    n_ctx = 100
+
+    def draft(self, *, trees: bool) -> LanguageModel:
+        raise AssertionError
+
+    intermediate = draft
+
+
+class Fixed(Drafter):
+    """Always drafts the same."""
+
+    def __init__(self, draft: Tree) -> None:
+        self._draft = draft
+
+    def draft(self, limit: int) -> Tree:
+        return self._draft
+
+
+class HidingDrafter(Drafter):
     """Knows what comes, and hides it in a random tree, in any branch and to any depth."""
 
     name = "hiding"
@@ -216,8 +241,43 @@ class HidingDrafter:
     def rollback(self, length: int) -> None:
         self._length = length
 
-    def close(self) -> None:
-        """Nothing to free."""
+
+class Careless(Drafter):
+    """Drafts trees of any size, of any numbers, whatever it was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def draft(self, limit: int) -> Tree:
+        n = int(self._rng.integers(0, 3 * limit + 1))
+        parents = [int(self._rng.integers(-1, node)) if self._rng.random() < 0.5 else node - 1 for node in range(n)]
+        return Tree(tuple(self._rng.integers(-3, 12, size=n).tolist()), tuple(parents))
+
+
+def paths(tree: Tree) -> set[tuple[int, ...]]:
+    return {tuple(tree.tokens[above] for above in tree.path_to(node)) for node in range(len(tree))}
+
+
+@given(st.data(), st.integers(0, 1 << 20), st.booleans())
+@settings(max_examples=200)
+def test_text_is_identical_with_drafts_that_cannot_be_decoded(
+    cases: st.SearchStrategy[Any], data: st.DataObject, seed: int, takes_trees: bool
+) -> None:
+    case = dataclasses.replace(data.draw(cases), takes_trees=takes_trees)
+    careless = Mode(name="careless", build=lambda models: Careless(seed), limit=3)
+    drafter = careless.drafter(Models(), case.target())
+    assert outcome(case.generation(drafter=drafter)) == outcome(case.generation(drafts=False))
+
+
+@given(st.integers(0, 1 << 20), st.integers(0, 9))
+def test_what_is_left_of_a_draft_can_be_decoded(seed: int, limit: int) -> None:
+    for takes_trees in (True, False):
+        draft = Careless(seed).draft(limit)
+        kept = CheckedDrafter(Fixed(draft), TableModel(random_table(7, order=0), takes_trees=takes_trees)).draft(limit)
+        assert len(kept) <= limit
+        assert all(0 <= token < 7 for token in kept.tokens)
+        assert kept.is_sequence or takes_trees
+        assert paths(kept) <= paths(draft), "something was added"
 
 
 @given(st.data(), st.integers(0, 1 << 20))
@@ -228,6 +288,5 @@ def test_text_is_identical_with_trees_of_any_shape(
     case = data.draw(cases)
     plain = case.generation(drafts=False)
     expected = outcome(plain)
-    reply = case.generation(drafts=False)
-    reply._speculator.drafter = HidingDrafter([*case.prompt, *plain.token_ids], case.n_vocab, seed)
-    assert outcome(reply) == expected
+    drafter = HidingDrafter([*case.prompt, *plain.token_ids], case.n_vocab, seed)
+    assert outcome(case.generation(drafter=drafter)) == expected

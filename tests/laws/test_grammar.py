@@ -20,6 +20,7 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
@@ -184,8 +185,8 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     grammar.next = [{0: 1}, {1: 2}, {0: 3}, {1: 4}, {2: 0, 3: 0}]
     replies = []
     for forces in (True, False):
-        speculator = Speculator(TableModel(random_table(6, order=1)), NgramDrafter())
-        speculator._drafts = forces
+        drafter = NgramDrafter()
+        speculator = Speculator(TableModel(random_table(6, order=1)), GrammarGuided(drafter) if forces else drafter)
         reply = Reply(
             speculator, FixedPolicy(3), letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
@@ -205,9 +206,9 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
     trapped[..., 0] = 50.0
     for drafter in (
         ModelDrafter(TableModel(trapped), width=2, depth=3),
-        HierarchyDrafter(NgramDrafter(), TableModel(trapped)),
+        HierarchyDrafter(GrammarGuided(NgramDrafter()), TableModel(trapped)),
     ):
-        speculator = Speculator(TableModel(table), drafter)
+        speculator = Speculator(TableModel(table), GrammarGuided(drafter))
         reply = Reply(
             speculator, FixedPolicy(4), letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edge_spec.speculation.loop import Round
 from edge_spec.speculation.policy import AdaptivePolicy, FixedPolicy, Policy
+from edge_spec.speculation.round import Round
 
 
 def flat(n_rows: int) -> float:

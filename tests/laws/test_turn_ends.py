@@ -16,8 +16,7 @@ from edge_spec import Mode, TextModel, Tree
 from edge_spec.engines.llama import LlamaModel
 from edge_spec.engines.llama.library import library
 from edge_spec.errors import Closed
-from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
-from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters import Drafter
 
 
 @given(st.data())
@@ -53,15 +52,8 @@ def load(probe_cache: Path) -> Iterator[Callable[..., TextModel]]:
 
 def models_of(model: TextModel) -> Iterator[tuple[Any, list[int]]]:
     """All models, with the text that each of them follows."""
-    speculator = model._speculator
-    yield speculator.model, speculator.text
-    drafter: Any = speculator.drafter
-    while isinstance(drafter, HierarchyDrafter):
-        yield drafter._inner.model, drafter._inner.text
-        drafter = drafter._inner.drafter
-    if isinstance(drafter, ModelDrafter):
-        assert not drafter._pending
-        yield drafter._model, drafter._text
+    for followed in model._speculator.followed.values():
+        yield followed.model, followed.tokens
 
 
 def check_caches(model: TextModel, text: list[int]) -> None:
@@ -145,7 +137,7 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
         model._speculator.model.rollback(0)
 
 
-class Stubborn:
+class Stubborn(Drafter):
     """A drafter that cannot go back."""
 
     name = "stubborn"
@@ -164,9 +156,6 @@ class Stubborn:
 
     def rollback(self, length: int) -> None:
         raise RuntimeError("no way back")
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -220,7 +220,7 @@ def test_books_of_a_context_made_anew_are_those_of_a_plan(
 ) -> None:
     with load(lambda: PLENTY, engine="llama", speculation="off") as model:
         family = model._relief._family  # type: ignore[union-attr]
-        model._speculator.model = family.target_again(replace(family.target_settings, **changes), trees=False)
+        model._speculator.change_target(family.target_again(replace(family.target_settings, **changes), trees=False))
         line = {line.name: line for line in model.ledger if line.owner == "target"}
         asked: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "engine": "llama", "speculation": "off", **changes}
         planned = plan(memory="1GiB", **asked).chosen.parts["target"]

@@ -22,6 +22,7 @@ from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import Ledger
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
+from edge_spec.speculation.modes import MODES
 from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT, TokenBytes
 
 MIB = 1 << 20
@@ -192,17 +193,17 @@ def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(load: Cal
         relief, held = model._relief, model.ledger.held_bytes
         assert relief is not None
         family, ledger = relief._family, model.ledger
-        assert relief._draft_with(family.table)
+        assert relief._draft_with(lambda: relief._drafter(MODES["ngram"]))
         assert lines_of(model)["n-gram table"].predicted_bytes == table_bytes(512)
         assert "draft" not in {line.owner for line in ledger}
-        assert relief._draft_with(lambda: relief._mode.build(family))
+        assert relief._draft_with(lambda: relief._drafter(relief._mode))
         assert "n-gram table" not in lines_of(model)
         assert ledger.held_bytes == held
         # Without room for a table nothing drafts, and the text is the same.
         text = model.generate("Hello", seed=1, max_tokens=20).read()
         family.release("draft")
         ledger.claim("test", "all there is", ledger.left_bytes or 0)
-        assert not relief._draft_with(lambda: relief._mode.build(family))
+        assert not relief._draft_with(lambda: relief._drafter(relief._mode))
         assert model._speculator.drafter.name == "off"
         assert model.generate("Hello", seed=1, max_tokens=20).read() == text
         ledger.check_integrity()

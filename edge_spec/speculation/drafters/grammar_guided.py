@@ -1,4 +1,4 @@
-"""Drafts by the grammar: what cannot come is not drafted, what has to come is drafted for nothing."""
+"""Drafts by the grammar: what cannot come is not drafted, and what has to come is drafted without a drafter."""
 
 from __future__ import annotations
 
@@ -6,19 +6,56 @@ from collections.abc import Sequence
 
 from edge_spec.sampling import Sampler
 from edge_spec.sampling.grammar import Node
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.wrapping import WrappingDrafter
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["guided", "learn_cuts"]
+__all__ = ["GrammarGuided"]
 
 
-def guided(draft: Tree, sampler: Sampler, text: Sequence[int], most: int) -> Tree:
-    """The draft without what the grammar forbids, its likeliest path made longer by what the grammar forces.
+class GrammarGuided(WrappingDrafter):
+    """Guides another drafter wherever a reply has a grammar; elsewhere it hands on its drafts unchanged.
 
-    Args:
-        most: nodes that it may have then.
+    Tokens that the grammar forces count like drafted ones: whoever set the limit knows what rows cost.
     """
+
+    def __init__(self, inner: Drafter) -> None:
+        super().__init__(inner)
+        # The text so far; nothing where there is no grammar.
+        self._text: list[int] = []
+        self._sampler: Sampler | None = None
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self._sampler = sampler if sampler.has_grammar else None
+        self._text = list(prompt) if sampler.has_grammar else []
+        self.inner.begin(prompt, sampler)
+
+    def draft(self, limit: int) -> Tree:
+        draft = self.inner.draft(limit)
+        if self._sampler is None:
+            return draft
+        return _guided(draft, self._sampler.place(self._text), limit)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        if self._sampler is not None and tokens:
+            # Forced text will be drafted as the model cut it now.
+            node = self._sampler.place(self._text)
+            for token in tokens:
+                if node.state is not None:
+                    node.state.learn(token)
+                node = node.below(token)
+            self._text.extend(tokens)
+        self.inner.accept(tokens)
+
+    def rollback(self, length: int) -> None:
+        del self._text[length:]
+        self.inner.rollback(length)
+
+
+def _guided(draft: Tree, end_of_text: Node, limit: int) -> Tree:
+    """The draft without what the grammar forbids, its likeliest path extended by what the grammar forces."""
     # Place -1 is the end of the text; None stands for a node that is left out.
-    places: dict[int, tuple[int, Node] | None] = {-1: (-1, sampler.place(text))}
+    places: dict[int, tuple[int, Node] | None] = {-1: (-1, end_of_text)}
     tokens: list[int] = []
     parents: list[int] = []
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
@@ -35,28 +72,22 @@ def guided(draft: Tree, sampler: Sampler, text: Sequence[int], most: int) -> Tre
     while end + 1 < len(parents) and parents[end + 1] == end:
         end += 1
     last = next(place for place in places.values() if place is not None and place[0] == end)
-    more = _forced(last[1], most - len(kept))
-    if not more:
+    forced = _forced(last[1], limit - len(kept))
+    if not forced:
         return kept
     n = len(kept)
-    return Tree((*kept.tokens, *more), (*kept.parents, end, *range(n, n + len(more) - 1)))
+    return Tree((*kept.tokens, *forced), (*kept.parents, end, *range(n, n + len(forced) - 1)))
 
 
-def learn_cuts(sampler: Sampler, text: Sequence[int], tokens: Sequence[int]) -> None:
-    """``tokens`` followed ``text``: forced text will be drafted as it was cut now."""
-    node = sampler.place(text)
-    for token in tokens:
-        if node.state is not None:
-            node.state.learn(token)
-        node = node.below(token)
+def _forced(node: Node, limit: int) -> list[int]:
+    """At most ``limit`` tokens that have to come after a node, as far as the grammar allows them.
 
-
-def _forced(node: Node, most: int) -> list[int]:
-    """Forced tokens as far as they are allowed one after another; how text is cut is only the tokeniser's opinion."""
-    if node.state is None or most < 1:
+    The text is forced, its tokens are not: how text is cut into tokens is only the tokenizer's opinion.
+    """
+    if node.state is None or limit < 1:
         return []
     forced: list[int] = []
-    for token in node.state.forced(most):
+    for token in node.state.forced(limit):
         if not node.allowed([token])[0]:
             break
         forced.append(token)

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from edge_spec.errors import GrammarDeadEnd, SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.followed_text import FollowedText, common_prefix
 from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.loop import Speculator, common_prefix
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["HierarchyDrafter"]
 
 
-class HierarchyDrafter:
+class HierarchyDrafter(Drafter):
     """Lets a leaf drafter speed up an intermediate model, and drafts what that model writes.
 
     The intermediate model verifies the leaf's tree; the accepted path and its bonus token extend a sequence;
@@ -32,9 +34,10 @@ class HierarchyDrafter:
 
     def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, leaf_limit: int = 3) -> None:
         if not intermediate.capabilities.can_rollback:
-            raise SettingsError("this intermediate model cannot take guesses back", hint="use speculation 'ngram'")
+            raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
         self._inner = Speculator(intermediate, leaf)
-        self._leaf_limit = leaf_limit
+        self._leaf_policy = FixedPolicy(leaf_limit)
+        # Of the target's text; the inner text may be longer.
         self._length = 0
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -45,18 +48,19 @@ class HierarchyDrafter:
         inner = self._inner
         if self._length > inner.model.n_ctx:
             return EMPTY
-        # What an earlier draft left over, if the target has agreed with it so far, is still a good guess.
+        # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
         while len(inner.text) - self._length < limit and len(inner.text) < inner.model.n_ctx:
+            missing = limit - (len(inner.text) - self._length)
             try:
-                inner.step(min(self._leaf_limit, limit - (len(inner.text) - self._length) - 1), _never)
+                inner.step(self._leaf_policy, missing - 1, _never)
             except GrammarDeadEnd:
-                # Only on this guess: the target may never come here.
+                # Only for this guess: the target may never come here.
                 break
         return Tree.sequence(inner.text[self._length : self._length + limit])
 
     def accept(self, tokens: Sequence[int]) -> None:
         text = self._inner.text
-        agreed = common_prefix(text[self._length : self._length + len(tokens)], list(tokens))
+        agreed = common_prefix(text[self._length : self._length + len(tokens)], tokens)
         if agreed < len(tokens):
             self._inner.replace(self._length + agreed, tokens[agreed:])
         self._length += len(tokens)
@@ -66,7 +70,7 @@ class HierarchyDrafter:
         self._length = length
 
     def save(self) -> dict[str, bytes]:
-        # What the intermediate model wrote beyond the text is a guess that nobody has asked for yet.
+        # What the intermediate model wrote beyond the text is a guess that has not been asked for yet.
         self._inner.replace(self._length, ())
         return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
 
@@ -77,6 +81,14 @@ class HierarchyDrafter:
 
     def close(self) -> None:
         self._inner.close()
+
+    @property
+    def followed(self) -> dict[str, FollowedText]:
+        return {f"{self.name}.{name}": followed for name, followed in self._inner.followed.items()}
+
+    @property
+    def held_bytes(self) -> int:
+        return self._inner.drafter.held_bytes
 
 
 def _never(token: int) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.loop import catch_up, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["ModelDrafter"]
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
 
     A node's value is the product of the estimated chances of acceptance along its path, and the estimate comes
@@ -33,50 +34,46 @@ class ModelDrafter:
         if width < 1 or depth < 1:
             raise SettingsError(f"a draft tree of width {width} and depth {depth}; both must be 1 or more")
         if not model.capabilities.can_rollback:
-            raise SettingsError("this drafter's model cannot take guesses back", hint="use speculation 'ngram'")
+            raise SettingsError("this drafter's model cannot roll back drafts", hint="use `speculation='ngram'`")
         if width > 1 and not model.capabilities.takes_trees:
-            raise SettingsError("this drafter's model cannot take trees", hint="use speculation 'sequence'")
+            raise SettingsError("this drafter's model cannot take trees", hint="use `speculation='sequence'`")
         self.name = "sequence" if width == 1 else "tree"
-        self._model = model
+        self._text = FollowedText(model)
         self._width = width
         self._depth = depth
-        self._least_value = min_value
-        self._text: list[int] = []
+        self._min_value = min_value
+        # What has been decoded since the text grew last.
         self._pending: Tree = EMPTY
         self._sampler: Sampler | None = None
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        shared = common_prefix(self._text[: self._model.n_past], prompt[:-1])
-        self._model.rollback(min(self._model.n_past, shared))
-        self._text = list(prompt)
+        self._text.begin(prompt, reuse=True)
         self._sampler = sampler
         self._pending = EMPTY
-        # Read now what would otherwise be counted as drafting; a text beyond the context is not followed.
-        if len(prompt) <= self._model.n_ctx:
-            self._model.prefill(self._text[self._model.n_past : -1])
+        # Read now: later it would be counted as drafting.
+        self._text.read()
 
     def draft(self, limit: int) -> Tree:
-        sampler, model = self._sampler, self._model
+        sampler, text, model = self._sampler, self._text.tokens, self._text.model
         assert sampler is not None, "begin() comes first"
-        levels = min(limit if self._width == 1 else self._depth, limit, model.n_ctx - len(self._text))
+        levels = min(limit if self._width == 1 else self._depth, limit, model.n_ctx - len(text))
         if levels < 1:
             return EMPTY
         if self._pending:
-            # A round broke off between draft and verdict; its guesses are in the cache still.
+            # A round was interrupted between draft and verdict; its guesses are still in the cache.
             model.rollback(model.n_past)
             self._pending = EMPTY
-        behind = catch_up(model, self._text, model.capabilities.max_rows // 2)
-        decoded = Tree.sequence(behind)
+        uncommitted = self._text.uncommitted(model.capabilities.max_rows // 2)
+        decoded = Tree.sequence(uncommitted)
         rows = model.decode(decoded)[-1:]
-        candidates = _Candidates(self._least_value)
+        candidates = _Candidates(self._min_value)
         frontier = [-1]
-        places = {-1: len(behind) - 1}
+        places = {-1: len(uncommitted) - 1}
         for level in range(levels):
             first = len(candidates.tokens)
             for node, row in zip(frontier, rows, strict=True):
-                text = self._text + candidates.path_to(node)
-                candidates.add(node, sampler.guess(row, text, self._width))
-            # All of a tree together takes no more rows than one decode may: that bounds its branches and cells.
+                candidates.add(node, sampler.guess(row, text + candidates.path_to(node), self._width))
+            # All of a tree takes no more rows than one decode may: that bounds its branches and cells.
             room = min(self._width, model.capabilities.max_rows - len(decoded)) if self._width > 1 else 1
             frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
             if not frontier:
@@ -88,31 +85,32 @@ class ModelDrafter:
         return draft if self._width == 1 else draft.best(limit)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        behind = self._text[self._model.n_past :]
-        self._text.extend(tokens)
+        text, model = self._text.tokens, self._text.model
         if self._pending:
-            self._model.keep(self._pending.descend((*behind, *tokens)))
+            model.keep(self._pending.descend((*text[model.n_past :], *tokens)))
             self._pending = EMPTY
+        text.extend(tokens)
 
     def rollback(self, length: int) -> None:
         self._pending = EMPTY
-        self._model.rollback(min(self._model.n_past, length))
-        del self._text[length:]
+        self._text.rollback(length)
 
     def save(self) -> dict[str, bytes]:
         self._pending = EMPTY
-        return {self.name: self._model.save()}
+        return {self.name: self._text.model.save()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
         self._pending = EMPTY
-        self._text = []
-        self._model.rollback(0)
+        self._text.forget()
         if self.name in states:
-            self._model.restore(states[self.name])
-            self._text = list(text)
+            self._text.restore(states[self.name], text)
 
     def close(self) -> None:
-        self._model.close()
+        self._text.model.close()
+
+    @property
+    def followed(self) -> dict[str, FollowedText]:
+        return {self.name: self._text}
 
 
 class _Candidates:
@@ -122,13 +120,13 @@ class _Candidates:
         self.tokens: list[int] = []
         self._parents: list[int] = []
         self._values: list[float] = []
-        self._least_value = min_value
+        self._min_value = min_value
 
     def add(self, parent: int, guesses: Sequence[tuple[int, float]]) -> None:
         """Take the guesses of what follows a node (-1: the text) that are worth enough."""
         above = self._values[parent] if parent >= 0 else 1.0
         for token, chance in guesses:
-            if above * chance >= self._least_value:
+            if above * chance >= self._min_value:
                 self.tokens.append(token)
                 self._parents.append(parent)
                 self._values.append(above * chance)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
+from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["NgramDrafter", "table_bytes"]
@@ -22,7 +23,7 @@ _MAX_PASSED = 64
 """Places of a chain that are looked at. With twice as many buckets as places there is hardly ever a second one."""
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Finds the longest n-gram that ends the text and occurred before, and proposes what followed it.
 
     The latest occurrence wins (prompt lookup decoding, Saxena 2023; CopySpec, arXiv 2502.08923). The index

@@ -1,0 +1,53 @@
+"""A drafter around a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["WrappingDrafter"]
+
+
+class WrappingDrafter(Drafter):
+    """Hands everything on to another drafter; what wraps one overrides what it changes.
+
+    Attributes:
+        inner: the other drafter.
+    """
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.inner.begin(prompt, sampler)
+
+    def draft(self, limit: int) -> Tree:
+        return self.inner.draft(limit)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.inner.accept(tokens)
+
+    def rollback(self, length: int) -> None:
+        self.inner.rollback(length)
+
+    def save(self) -> dict[str, bytes]:
+        return self.inner.save()
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        self.inner.restore(states, text)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    @property
+    def followed(self) -> Mapping[str, FollowedText]:
+        return self.inner.followed
+
+    @property
+    def held_bytes(self) -> int:
+        return self.inner.held_bytes
