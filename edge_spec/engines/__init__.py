@@ -1,5 +1,1 @@
-"""Language models: what computes rows of logits."""
-
-from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
-
-__all__ = ["Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
+"""Engines: what computes rows of logits. ``base`` is their interface, ``registry`` lists them."""

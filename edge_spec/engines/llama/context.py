@@ -108,7 +108,7 @@ class LlamaModel:
         weights = self._weights
         has_window = self._c.llama_model_n_swa(weights.handle) > 0
         is_quantised = self._settings.kv_k not in ("f32", "f16", "bf16")
-        turns_part = weights.n_turned != weights.head_dim_k
+        turns_part = weights.n_rotary != weights.head_dim_k
         if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
             return False
         return bool(self._c.llama_memory_can_shift(self._memory))

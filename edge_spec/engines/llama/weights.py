@@ -88,7 +88,7 @@ class LlamaWeights:
         return int(found) if found else int(self._c.llama_model_n_embd(self.handle)) // heads
 
     @property
-    def n_turned(self) -> int:
+    def n_rotary(self) -> int:
         """How many numbers of a head rotary embeddings turn."""
         found = self._metadata(f"{self._metadata('general.architecture')}.rope.dimension_count")
         return int(found) if found else self.head_dim_k

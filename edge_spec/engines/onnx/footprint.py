@@ -36,13 +36,13 @@ def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
     n_cells = settings.n_cells + -settings.n_cells % LANES
     per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
     cache = (2 if settings.kv == "f16" else 4) * n_cells * per_cell
-    turns = 4 * n_cells * file.head_dim_k
+    tables = 4 * n_cells * file.head_dim_k
     of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
     n_ff = max((t.shape[1] for t in matrices if t.name.endswith("ffn_up.weight")), default=4 * file.n_embd)
     held = sum(stored)
     return Footprint(
         mapped_bytes=held,
-        kv_cache_bytes=cache + turns,
+        kv_cache_bytes=cache + tables,
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (of_ff * n_ff + of_embd * file.n_embd),
         logits_bytes=4 * settings.max_rows * file.n_vocab,

@@ -52,8 +52,8 @@ class KVCache:
         self._keys: Array = np.zeros((*heads, n_cells // LANES, model.head_dim, LANES), kind)
         self._values: Array = np.zeros((*heads, n_cells, model.head_dim), kind)
         self.inputs: dict[str, Array] = {}
-        for name, turns in model.turns.items():
-            self.inputs[f"cos_{name}"], self.inputs[f"sin_{name}"] = turns.table(n_cells, n_ctx)
+        for name, rotary in model.rotary.items():
+            self.inputs[f"cos_{name}"], self.inputs[f"sin_{name}"] = rotary.table(n_cells, n_ctx)
         for layer in range(model.n_layers):
             self.inputs |= {f"key_{layer}": self._keys[layer], f"value_{layer}": self._values[layer]}
         # The number of committed cells, then parents: a chain, unless there is a tree.

@@ -1,4 +1,4 @@
-"""Keys and values of a published graph, which takes those of the past and gives those of past and present."""
+"""The KV cache of a published graph, which takes past keys and values and returns past and present ones."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from edge_spec.engines.onnx.kv_cache import Cells
 from edge_spec.engines.onnx.runner import value_of
 from edge_spec.models.onnx import CachePort, PublishedGraph
 
-__all__ = ["InPlace", "Past", "TakingTurns", "new_past"]
+__all__ = ["Alternating", "InPlace", "Past", "move_cells", "new_past", "restore_cells", "save_cells"]
 
 Array = npt.NDArray[Any]
 
 
 class Past(Protocol):
-    """Memory for the cells of a text and of what is pending behind it."""
+    """Memory for the cells of a text and of the pending nodes after it."""
 
     def bind(self, binding: Any, start: int, n_run: int) -> None:
         """Bind ``start`` cells of the past, and room for ``n_run`` more."""
 
     def ran(self) -> None:
-        """The run that was bound has succeeded: its cells are there."""
+        """The bound run has succeeded: its cells are there."""
 
     def views(self) -> Iterator[Array]:
-        """Keys and values by turns, ``[n_heads, cells, head_dim]``, as they are now."""
+        """Keys and values in alternation, ``[n_heads, cells, head_dim]``, as they are now."""
 
     def refill(self, n: int) -> Iterator[Array]:
-        """The same, to be filled with ``n`` cells."""
+        """The same arrays, to be filled with ``n`` cells."""
 
 
 def new_past(graph: PublishedGraph, n_cells: int) -> Past:
     """An empty cache of ``n_cells``."""
-    return InPlace(graph, n_cells) if graph.in_place else TakingTurns(graph, n_cells)
+    return InPlace(graph, n_cells) if graph.in_place else Alternating(graph, n_cells)
 
 
 class InPlace:
@@ -55,7 +55,7 @@ class InPlace:
         self._bound = True
 
     def ran(self) -> None:
-        """Nothing to remember: how many cells count is for others to know."""
+        """Nothing to remember: the model counts the cells."""
 
     def views(self) -> Iterator[Array]:
         yield from (array[0] for array in self._arrays)
@@ -64,11 +64,11 @@ class InPlace:
         yield from (array[0, :, :n] for array in self._arrays)
 
 
-class TakingTurns:
-    """Two blocks of memory per layer: what a run has written is read by the next one, which writes the other.
+class Alternating:
+    """Two blocks of memory per layer: a run reads the block that the last one has written, and writes the other.
 
-    The cells of a head lie one behind the other, and those of the next head behind these. So when the next run starts
-    with fewer cells than there are, after a rollback, they are moved together first; when all are kept nothing moves.
+    The cells of a head are contiguous, followed by those of the next head. So when a run starts with fewer cells than
+    there are, after a rollback, they are moved together first; when all are kept, nothing moves.
     """
 
     def __init__(self, graph: PublishedGraph, n_cells: int) -> None:
@@ -123,7 +123,7 @@ def save_cells(past: Past, n: int) -> bytes:
 
 
 def restore_cells(past: Past, body: bytes, n: int, n_bytes: int) -> bool:
-    """Bring ``n`` cells of together ``n_bytes`` back; False if the bytes are too many or too few."""
+    """Bring ``n`` cells of ``n_bytes`` in all back; False if there are too many or too few bytes."""
     if len(body) != n_bytes:
         return False
     at = 0

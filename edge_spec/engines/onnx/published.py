@@ -1,4 +1,4 @@
-"""A published graph with memory bound to its inputs and outputs."""
+"""A published graph with memory bound to its inputs and outputs, and what that takes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["PublishedSession", "prefill_chunk", "published_footprint"]
 Array = npt.NDArray[Any]
 
 _MAX_BYTES = 64 << 20
-"""Of the logits of one run, and of its scores of attention. Many graphs return logits of a prompt's every token."""
+"""The most for the logits of one run, and for its attention scores. Many graphs return logits for every token."""
 
 _HIDDEN = {"float32": -1e9, "float16": -3e4}
-"""Added to a score it leaves a weight of exactly 0."""
+"""A score that this is added to has a weight of exactly 0."""
 
 
 class PublishedSession:
@@ -58,7 +58,7 @@ class PublishedSession:
         self._binding: Any = None
 
     def run(self, place: Place, rows: range) -> Logits:
-        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, good until the next run.
+        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, valid until the next run.
 
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed. Closed.
@@ -69,7 +69,7 @@ class PublishedSession:
         inputs = dict(self._inputs(place, n - rows.start))
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, value_of(array))
-        # The graph returns the last rows, as many as it was asked for.
+        # The graph returns the last rows, as many as it is asked for.
         n_rows = 1 if self._graph.last_row_only else n if self._graph.keep is None else n - rows.start
         computed = self._computed[:n_rows]
         binding.bind_ortvalue_output(self._graph.logits.name, value_of(computed[None]))
@@ -117,19 +117,19 @@ class PublishedSession:
         move_cells(self._past, sources, targets)
 
     def shift(self, first: int, last: int, n_past: int) -> None:
-        """Never asked for: how a external graph turns its keys is not known."""
-        raise BackendError("the cache of a published graph cannot be shifted", hint="start anew with a shorter text")
+        """Never called: it is not known how an external graph turns its keys."""
+        raise BackendError("the cache of a published graph cannot be shifted", hint="start again with a shorter text")
 
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""
         return save_cells(self._past, n)
 
     def restore(self, body: bytes, n: int) -> bool:
-        """Bring ``n`` cells back; False if the bytes are too many or too few."""
+        """Bring ``n`` cells back; False if there are too many or too few bytes."""
         return restore_cells(self._past, body, n, n * cell_bytes(self._graph))
 
     def cancel(self) -> None:
-        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        """Make a run in progress, or else the next one, raise ``Cancelled``."""
         self._runner.cancel()
 
     def resume(self) -> None:
@@ -148,9 +148,9 @@ def cell_bytes(graph: PublishedGraph) -> int:
 
 
 def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: OnnxSettings) -> int:
-    """How many tokens of a prompt are read in one run: as many as asked for, bounded by what they take.
+    """How many tokens of a prompt are read in one run: as many as asked for, limited by what they take.
 
-    Graphs compute the logits of every token unless told otherwise, and the scores of every token with every other.
+    Graphs compute the logits of every token unless told otherwise, and the scores of every token with every other one.
     """
     row = 4 * file.n_head * settings.n_cells
     if graph.keep is None and not graph.last_row_only:
@@ -165,10 +165,10 @@ def _logit_rows(graph: PublishedGraph, settings: OnnxSettings) -> int:
 
 
 def published_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
-    """What a published model takes: weights, KV cache, logits, and what a run of a prompt's chunk computes.
+    """What a published model takes: weights, KV cache, logits, and what reading a chunk of a prompt computes.
 
-    ONNX Runtime keeps 4-bit weights in an order of its own besides those of the file, and 16-bit ones as 32-bit where
-    the processor has no arithmetic for them; one copy is in the mapped file and can be evicted.
+    ONNX Runtime keeps a second copy of 4-bit weights in an order of its own, and 16-bit ones as 32-bit where the
+    processor has no arithmetic for them; the mapped copy in the file can be evicted.
     """
     graph = file.graph
     assert graph is not None
@@ -179,6 +179,6 @@ def published_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
         copied_bytes=sum(n * (2 if kind == "float16" else 1) for kind, n in file.tensor_types.items()),
         kv_cache_bytes=(1 if graph.in_place else 2) * cell_bytes(graph) * settings.n_cells,
         compute_bytes=scores + chunk * file.n_embd * 17 * 4,
-        # Those that were computed, once more inside the library, and those that are handed out.
+        # Those that are computed, once more inside the library, and those that are returned.
         logits_bytes=4 * file.n_vocab * (2 * rows + settings.max_rows),
     )

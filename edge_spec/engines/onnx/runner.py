@@ -1,6 +1,6 @@
 """A session of ONNX Runtime: loaded, run and stopped.
 
-The library is named only here; what it throws becomes ours.
+The library is named only here, and its exceptions become edge-spec's errors here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FATAL = 4
 
 def library() -> Any:
     """ONNX Runtime, loaded at the first call."""
-    # It would leave an identity of this device in the user's cache folder as soon as it is loaded.
+    # Otherwise it writes an identity of this device into the user's cache folder when it is loaded.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -28,7 +28,7 @@ def library() -> Any:
 
 
 def runtime_version() -> str:
-    """Of ONNX Runtime."""
+    """The version of ONNX Runtime."""
     return str(library().__version__)
 
 
@@ -42,12 +42,13 @@ class Runner:
 
     Args:
         operators: a library with operators of our own; None for none.
-        external: the graph is not ours: that it cannot be loaded is its fault, and inputs change shape from run to run.
+        external: the graph is not ours: if it cannot be loaded the file is at fault, and inputs change shape from run
+            to run.
         hint: what to do if it cannot be loaded.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
-        UnsupportedModel: the same for a external one.
+        UnsupportedModel: the same for an external one.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Runner:
                 str(graph),
                 _options(n_threads, spin, operators, external),
                 providers=["CPUExecutionProvider"],
-                # Else it tries again after some failures, and says so on standard output.
+                # Otherwise it tries again after some failures, and says so on standard output.
                 enable_fallback=0,
             )
         except EdgeSpecError:
@@ -77,11 +78,12 @@ class Runner:
                 f"ONNX Runtime {runtime_version()} cannot load {graph}: {_first_line(error)}", hint=hint
             ) from error
         self._run_options = onnxruntime.RunOptions()
-        # A prompt needs more memory than a round: give it back at once.
+        # A prompt needs more memory than a round: it is given back at once.
         self._long_run_options = onnxruntime.RunOptions()
         self._long_run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         for options in (self._run_options, self._long_run_options):
-            # Asked for in every run, and an exception thrown and caught where it is not set: a tenth of a millisecond.
+            # The library looks for this entry in every run; where it is missing, it throws and catches an exception,
+            # which takes a tenth of a millisecond.
             options.add_run_config_entry("gpu_graph_id", "-1")
 
     def binding(self) -> Any:
@@ -110,7 +112,7 @@ class Runner:
             raise BackendError(f"ONNX Runtime failed: {_first_line(error)}") from error
 
     def cancel(self) -> None:
-        """Make a run that is under way, or else the next one, raise ``Cancelled``."""
+        """Make a run in progress, or else the next one, raise ``Cancelled``."""
         self._run_options.terminate = self._long_run_options.terminate = True
 
     def resume(self) -> None:
@@ -129,12 +131,12 @@ def _options(n_threads: int, spin: bool, operators: Path | None, external: bool)
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _FATAL
-    # A plan is kept for every shape ever seen; those of a growing text never come back.
+    # The library keeps a plan for every shape that it has seen; those of a growing text never come back.
     options.enable_mem_pattern = not external
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
-    # Whoever computes between two runs of this session needs the cores.
+    # Between two runs of this session, other sessions need the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Else weights are copied into the arena, which never gives them back.
+    # Otherwise weights are copied into the arena, which never gives them back.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     if operators is not None:
         options.register_custom_ops_library(str(operators))

@@ -93,8 +93,8 @@ class Session:
         source, by = self._source, last - first
         cells = np.arange(last, n_past)
         self._cache.move(cells, cells - by)
-        for layer, name in enumerate(source.layer_turns):
-            keys = source.turns[name].turn_back(
+        for layer, name in enumerate(source.layer_rotary):
+            keys = source.rotary[name].moved_back(
                 self._cache.keys_of(layer, cells - by), by, self._n_ctx, interleaved=source.interleaved
             )
             self._cache.put_keys(layer, cells - by, keys)

@@ -1,38 +1,28 @@
-"""What a GGUF says about its network, as far as it can be written down for ONNX Runtime.
-
-Whatever is not understood here is refused: a graph that leaves out a tensor or a setting would still run, and
-write another text.
-"""
+"""The architectures of GGUFs that can be written down for ONNX Runtime."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_spec.engines.onnx.transcription.rotary import Turns, stretched
 from edge_spec.errors import UnsupportedModel
-from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["ARCHITECTURES", "Network", "llama_only", "read_network", "tensor_blocks", "tensor_values", "unfit"]
+__all__ = ["ARCHITECTURES", "Kind", "llama_only", "unfit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """What sets an architecture apart.
+class Kind:
+    """What distinguishes an architecture.
 
     Attributes:
-        interleaved: positions turn neighbouring numbers of a head, else those half a head apart.
+        interleaved: rotary embeddings turn neighbouring numbers of a head, else numbers half a head apart.
         head_norms: queries and keys are normalised head by head.
-        post_norms: so is what attention and the feed-forward network add, before it is added.
+        post_norms: what attention and the feed-forward network add is normalised before it is added.
         gelu: the gate is a GELU (by tanh), else a SiLU.
         scales: embeddings are multiplied by the square root of their width.
-        window_every: of so many layers all but the last look through a window; 0 if none does.
+        window_every: of so many layers all but the last have a sliding window; 0 if none has.
         fused_gate: gate and up are one matrix in the file.
-        harmless: settings that llama.cpp does not heed either.
+        ignored: settings that llama.cpp ignores as well.
     """
 
     interleaved: bool = False
@@ -42,90 +32,21 @@ class _Kind:
     scales: bool = False
     window_every: int = 0
     fused_gate: bool = False
-    harmless: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {
-    "llama": _Kind(interleaved=True),
-    "qwen2": _Kind(),
-    "qwen3": _Kind(head_norms=True),
-    "gemma3": _Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6),
-    "phi3": _Kind(fused_gate=True, harmless=("attention.sliding_window",)),
+    "llama": Kind(interleaved=True),
+    "qwen2": Kind(),
+    "qwen3": Kind(head_norms=True),
+    "gemma3": Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6),
+    "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }
-"""GGUF architectures that can be transcribed."""
-
-_HARMLESS = ("context_length", "vocab_size", "rope.scaling.finetuned")
-# Converters write these, and llama.cpp reads them for none of these architectures: it takes YaRN's own values.
-_YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
-_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
-_KNOWN = frozenset(
-    (
-        "block_count",
-        "embedding_length",
-        "feed_forward_length",
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.value_length",
-        "attention.layer_norm_rms_epsilon",
-        "rope.dimension_count",
-        "rope.freq_base",
-        "rope.scaling.type",
-        "rope.scaling.factor",
-        "rope.scaling.attn_factor",
-        "rope.scaling.original_context_length",
-        *_HARMLESS,
-        *_YARN,
-    )
-)
-_STRETCHES = ("none", "linear", "yarn", "longrope")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
-
-    Attributes:
-        kind: what sets its architecture apart.
-        tensors: by name, as in the file.
-        n_head, n_head_kv: heads of queries, and of keys and values.
-        head_dim: width of a head.
-        epsilon: of the root-mean-square norms.
-        windows: how many tokens each layer looks back, itself included, ``[n_layers]``; 0 for all.
-        turns: by positions: ``all`` of most layers, ``window`` of those with one where they are others.
-        query_scale: by which queries are multiplied besides 1 / sqrt(head_dim).
-    """
-
-    kind: _Kind
-    header: GGUFHeader
-    tensors: dict[str, TensorInfo]
-    n_layers: int
-    n_embd: int
-    n_vocab: int
-    n_head: int
-    n_head_kv: int
-    head_dim: int
-    epsilon: float
-    windows: tuple[int, ...]
-    turns: dict[str, Turns]
-    query_scale: float
-
-    @property
-    def n_turned(self) -> int:
-        """Numbers at the beginning of a head that positions turn."""
-        return 2 * len(self.turns["all"].frequencies)
-
-    def has(self, name: str) -> bool:
-        """Whether there is a matrix or vector of weights of this name."""
-        return name + ".weight" in self.tensors
-
-    def turns_of(self, layer: int) -> str:
-        """The name of the turns of a layer."""
-        return "window" if self.windows[layer] and "window" in self.turns else "all"
+"""Architectures of GGUFs that can be transcribed."""
 
 
 def unfit(file: ModelFile) -> str | None:
-    """What about a model cannot be written down, as a clause without its subject; None if it may be possible."""
+    """Why a model cannot be transcribed, as a clause without its subject; None if it may be possible."""
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
@@ -136,160 +57,6 @@ def unfit(file: ModelFile) -> str | None:
     return None
 
 
-def read_network(file: ModelFile, header: GGUFHeader) -> Network:
-    """The network of a model file.
-
-    Raises:
-        UnsupportedModel: another architecture, or a setting or tensor that the graph could not express.
-    """
-    what = unfit(file)
-    if what is not None:
-        raise llama_only(file, what)
-    kind = ARCHITECTURES[file.architecture]
-    prefix = file.architecture + "."
-    known_keys = _KNOWN | set(kind.harmless) | set(_WINDOW if kind.window_every else ())
-    for key in header.metadata:
-        if key.startswith(prefix) and key.removeprefix(prefix) not in known_keys:
-            raise llama_only(file, f"sets {key}, which the ONNX graph cannot express")
-    tensors = {tensor.name: tensor for tensor in header.tensors}
-    windows = _windows(file, header, kind)
-    query_scale = 1.0
-    if kind.scales and file.n_layers == 62:  # Gemma 3 27B scales scores by another width than that of its heads.
-        query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
-    network = Network(
-        kind=kind,
-        header=header,
-        tensors=tensors,
-        n_layers=file.n_layers,
-        n_embd=file.n_embd,
-        n_vocab=file.n_vocab,
-        n_head=file.n_head,
-        n_head_kv=file.n_head_kv[0],
-        head_dim=file.head_dim_k,
-        epsilon=float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5)),
-        windows=windows,
-        turns=_turns(file, header, tensors, windows=any(windows)),
-        query_scale=query_scale,
-    )
-    _check_tensors(file, network)
-    return network
-
-
-def _windows(file: ModelFile, header: GGUFHeader, kind: _Kind) -> tuple[int, ...]:
-    if not kind.window_every or file.sliding_window is None:
-        return (0,) * file.n_layers
-    every = header.metadata.get(f"{file.architecture}.attention.sliding_window_pattern", kind.window_every)
-    if isinstance(every, GGUFArray) and every.length == file.n_layers:
-        return tuple(file.sliding_window if flag else 0 for flag in every.decode())
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise llama_only(file, "says in an unknown way which layers have a window")
-    wide = [every > 0 and layer % every == every - 1 for layer in range(file.n_layers)]
-    return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
-
-
-def _turns(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool) -> dict[str, Turns]:
-    rope = f"{file.architecture}.rope."
-    n_turned = _number(header, rope + "dimension_count", file.head_dim_k)
-    if n_turned % 2 or n_turned > file.head_dim_k:
-        raise llama_only(file, f"turns {n_turned} of the {file.head_dim_k} numbers of each head")
-    stretch = header.metadata.get(rope + "scaling.type", "linear")
-    if stretch not in _STRETCHES:
-        raise llama_only(file, f"stretches positions in the way {stretch!r}")
-
-    def divisors(name: str) -> npt.NDArray[np.float64] | None:
-        tensor = tensors.get(name + ".weight")
-        if tensor is None:
-            return None
-        if tensor.shape != (n_turned // 2,):
-            raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_turned // 2,)}")
-        return tensor_values(header, tensor).astype(np.float64)
-
-    def turns(base: float, factor: float, *, divided: bool = True) -> Turns:
-        freqs = divisors("rope_freqs") if divided else None
-        return stretched(
-            int(n_turned),
-            base,
-            factor=factor,
-            yarn=stretch == "yarn",
-            n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1)),
-            attention_factor=_number(header, rope + "scaling.attn_factor", 1.0),
-            divisors=divisors("rope_factors_short") if divided and freqs is None else freqs,
-            long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
-        )
-
-    factor = 1.0 if stretch == "none" else _number(header, rope + "scaling.factor", 1.0)
-    base, window_base = (_number(header, rope + name, 10000.0) for name in ("freq_base", "freq_base_swa"))
-    if min(base, window_base) <= 1:
-        raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
-    found = {"all": turns(base, factor)}
-    if windows:
-        found["window"] = turns(window_base, 1.0, divided=False)
-    return found
-
-
-def _check_tensors(file: ModelFile, network: Network) -> None:
-    """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
-    q, kv, embd = network.n_head * network.head_dim, network.n_head_kv * network.head_dim, network.n_embd
-    half = (network.n_turned // 2,)
-    n_up = network.tensors["blk.0.ffn_up.weight"].shape[-1] if network.has("blk.0.ffn_up") else 0
-    n_ff = n_up // 2 if network.kind.fused_gate else n_up
-    needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
-    optional: dict[str, tuple[int, ...]] = {"output.weight": (embd, network.n_vocab)}
-    optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
-    for layer in range(network.n_layers):
-        parts = {"attn_norm": (embd,), "ffn_norm": (embd,), "attn_output": (q, embd), "ffn_down": (n_ff, embd)}
-        parts["ffn_up"] = (embd, n_up)
-        if not network.kind.fused_gate:
-            parts["ffn_gate"] = (embd, n_ff)
-        if network.has(f"blk.{layer}.attn_qkv"):
-            parts["attn_qkv"] = (embd, q + 2 * kv)
-        else:
-            parts |= {"attn_q": (embd, q), "attn_k": (embd, kv), "attn_v": (embd, kv)}
-            optional |= {f"blk.{layer}.attn_{part}.bias": (n,) for part, n in (("q", q), ("k", kv), ("v", kv))}
-        if network.kind.head_norms:
-            parts |= {"attn_q_norm": (network.head_dim,), "attn_k_norm": (network.head_dim,)}
-        if network.kind.post_norms:
-            parts |= {"post_attention_norm": (embd,), "post_ffw_norm": (embd,)}
-        needed |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
-    for name, shape in needed.items():
-        if name not in network.tensors:
-            raise llama_only(file, f"lacks the tensor {name}")
-        if network.tensors[name].shape != shape:
-            raise llama_only(file, f"has {name} in the shape {network.tensors[name].shape} instead of {shape}")
-    for name, tensor in network.tensors.items():
-        if name not in needed and optional.get(name) != tensor.shape:
-            raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
-
-
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
     """The error that says why a file cannot be transcribed."""
     return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint="use --engine llama")
-
-
-def _number(header: GGUFHeader, key: str, default: float) -> float:
-    value = header.metadata.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise UnsupportedModel(f"{header.path} has no usable number for {key}", hint="convert the model again")
-    return value
-
-
-def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
-    """A matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
-    rows = tensor.n_elements // tensor.shape[0]
-    offset = header.data_offset + tensor.offset
-    return np.memmap(header.path, np.uint8, "r", offset, (rows, tensor.n_bytes // rows))
-
-
-def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
-    """The numbers of a small unquantised tensor, float32, slowest dimension first.
-
-    Raises:
-        UnsupportedModel: it is quantised.
-    """
-    raw = np.asarray(tensor_blocks(header, tensor))
-    shape = tensor.shape[::-1]
-    if tensor.type_name == "BF16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
-    if tensor.type_name not in ("F32", "F16"):
-        raise UnsupportedModel(f"{tensor.name} is {tensor.type_name}, not plain numbers", hint="use --engine llama")
-    return raw.view(np.float32 if tensor.type_name == "F32" else np.float16).astype(np.float32).reshape(shape)

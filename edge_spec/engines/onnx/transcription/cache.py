@@ -1,4 +1,4 @@
-"""Transcriptions on disk: made once per content, whole or not at all, and looked at before they are used."""
+"""Transcriptions on disk: made once per content, whole or not at all, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.onnx.transcription.architecture import Network, read_network
 from edge_spec.engines.onnx.transcription.eviction import evict, mark_used, new_part, remove
 from edge_spec.engines.onnx.transcription.graph import Writer
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT
+from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.plan import check_space, disk_full, stored_bytes
-from edge_spec.engines.onnx.transcription.rotary import Turns
-from edge_spec.engines.onnx.transcription.source import is_of, note_source
+from edge_spec.engines.onnx.transcription.rotary import Rotary
+from edge_spec.engines.onnx.transcription.source import is_of, record_source
 from edge_spec.engines.onnx.transcription.weights import WEIGHTS, WeightsFile
 from edge_spec.errors import ModelFileError
 from edge_spec.models.gguf.header import read_header
@@ -27,7 +27,7 @@ from edge_spec.models.model_file import ModelFile
 __all__ = ["Transcription", "check_transcription", "read_transcription", "transcribe"]
 
 VERSION = 3
-"""Of what a folder holds and how; another version is made anew."""
+"""Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
 _GRAPHS = {"model.onnx": False, "half.onnx": True}
@@ -45,9 +45,9 @@ class Transcription:
 
     Attributes:
         folder: where its files are.
-        turns: how positions turn heads, by the names that the graphs have for them.
-        layer_turns: these names, by layer.
-        interleaved: positions turn neighbouring numbers of a head, else those half apart.
+        rotary: rotary embeddings, by the names that the graphs have for them.
+        layer_rotary: these names, by layer.
+        interleaved: rotary embeddings turn neighbouring numbers of a head, else numbers half a head apart.
     """
 
     folder: Path
@@ -55,8 +55,8 @@ class Transcription:
     n_head_kv: int
     head_dim: int
     n_vocab: int
-    turns: dict[str, Turns]
-    layer_turns: tuple[str, ...]
+    rotary: dict[str, Rotary]
+    layer_rotary: tuple[str, ...]
     interleaved: bool
 
     def graph(self, *, f16: bool) -> Path:
@@ -75,8 +75,8 @@ def transcribe(
     """The transcription of a model file, from the cache if it is there and whole, else made.
 
     Args:
-        cache_dir: folder of all transcriptions; made if missing.
-        sparing: leave at least as much room on the disk as it takes.
+        cache_dir: folder of all transcriptions; created if missing.
+        sparing: leave at least as much of the disk free as it takes.
         on_start: called before one is made.
 
     Raises:
@@ -103,11 +103,11 @@ def transcribe(
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
-            hint="choose another cache folder, or use --engine llama",
+            hint="use --engine llama",
         ) from error
     found = read_transcription(folder)
     if found is None:
-        raise ModelFileError(f"what was written to {folder} reads back wrong", hint="check the disk")
+        raise ModelFileError(f"what was written to {folder} cannot be read back", hint="check the disk")
     return found
 
 
@@ -124,7 +124,7 @@ def _found(file: ModelFile, folder: Path) -> Transcription | None:
 
 
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
-    """Raise what ``transcribe`` would, sparing, as far as that can be told without writing anything."""
+    """Raise what a sparing ``transcribe`` would, as far as that can be told without writing anything."""
     if _found(file, _folder(file, cache_dir)) is not None:
         return
     total = stored_bytes(file, read_network(file, read_header(file.path)))
@@ -135,8 +135,8 @@ def check_transcription(file: ModelFile, cache_dir: Path) -> None:
 def read_transcription(folder: Path) -> Transcription | None:
     """The transcription in a folder; None if there is none, or it is damaged or of another version.
 
-    The graphs are compared with their hashes, the weights with their size and the hash of samples: reading all
-    of them would take longer than loading the model.
+    The graphs are compared with their hashes, the weights with their size and a hash of samples: to read all of them
+    would take longer than loading the model.
     """
     try:
         facts = json.loads((folder / _FACTS).read_text("utf-8"))
@@ -145,8 +145,8 @@ def read_transcription(folder: Path) -> Transcription | None:
         network = facts["network"]
         return Transcription(
             folder=folder,
-            turns={name: Turns.of(turns) for name, turns in facts["turns"].items()},
-            layer_turns=tuple(map(str, facts["layer_turns"])),
+            rotary={name: Rotary.of(rotary) for name, rotary in facts["turns"].items()},
+            layer_rotary=tuple(map(str, facts["layer_turns"])),
             interleaved=bool(facts["interleaved"]),
             **{name: int(value) for name, value in network.items()},
         )
@@ -169,28 +169,28 @@ def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> N
             "head_dim": network.head_dim,
             "n_vocab": network.n_vocab,
         },
-        "turns": {name: turns.facts() for name, turns in network.turns.items()},
-        "layer_turns": [network.turns_of(layer) for layer in range(network.n_layers)],
+        "turns": {name: rotary.facts() for name, rotary in network.rotary.items()},
+        "layer_turns": [network.rotary_of(layer) for layer in range(network.n_layers)],
         "interleaved": network.kind.interleaved,
         "files": _digests(folder),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
-    note_source(folder, network.header.path)
+    record_source(folder, network.header.path)
 
 
 def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
-    """Move a finished folder to its name. Whoever comes second to a sound one leaves it there."""
+    """Move a finished folder to its name, unless another process has put a sound one there."""
     for _ in range(3):
         try:
             made.rename(folder)
-            made.mkdir()  # for whoever wants to remove it
+            made.mkdir()  # the context manager of the caller removes it
             return
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES):
                 raise
         if read_transcription(folder) is not None and is_of(folder, file.path):
             return
-        # Damaged or of another content: out of the way first, so that nobody ever sees a half of it.
+        # Damaged or of other content: moved away first, so that no process sees half of it.
         with suppress(FileNotFoundError):
             remove(folder)
     raise OSError(errno.EBUSY, "another process keeps replacing it")
@@ -201,7 +201,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    """Hash of the size and of evenly spread samples, which is all of a small file."""
+    """Hash of the size and of evenly spaced samples: of a small file, of all its content."""
     size = path.stat().st_size
     state = blake2b(size.to_bytes(8, "little"), digest_size=16)
     with path.open("rb") as file:

@@ -1,10 +1,10 @@
-"""What does not stay in the cache of transcriptions.
+"""Eviction from the cache of transcriptions.
 
-Whenever a new one is written, these go:
+Whenever a new one is written, these are removed:
 
-- what a process left that ended before it was done (or, made elsewhere, has not been touched for a day),
-- those of other versions that nobody has used for a day,
-- all that nobody has used for 60 days.
+- what a process left behind that ended too early (if made on another computer: not touched for a day),
+- transcriptions of other versions that have not been used for a day,
+- all that have not been used for 60 days.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from pathlib import Path
 __all__ = ["evict", "mark_used", "new_part", "remove"]
 
 _STAMP = "source.json"
-"""The file whose time of change says when a transcription was last used."""
+"""The file whose modification time says when a transcription was last used."""
 
 _DAY_S = 86400.0
 _UNUSED_S = 60 * _DAY_S
 
 
 def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder for what is not finished yet, named after this process; it goes when its context ends."""
+    """A folder for an unfinished transcription, named after this process; removed when its context ends."""
     return tempfile.TemporaryDirectory(prefix=f"{_owner()}{os.getpid()}-", dir=cache_dir, ignore_cleanup_errors=True)
 
 
 def mark_used(folder: Path) -> None:
     """Note that a transcription is used now."""
-    with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
         os.utime(folder / _STAMP)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder; nobody ever sees a half of it.
+    """Remove a folder; no process ever sees half of it.
 
     Raises:
-        OSError: it cannot be moved away, as on Windows while somebody reads it.
+        OSError: it cannot be moved away, as on Windows while it is read.
     """
     with new_part(folder.parent) as out:
         folder.rename(Path(out) / "old")
 
 
 def evict(cache_dir: Path, current: str) -> None:
-    """Remove what does not stay.
+    """Remove what is to be removed.
 
     Args:
         current: how the names of folders of this version end.

@@ -2,7 +2,7 @@
 
 Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cells::
 
-    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_turned / 2]   and cos_window, sin_window
+    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_rotary / 2]   and cos_window, sin_window
 
     tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
@@ -21,17 +21,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
-from edge_spec.engines.onnx.transcription.architecture import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.matrices import Matrix, Store, gather, multiply
+from edge_spec.engines.onnx.transcription.network import Network
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
+from edge_spec.engines.onnx.transcription.tensors import tensor_blocks, tensor_values
 
 __all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of"]
 
 LANES = 16
-"""Cells whose keys lie side by side for our own attention."""
+"""Cells whose keys lie side by side for our attention."""
 
 ATTENTION_HEADS = range(16, 513, 16)
-"""Sizes of heads that our own attention knows."""
+"""Sizes of heads that our attention knows."""
 
 QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 """Matrices of a layer that are multiplied with the same input."""
@@ -40,7 +41,7 @@ _MS = "com.microsoft"
 
 
 class Writer:
-    """Writes one network into one graph; matrices go to ``store``, once for all graphs that share it.
+    """Writes one network as one graph; matrices go to ``store``, once for all graphs that share it.
 
     Args:
         f16: whether its cache holds fp16.
@@ -74,9 +75,9 @@ class Writer:
         net, graph = self._net, self._graph
         graph.takes("ids", INT64, (1, "S"))
         graph.takes("rows", INT64, ("R",))
-        for name in net.turns:
-            for turn in ("cos", "sin"):
-                graph.takes(f"{turn}_{name}", FLOAT, ("C", net.n_turned // 2))
+        for name in net.rotary:
+            for table in ("cos", "sin"):
+                graph.takes(f"{table}_{name}", FLOAT, ("C", net.n_rotary // 2))
         graph.takes("tree", INT32, ("P",))
         cached = FLOAT16 if self._f16 else FLOAT
         for layer in range(net.n_layers):
@@ -147,10 +148,10 @@ class Writer:
         if len(qkv) > 1:
             packed = y + ".packed"
             graph.node("Concat", qkv, [packed], axis=-1)
-        turns = net.turns_of(layer)
+        rotary = net.rotary_of(layer)
         graph.node(
             "AttendRows",
-            [packed, f"key_{layer}", f"value_{layer}", f"cos_{turns}", f"sin_{turns}", "tree"],
+            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree"],
             [y],
             DOMAIN,
             n_head=net.n_head,

@@ -1,4 +1,4 @@
-"""What a transcription will take, and whether the disk has room for it."""
+"""What a transcription takes, and whether the disk has room for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from edge_spec.engines.onnx.transcription import matrices
-from edge_spec.engines.onnx.transcription.architecture import Network, llama_only
+from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, matrices_of
+from edge_spec.engines.onnx.transcription.network import Network
 from edge_spec.errors import DiskFull, UnsupportedModel
 from edge_spec.models.model_file import ModelFile
 
@@ -32,7 +33,7 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
 
 
 def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
-    """Refuse what does not fit on the disk of a folder.
+    """Refuse a transcription that does not fit on the disk of a folder.
 
     Raises:
         DiskFull: there is less room.
@@ -42,10 +43,10 @@ def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
 
 
 def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
-    """The error that says so."""
+    """The error that says that it does not fit."""
     return DiskFull(
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
         available_bytes=shutil.disk_usage(folder).free,
-        hint="free some space, choose another cache folder, or use --engine llama",
+        hint="free some space, or use --engine llama",
     )

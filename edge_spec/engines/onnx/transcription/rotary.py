@@ -1,4 +1,4 @@
-"""How positions turn the heads of queries and keys: rotary embeddings, and the ways to stretch them.
+"""Rotary embeddings of queries and keys, and the ways to scale them for longer contexts.
 
 As llama.cpp computes them: ``rope_yarn`` in ggml/src/ggml-cpu/ops.cpp, ``ggml_rope_yarn_corr_dims`` in ggml/src/ggml.c
 and what src/llama-context.cpp makes of the settings for YaRN (https://arxiv.org/abs/2309.00071).
@@ -14,23 +14,23 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Turns", "stretched"]
+__all__ = ["Rotary", "rotary_embedding"]
 
 Floats = npt.NDArray[np.float64]
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
-"""Full turns within the original context: pairs that make more are left alone by YaRN, those that make fewer are
-stretched wholly."""
+"""Full turns within the original context: YaRN leaves pairs with more of them alone, and scales pairs with fewer
+completely."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
-    """How far each pair of numbers turns.
+class Rotary:
+    """How far each pair of numbers is turned.
 
     Attributes:
-        frequencies: angle per position of each pair, ``[n_turned / 2]``.
+        frequencies: angle per position of each pair, ``[n_rotary / 2]``.
         long_frequencies: those for contexts of more than ``n_original`` tokens, often the same.
-        magnitude: by which turned numbers grow.
+        magnitude: turned numbers are multiplied by it.
     """
 
     frequencies: Floats
@@ -39,21 +39,21 @@ class Turns:
     magnitude: float
 
     def angles(self, n_ctx: int) -> Floats:
-        """Angle per position of each pair in a context of ``n_ctx`` tokens, ``[n_turned / 2]``."""
+        """Angle per position of each pair in a context of ``n_ctx`` tokens, ``[n_rotary / 2]``."""
         return self.long_frequencies if n_ctx > self.n_original else self.frequencies
 
     def table(self, n_cells: int, n_ctx: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Cosines and sines by position for a context of ``n_ctx`` tokens, ``[n_cells, n_turned / 2]``."""
+        """Cosines and sines by position for a context of ``n_ctx`` tokens, ``[n_cells, n_rotary / 2]``."""
         angles = np.arange(n_cells)[:, None] * self.angles(n_ctx)
         return tuple((self.magnitude * turn(angles)).astype(np.float32) for turn in (np.cos, np.sin))  # type: ignore[return-value]
 
-    def turn_back(
+    def moved_back(
         self, keys: npt.NDArray[np.floating[Any]], n_positions: int, n_ctx: int, *, interleaved: bool
     ) -> npt.NDArray[np.float32]:
         """Keys ``[..., head_dim]`` as they would be ``n_positions`` earlier.
 
         Args:
-            interleaved: pairs are neighbours, else they lie half of what turns apart.
+            interleaved: pairs are neighbours, else they are half of the turned numbers apart.
         """
         angles = n_positions * self.angles(n_ctx)
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -76,7 +76,7 @@ class Turns:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """What ``facts`` told."""
+        """From what ``facts`` returned."""
         return cls(
             frequencies=np.array(facts["frequencies"], np.float64),
             long_frequencies=np.array(facts["long_frequencies"], np.float64),
@@ -85,8 +85,8 @@ class Turns:
         )
 
 
-def stretched(
-    n_turned: int,
+def rotary_embedding(
+    n_rotary: int,
     base: float,
     *,
     factor: float,
@@ -95,28 +95,28 @@ def stretched(
     attention_factor: float,
     divisors: Floats | None,
     long_divisors: Floats | None,
-) -> Turns:
-    """Turns of heads whose first ``n_turned`` numbers turn.
+) -> Rotary:
+    """The rotary embedding of heads whose first ``n_rotary`` numbers are turned.
 
     Args:
-        base: of the angles per position, ``base ** (-2 i / n_turned)`` for pair i.
+        base: of the angles per position, ``base ** (-2 i / n_rotary)`` for pair i.
         factor: how much longer the context is than the original one; positions are divided by it.
         yarn: divide only where turns are slow, and let numbers grow a little.
-        attention_factor: by which they grow as well.
-        divisors, long_divisors: of each pair's angle, ``[n_turned / 2]``, for short and for long contexts.
+        attention_factor: by which numbers grow as well.
+        divisors, long_divisors: of each pair's angle, ``[n_rotary / 2]``, for short and for long contexts.
     """
-    pairs = np.arange(n_turned // 2)
-    share = np.full(n_turned // 2, 1 / factor)
+    pairs = np.arange(n_rotary // 2)
+    share = np.full(n_rotary // 2, 1 / factor)
     magnitude = attention_factor
     if yarn:
-        low = max(0.0, math.floor(_pair(_BETA_FAST, n_turned, base, n_original)))
-        high = min(n_turned - 1.0, math.ceil(_pair(_BETA_SLOW, n_turned, base, n_original)))
+        low = max(0.0, math.floor(_pair(_BETA_FAST, n_rotary, base, n_original)))
+        high = min(n_rotary - 1.0, math.ceil(_pair(_BETA_SLOW, n_rotary, base, n_original)))
         kept = 1 - np.clip((pairs - low) / max(0.001, high - low), 0, 1)
         share = share * (1 - kept) + kept
         magnitude *= 1 + 0.1 * math.log(max(1.0, factor))
-    angles = base ** (-2 * pairs / n_turned) * share
+    angles = base ** (-2 * pairs / n_rotary) * share
     short = angles if divisors is None else angles / divisors
-    return Turns(
+    return Rotary(
         frequencies=short,
         long_frequencies=short if long_divisors is None else angles / long_divisors,
         n_original=n_original,
@@ -124,6 +124,6 @@ def stretched(
     )
 
 
-def _pair(n_turns: float, n_turned: int, base: float, n_original: int) -> float:
+def _pair(n_turns: float, n_rotary: int, base: float, n_original: int) -> float:
     """The pair that makes so many full turns within the original context."""
-    return n_turned * math.log(n_original / (n_turns * 2 * math.pi)) / (2 * math.log(base))
+    return n_rotary * math.log(n_original / (n_turns * 2 * math.pi)) / (2 * math.log(base))

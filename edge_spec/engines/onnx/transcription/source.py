@@ -1,4 +1,4 @@
-"""Which content a transcription was made of."""
+"""The content that a transcription was made of."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_of", "note_source"]
+__all__ = ["is_of", "record_source"]
 
 _SOURCE = "source.json"
 
 
 def is_of(folder: Path, file: Path) -> bool:
-    """Whether a transcription was made of this very content, which a fingerprint of samples cannot promise.
+    """Whether a transcription was made of exactly this content, which a fingerprint of samples cannot promise.
 
-    Reading all of a large file takes a second: a file that was found equal is taken for equal as long as its size
-    and the time of its last change stay the same.
+    To read all of a large file takes a second, so a file that was found equal counts as equal as long as its size and
+    its modification time stay the same.
     """
     try:
         source = json.loads((folder / _SOURCE).read_text("utf-8"))
@@ -30,13 +30,13 @@ def is_of(folder: Path, file: Path) -> bool:
             return False
     except (OSError, ValueError, TypeError, KeyError):
         return False
-    with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to fail
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
         _write(folder, {"content": content, "seen": [*seen[-7:], now]})
     return True
 
 
-def note_source(folder: Path, file: Path) -> None:
-    """Write down what a transcription is made of."""
+def record_source(folder: Path, file: Path) -> None:
+    """Record what a transcription is made of."""
     _write(folder, {"content": _content(file), "seen": [_seen(file)]})
 
 

@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime reads them, made when they are first asked for."""
+"""Transcriptions for one load, made when they are first needed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from edge_spec.engines.onnx.transcription import Transcription, check_transcription, transcribe
+from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
+from edge_spec.memory import format_size
 from edge_spec.models import ModelFile
 
 __all__ = ["Transcriptions"]
 
 _SMALL_BYTES = 20 << 20
-"""Below this size a model is transcribed in no time worth a word."""
+"""A smaller model is transcribed too quickly to be worth a sentence."""
 
 
 class Transcriptions:
-    """Transcribes model files into the cache folder, or into one that goes when this is closed.
+    """Transcribes model files into the cache folder, or into a folder that is removed when this is closed.
 
     Args:
         cache_dir: where to keep them; None for nowhere.
         on_wait: told, in a sentence, that one is made.
         on_progress: told bytes written and bytes to write; at its end they are equal.
-        only_look: make none, only say what would become of it.
+        only_look: make none; ``prepare`` only raises what making one would, as far as that can be told.
     """
 
     def __init__(
@@ -46,13 +47,13 @@ class Transcriptions:
         return self._cache_dir is not None
 
     def of(self, file: ModelFile) -> Transcription:
-        """The transcription of a file; the errors are those of ``transcribe``."""
+        """The transcription of a file; raises what ``transcribe`` does."""
         if file.path not in self._made:
             self._made[file.path] = self._transcribe(file, sparing=False)
         return self._made[file.path]
 
     def prepare(self, file: ModelFile) -> None:
-        """Make sure that there is one, and leave as much of the disk free as it takes; errors as those of ``of``."""
+        """Make sure that there is one, and leave as much of the disk free as it takes; raises what ``of`` does."""
         if self._only_look and self._cache_dir is not None:
             check_transcription(file, self._cache_dir / "onnx")
         elif file.path not in self._made:
@@ -86,7 +87,10 @@ class Transcriptions:
                 folder / "onnx",
                 sparing=sparing,
                 progress=progress,
-                on_start=lambda: self._on_wait(f"transcribing {file.path.name} for ONNX Runtime, once"),
+                on_start=lambda: self._on_wait(
+                    f"repacking {file.path.name} losslessly for ONNX Runtime: "
+                    f"{format_size(file.weight_bytes)} in {folder / 'onnx'} (first run only)"
+                ),
             )
         finally:
             if total:

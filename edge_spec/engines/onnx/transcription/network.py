@@ -1,0 +1,223 @@
+"""What a GGUF says about its network, as far as it can be written down for ONNX Runtime.
+
+Everything that is not understood here is refused: a graph without a tensor or a setting would still run, and write
+another text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
+from edge_spec.engines.onnx.transcription.rotary import Rotary, rotary_embedding
+from edge_spec.engines.onnx.transcription.tensors import tensor_values
+from edge_spec.errors import UnsupportedModel
+from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
+from edge_spec.models.model_file import ModelFile
+
+__all__ = ["Network", "read_network"]
+
+_IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
+# Converters write these, and llama.cpp reads them for none of these architectures: it uses YaRN's own values.
+_YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
+_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+_KNOWN = frozenset(
+    (
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scaling.type",
+        "rope.scaling.factor",
+        "rope.scaling.attn_factor",
+        "rope.scaling.original_context_length",
+        *_IGNORED,
+        *_YARN,
+    )
+)
+_SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
+
+    Attributes:
+        kind: what distinguishes its architecture.
+        tensors: by name, as in the file.
+        n_head, n_head_kv: heads of queries, and of keys and values.
+        head_dim: width of a head.
+        epsilon: of the root-mean-square norms.
+        windows: how many tokens each layer sees, the current one included, ``[n_layers]``; 0 for all.
+        rotary: rotary embeddings: ``all`` of most layers, ``window`` of layers with one if theirs differ.
+        query_scale: queries are multiplied by it besides 1 / sqrt(head_dim).
+    """
+
+    kind: Kind
+    header: GGUFHeader
+    tensors: dict[str, TensorInfo]
+    n_layers: int
+    n_embd: int
+    n_vocab: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    epsilon: float
+    windows: tuple[int, ...]
+    rotary: dict[str, Rotary]
+    query_scale: float
+
+    @property
+    def n_rotary(self) -> int:
+        """Numbers at the beginning of a head that rotary embeddings turn."""
+        return 2 * len(self.rotary["all"].frequencies)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a matrix or vector of weights of this name."""
+        return name + ".weight" in self.tensors
+
+    def rotary_of(self, layer: int) -> str:
+        """The name of a layer's rotary embeddings."""
+        return "window" if self.windows[layer] and "window" in self.rotary else "all"
+
+
+def read_network(file: ModelFile, header: GGUFHeader) -> Network:
+    """The network of a model file.
+
+    Raises:
+        UnsupportedModel: another architecture, or a setting or tensor that the graph could not express.
+    """
+    what = unfit(file)
+    if what is not None:
+        raise llama_only(file, what)
+    kind = ARCHITECTURES[file.architecture]
+    prefix = file.architecture + "."
+    known_keys = _KNOWN | set(kind.ignored) | set(_WINDOW if kind.window_every else ())
+    for key in header.metadata:
+        if key.startswith(prefix) and key.removeprefix(prefix) not in known_keys:
+            raise llama_only(file, f"sets {key}, which the ONNX graph cannot express")
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    windows = _windows(file, header, kind)
+    query_scale = 1.0
+    if kind.scales and file.n_layers == 62:  # Gemma 3 27B scales scores by another width than that of its heads.
+        query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
+    network = Network(
+        kind=kind,
+        header=header,
+        tensors=tensors,
+        n_layers=file.n_layers,
+        n_embd=file.n_embd,
+        n_vocab=file.n_vocab,
+        n_head=file.n_head,
+        n_head_kv=file.n_head_kv[0],
+        head_dim=file.head_dim_k,
+        epsilon=float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5)),
+        windows=windows,
+        rotary=_rotary(file, header, tensors, windows=any(windows)),
+        query_scale=query_scale,
+    )
+    _check_tensors(file, network)
+    return network
+
+
+def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]:
+    if not kind.window_every or file.sliding_window is None:
+        return (0,) * file.n_layers
+    every = header.metadata.get(f"{file.architecture}.attention.sliding_window_pattern", kind.window_every)
+    if isinstance(every, GGUFArray) and every.length == file.n_layers:
+        return tuple(file.sliding_window if flag else 0 for flag in every.decode())
+    if isinstance(every, bool) or not isinstance(every, int):
+        raise llama_only(file, "does not say in a known way which layers have a window")
+    wide = [every > 0 and layer % every == every - 1 for layer in range(file.n_layers)]
+    return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
+
+
+def _rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool) -> dict[str, Rotary]:
+    rope = f"{file.architecture}.rope."
+    n_rotary = _number(header, rope + "dimension_count", file.head_dim_k)
+    if n_rotary % 2 or n_rotary > file.head_dim_k:
+        raise llama_only(file, f"turns {n_rotary} of the {file.head_dim_k} numbers of each head")
+    scaling = header.metadata.get(rope + "scaling.type", "linear")
+    if scaling not in _SCALINGS:
+        raise llama_only(file, f"scales positions in the way {scaling!r}")
+
+    def divisors(name: str) -> npt.NDArray[np.float64] | None:
+        tensor = tensors.get(name + ".weight")
+        if tensor is None:
+            return None
+        if tensor.shape != (n_rotary // 2,):
+            raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_rotary // 2,)}")
+        return tensor_values(header, tensor).astype(np.float64)
+
+    def rotary(base: float, factor: float, *, divided: bool = True) -> Rotary:
+        freqs = divisors("rope_freqs") if divided else None
+        return rotary_embedding(
+            int(n_rotary),
+            base,
+            factor=factor,
+            yarn=scaling == "yarn",
+            n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1)),
+            attention_factor=_number(header, rope + "scaling.attn_factor", 1.0),
+            divisors=divisors("rope_factors_short") if divided and freqs is None else freqs,
+            long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
+        )
+
+    factor = 1.0 if scaling == "none" else _number(header, rope + "scaling.factor", 1.0)
+    base, window_base = (_number(header, rope + name, 10000.0) for name in ("freq_base", "freq_base_swa"))
+    if min(base, window_base) <= 1:
+        raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
+    found = {"all": rotary(base, factor)}
+    if windows:
+        found["window"] = rotary(window_base, 1.0, divided=False)
+    return found
+
+
+def _check_tensors(file: ModelFile, network: Network) -> None:
+    """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
+    q, kv, embd = network.n_head * network.head_dim, network.n_head_kv * network.head_dim, network.n_embd
+    half = (network.n_rotary // 2,)
+    n_up = network.tensors["blk.0.ffn_up.weight"].shape[-1] if network.has("blk.0.ffn_up") else 0
+    n_ff = n_up // 2 if network.kind.fused_gate else n_up
+    needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
+    optional: dict[str, tuple[int, ...]] = {"output.weight": (embd, network.n_vocab)}
+    optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
+    for layer in range(network.n_layers):
+        parts = {"attn_norm": (embd,), "ffn_norm": (embd,), "attn_output": (q, embd), "ffn_down": (n_ff, embd)}
+        parts["ffn_up"] = (embd, n_up)
+        if not network.kind.fused_gate:
+            parts["ffn_gate"] = (embd, n_ff)
+        if network.has(f"blk.{layer}.attn_qkv"):
+            parts["attn_qkv"] = (embd, q + 2 * kv)
+        else:
+            parts |= {"attn_q": (embd, q), "attn_k": (embd, kv), "attn_v": (embd, kv)}
+            optional |= {f"blk.{layer}.attn_{part}.bias": (n,) for part, n in (("q", q), ("k", kv), ("v", kv))}
+        if network.kind.head_norms:
+            parts |= {"attn_q_norm": (network.head_dim,), "attn_k_norm": (network.head_dim,)}
+        if network.kind.post_norms:
+            parts |= {"post_attention_norm": (embd,), "post_ffw_norm": (embd,)}
+        needed |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
+    for name, shape in needed.items():
+        if name not in network.tensors:
+            raise llama_only(file, f"lacks the tensor {name}")
+        if network.tensors[name].shape != shape:
+            raise llama_only(file, f"has {name} in the shape {network.tensors[name].shape} instead of {shape}")
+    for name, tensor in network.tensors.items():
+        if name not in needed and optional.get(name) != tensor.shape:
+            raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
+
+
+def _number(header: GGUFHeader, key: str, default: float) -> float:
+    value = header.metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise UnsupportedModel(f"{header.path} has no usable number for {key}", hint="convert the model again")
+    return value
