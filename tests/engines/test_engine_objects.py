@@ -1,0 +1,216 @@
+"""Laws of engines as objects: what each of them answers before and after it has opened a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import write_gguf
+from published_models import publish, read_weights
+
+from edge_spec.engines.base import Engine
+from edge_spec.engines.onnx.kernels import why_slow
+from edge_spec.engines.registry import engine, engine_names, engines, settings_of
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.tokenizers import Grammars, grammar_lines, open_tokenizer
+from edge_spec.errors import Closed, SettingsError
+from edge_spec.models import ModelFile, inspect, resolve_family
+from edge_spec.speculation.tree import Tree
+
+DRAFT = resolve_family("demo").draft
+assert DRAFT is not None
+
+needs_kernels = pytest.mark.skipif(why_slow() is not None, reason="no fast kernels here")
+EACH = pytest.mark.parametrize(
+    "each",
+    [pytest.param(each, id=each.name, marks=[needs_kernels] * (each.name == "onnx")) for each in engines()],
+)
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
+    return inspect(write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf"))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
+    return inspect(publish(tmp_path_factory.mktemp("published"), read_weights(DRAFT), "plain"))
+
+
+def small(**values: Any) -> ModelSettings:
+    return settings_of(64, {"n_threads": 1} | values)
+
+
+# --- settings
+
+
+def test_an_engine_is_found_by_its_name() -> None:
+    assert [each.name for each in engines()] == list(engine_names())
+    assert all(engine(each.name) is each for each in engines())
+    with pytest.raises(SettingsError, match="'tensor'"):
+        engine("tensor")
+
+
+def test_settings_are_those_of_all_engines_and_unknown_ones_are_refused() -> None:
+    settings = settings_of(64, {"repack": False, "kv_k": "f16"})
+    assert (settings.kv_k, dict(settings.extras)) == ("f16", {"repack": False})
+    assert settings == settings_of(64, {"kv_k": "f16", "repack": False})
+    assert len({settings, settings_of(64, {"kv_k": "f16", "repack": False}), settings_of(64, {})}) == 2
+    with pytest.raises(SettingsError, match="n_treads"):
+        settings_of(64, {"n_treads": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n_ctx": 0}, {"n_threads": -1}, {"kv_v": "q3"}, {"max_rows": 65}, {"prefill_chunk": 8}], ids=str
+)
+def test_values_out_of_range_name_their_argument(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ModelSettings(**({"n_ctx": 64} | wrong))
+    assert caught.value.argument == next(iter(wrong))
+
+
+@EACH
+def test_resolved_settings_leave_nothing_open_and_stay_as_they_are(each: Engine, gguf: ModelFile) -> None:
+    resolved = each.resolve(gguf, small())
+    assert "auto" not in (resolved.kv_k, resolved.kv_v)
+    assert each.resolve(gguf, resolved) == resolved
+    assert each.resolve(gguf, replace(resolved, n_ctx=32)) == each.resolve(gguf, replace(small(), n_ctx=32))
+
+
+def test_a_drafter_gets_the_context_of_its_target_and_few_threads(gguf: ModelFile) -> None:
+    target = small(n_threads=4, prefill_chunk=512, max_rows=8)
+    drafter = target.for_drafter(gguf, trees=True)
+    assert (drafter.n_ctx, drafter.n_threads, drafter.exact, drafter.trees) == (64, 1, False, True)
+    assert drafter.max_rows <= drafter.prefill_chunk < target.prefill_chunk
+
+
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({}, {"llama": (), "onnx": ()}),
+        ({"repack": True}, {"llama": (), "onnx": ("repack",)}),
+        ({"n_threads_batch": 2, "kv_k": "q8_0"}, {"llama": (), "onnx": ("kv_k", "n_threads_batch")}),
+        ({"kv_k": "f16", "kv_v": "f16"}, {"llama": (), "onnx": ()}),
+        ({"kv_k": "f16", "kv_v": "f32"}, {"llama": (), "onnx": ("kv_k", "kv_v")}),
+    ],
+    ids=str,
+)
+def test_settings_that_would_change_nothing_are_named(
+    given: dict[str, Any], unused: dict[str, tuple[str, ...]], gguf: ModelFile, tmp_path: Path
+) -> None:
+    settings = settings_of(64, given)
+    assert {each.name: each.unused(settings) for each in engines()} == unused
+    for each in engines():
+        why = each.why_not_first(gguf, settings, cache_dir=tmp_path)
+        assert not unused[each.name] or (why is not None and ", ".join(unused[each.name]) in why)
+
+
+# --- files
+
+
+def test_every_kind_of_file_has_an_engine(gguf: ModelFile, graph: ModelFile) -> None:
+    assert [each.name for each in engines() if each.why_not(gguf) is None] == ["onnx", "llama"]
+    assert [each.name for each in engines() if each.why_not(graph) is None] == ["onnx"]
+
+
+@EACH
+def test_the_profile_is_known_as_soon_as_a_model_was_opened_once(each: Engine, gguf: ModelFile, tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = small(kv_k="f16", kv_v="f16")
+    assert each.profile(gguf, settings, cache_dir=tmp_path) is None
+    for _ in range(2):
+        opener = each.opener(cache_dir=tmp_path, on_wait=told.append)
+        assert opener.prepare(gguf) is None
+        model = opener.open(gguf, settings).model
+        assert model.profile == each.profile(gguf, settings, cache_dir=tmp_path)
+        assert model.profile.engine == each.name
+        assert ("kv", "f16/f16") in model.profile.facts
+        model.close()
+        opener.close()
+    assert [sentence.split()[0] for sentence in told] == ["calibrating"]
+    assert each.profile(gguf, replace(settings, n_ctx=32), cache_dir=tmp_path) is not None
+    assert each.profile(gguf, replace(settings, max_rows=8), cache_dir=tmp_path) is None
+
+
+@EACH
+def test_a_smaller_cache_takes_less_and_there_is_an_end(each: Engine, gguf: ModelFile) -> None:
+    settings = small()
+    with each.estimator() as estimator:
+        sizes = [estimator.footprint(gguf, settings).kv_cache_bytes]
+        while smaller := each.smaller_caches(gguf, settings):
+            assert smaller[0] != ("q4_0", "q4_0")
+            settings = replace(settings, kv_k=smaller[0][0], kv_v=smaller[0][1])
+            sizes.append(estimator.footprint(gguf, settings).kv_cache_bytes)
+    assert len(sizes) == 2
+    assert sizes[1] < sizes[0]
+
+
+@EACH
+def test_variants_begin_with_what_was_asked_for_and_keep_what_is_fixed(each: Engine, gguf: ModelFile) -> None:
+    settings = small(repack=True)
+    found = list(each.variants(settings, frozenset()))
+    assert found[0] == settings
+    assert len(set(found)) == len(found)
+    assert list(each.variants(settings, frozenset(("repack",)))) == [settings]
+    with each.estimator() as estimator:
+        times = [each.seconds_per_decode(each.resolve(gguf, one), estimator.footprint(gguf, one)) for one in found]
+    assert times[0] == min(times)
+
+
+@EACH
+def test_a_footprint_grows_with_the_context_and_names_the_tokenizer(each: Engine, gguf: ModelFile) -> None:
+    with each.estimator() as estimator:
+        short, long = (estimator.footprint(gguf, replace(small(), n_ctx=n)) for n in (64, 2048))
+        with_tokenizer = estimator.footprint(gguf, small(), tokenizer=True)
+        rough = estimator.footprint(gguf, small(), rough=True)
+    assert short.kv_cache_bytes < long.kv_cache_bytes
+    assert short.weight_bytes == long.weight_bytes == rough.weight_bytes > 0
+    assert with_tokenizer.vocabulary_bytes > 0
+
+
+# --- opened models
+
+
+@EACH
+def test_what_was_handed_out_stays_until_the_opener_is_closed(each: Engine, gguf: ModelFile, tmp_path: Path) -> None:
+    opener = each.opener(cache_dir=tmp_path)
+    target = opener.open(gguf, small()).model
+    drafter = opener.open(gguf, small().for_drafter(gguf, trees=False)).model
+    tokenizer = opener.tokenizer(gguf)
+    rows = []
+    for model in (target, drafter):
+        rows.append(model.decode(Tree.sequence([5]))[0].copy())
+        model.close()
+        with pytest.raises(Closed):
+            model.decode(Tree.sequence([5, 6]))
+    assert rows[0].argmax() == rows[1].argmax()
+    # A tokenizer that was handed out stays, and with it what it belongs to.
+    opener.release(gguf)
+    assert tokenizer.tokenize("a", add_special=False)
+    again = opener.open(gguf, small()).model
+    assert (again.decode(Tree.sequence([5]))[0] == rows[0]).all()
+    again.close()
+    for _ in range(2):
+        opener.close()
+    with pytest.raises(Closed):
+        tokenizer.tokenize("a", add_special=False)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "graph"])
+def test_a_tokenizer_belongs_to_the_file(kind: str, graph: ModelFile) -> None:
+    tokenizer = open_tokenizer(graph if kind == "graph" else inspect(DRAFT))
+    tokens = tokenizer.tokenize("abc", add_special=False)
+    assert b"".join(map(tokenizer.token_bytes, tokens)).strip() == b"abc"
+    assert tokenizer.remembered.held_bytes > 0
+    lines = grammar_lines(tokenizer)
+    assert ("vocabulary of grammars" in lines) == (kind == "graph")
+    grammars = Grammars(tokenizer)
+    state = grammars.new('root ::= "abc"').start()
+    forced = b"".join(map(tokenizer.token_bytes, state.forced(8)))
+    assert forced == b"abc"
+    grammars.close()
+    tokenizer.close()
+    with pytest.raises(Closed):
+        tokenizer.tokenize("abc", add_special=False)
