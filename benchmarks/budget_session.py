@@ -1,6 +1,6 @@
-"""One step of ``budget_sweep.py`` in a process of its own: ``python budget_session.py STEP``, answers in JSON.
+"""One step of ``budget_sweep.py`` in a process of its own: ``python budget_session.py STEP``, which prints JSON.
 
-Steps are ``plans`` (all that the planner would choose, from the largest budget to the least), ``run`` (one of them)
+Steps are ``plans`` (every plan that would be chosen, from the largest budget to the smallest), ``run`` (one of them)
 and ``naive``.
 """
 
@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 40
 
 
 def plans(step: dict[str, Any]) -> dict[str, Any]:
-    """What is planned under every budget: each next one has a byte less than the plan before needs."""
+    """What is planned under every budget: each is one byte less than the previous plan needs."""
     held = held_bytes(step["load"])
     found: list[dict[str, Any]] = []
     budget = _UNLIMITED
@@ -47,8 +47,8 @@ def plans(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(step: dict[str, Any]) -> dict[str, Any]:
-    """Load under a budget, write the prompts, then fill the context as far as asked."""
-    # This process may hold a little more or less than the one that planned, and keeps a share in reserve for that.
+    """Load under a budget, reply to the prompts, then fill the context as far as asked."""
+    # This process may hold a little more or less than the one that planned; a share is added for that.
     held = held_bytes(step["load"])
     more = held - step["held_bytes"]
     budget = Budget(budget_bytes=step["needed_bytes"] + more + abs(more) // 50 + 1, held_bytes=held)
@@ -80,7 +80,7 @@ def run(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def naive(step: dict[str, Any]) -> dict[str, Any]:
-    """The same prompts with llama.cpp's defaults."""
+    """The same prompts, with llama.cpp's defaults."""
     asked = step["load"]
     library()
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def naive(step: dict[str, Any]) -> dict[str, Any]:
             write(target, draft, tokens, 8)
         peak = peak_resident_bytes()
         plain = [write_plainly(target, target.tokenize(prompt), step["tokens"]) for prompt in step["prompts"]]
-        # What is written last may go on beyond the number of tokens asked for.
+        # The last round may write more tokens than asked for.
         same = [text[: step["tokens"]] == other for (text, _), other in zip(done, plain, strict=True)]
         found: dict[str, Any] = {
             "peak_bytes": peak,

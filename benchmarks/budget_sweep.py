@@ -1,18 +1,18 @@
-"""How much speed is left under smaller and smaller budgets.
+"""Speed under smaller and smaller memory budgets.
 
     python benchmarks/budget_sweep.py --models FOLDER --json docs/budget-sweep.json --plot docs/budget-sweep.svg
 
-The target is the demo target in the shape of a billion parameters, which computes the same function; a smaller model
-of the family drafts for it. For each engine the planner is asked what it would do under every budget, from more than
-enough down to the least. Of these plans the largest is run, and of everything that drafts, with every type of cache,
-the least, in processes of their own: tokens per second in interleaved rounds, of which the median counts, and
-generation memory, that is the highest resident size without the target's weights. The reference is llama.cpp with its
-defaults: full context for the drafter, 16-bit caches, buffers for the logits of 512 rows (``naive_speculation.py``).
+The target is the demo target in the shape of a model of 1.0 billion parameters, which computes the same function; a
+smaller model of the family drafts for it. For each engine every budget is planned, from more than enough down to the
+smallest. The largest of these plans is run, and of each kind (mode and type of cache) the smallest, in processes of
+their own. Measured are tokens per second, the median over interleaved rounds, and memory, the highest resident size
+without the target's weights. The reference is llama.cpp with its defaults: full context for the drafter, 16-bit caches,
+buffers for the logits of 512 rows (``naive_speculation.py``).
 
-The question after SpecMemo (arXiv 2506.01986): with how much less generation memory are 96 % of the speed left?
+The question, after SpecMemo (arXiv 2506.01986): with how much less memory is 96 % of the speed kept?
 
-Results are added to the JSON file step by step, and what stands in it is not run again: memory may be measured on a
-busy machine with ``--rounds 0``, and speed later on a quiet one. Some 12 minutes with two cores.
+Results are added to the JSON file step by step, and those in it are not run again: memory can be measured on a busy
+machine with ``--rounds 0``, and speed later on a quiet one. It takes some 12 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _DRAFTS = {"drafter": "drafter-q4_0.gguf", "intermediate": "intermediate-q4_0.gg
 
 
 def ask(step: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process of its own finds."""
-    # Threads that sleep between two products would slow llama.cpp down, and nothing else.
+    """What a step finds, in a process of its own."""
+    # Threads that sleep between products would slow down llama.cpp only.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
         [sys.executable, str(_SESSION), json.dumps(step)], capture_output=True, env=environment, check=False
@@ -56,18 +56,18 @@ def ask(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The largest plan, and of everything that drafts, with every type of cache, the least."""
-    least = {plan["kind"]: plan for plan in plans}
-    return [plans[0], *(plan for plan in least.values() if plan is not plans[0])]
+    """The largest plan, and the smallest of each kind."""
+    smallest = {plan["kind"]: plan for plan in plans}
+    return [plans[0], *(plan for plan in smallest.values() if plan is not plans[0])]
 
 
 def whole(point: Mapping[str, Any]) -> bool:
-    """Whether what was run is what was planned: nothing was given up for want of memory meanwhile."""
+    """Whether the plan ran as planned: nothing was given up meanwhile for lack of memory."""
     return not point.get("degradations")
 
 
 def keeps(points: Sequence[Mapping[str, Any]], naive: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The point of least memory that is fast enough, and how much less than naive it takes."""
+    """The point with the least memory that is fast enough, and how much less than the naive setup it takes."""
     measured = [point for point in points if "tokens_per_s" in point and "memory_bytes" in point and whole(point)]
     if not measured or "memory_bytes" not in naive:
         return None
@@ -86,7 +86,7 @@ def keeps(points: Sequence[Mapping[str, Any]], naive: Mapping[str, Any]) -> dict
 
 
 class Sweep:
-    """Everything found so far, and what is asked next."""
+    """The results so far, and the next steps."""
 
     def __init__(self, values: argparse.Namespace) -> None:
         self._path: Path | None = values.json
@@ -114,7 +114,7 @@ class Sweep:
         if self._path and self._path.exists():
             self.found = json.loads(self._path.read_text("utf-8"))
             if self.found["n_ctx"] != values.ctx:
-                raise SystemExit(f"{self._path} is about a context of {self.found['n_ctx']} tokens")
+                raise SystemExit(f"{self._path} has results for a context of {self.found['n_ctx']} tokens")
 
     def plan(self, engine: str) -> None:
         """Choose the points of an engine."""
@@ -132,7 +132,7 @@ class Sweep:
         self._save()
 
     def measure_memory(self) -> None:
-        """Of every point that lacks it, and of the naive setting."""
+        """Measure every point that lacks it, and the naive setup."""
         for engine, point in self._points():
             if "memory_bytes" not in point:
                 done = self._run(engine, point, prompts=self._prompts[:1], fill=self._fill)
@@ -140,7 +140,7 @@ class Sweep:
                 point["predicted_bytes"] += done["more_bytes"]
                 for name in ("mode", "notes", "read_tokens_per_s"):
                     point[name] = done[name]
-                self._note_given_up(point, done)
+                self._note_degradations(point, done)
                 self._save()
                 print(shown(engine, point), flush=True)
         naive = self.found["naive"]
@@ -157,10 +157,10 @@ class Sweep:
             )
 
     def measure_speed(self) -> None:
-        """One round: everything once."""
+        """Run one round: every point once."""
         for engine, point in self._points():
             done = self._run(engine, point, prompts=self._prompts, fill=0)
-            self._note_given_up(point, done)
+            self._note_degradations(point, done)
             self._note_speed(point, done["tokens_per_s"])
             point["tokens_per_round"] = done["tokens_per_round"]
             print(shown(engine, point), flush=True)
@@ -169,13 +169,13 @@ class Sweep:
         self._note_same(done)
         self._note_speed(naive, done["tokens_per_s"])
         print(
-            f"naive: {naive['rates'][-1]:.1f} tokens/s, {done['same_texts']} of {done['texts']} texts are those of"
-            " its plain decoding",
+            f"naive: {naive['rates'][-1]:.1f} tokens/s, {done['same_texts']} of {done['texts']} texts equal its plain"
+            " decoding",
             flush=True,
         )
 
     def conclude(self) -> None:
-        """Write down what is to be said about each engine."""
+        """Add the conclusion about each engine."""
         for engine, points in self.found["engines"].items():
             kept = keeps(points, self.found["naive"])
             if kept:
@@ -189,14 +189,14 @@ class Sweep:
         self._save()
 
     def report(self) -> int:
-        """Say what was not run as planned; the exit status."""
+        """Print which plans did not run as planned; returns the exit status."""
         broken = [(engine, point) for engine, point in self._points() if not whole(point)]
         for engine, point in broken:
             print(f"{engine} {point['what']}: {'; '.join(point['degradations'])}")
         other = self.found["naive"].get("other_texts", 0)
         if other:
-            print(f"naive: {other} texts are not those of its own plain decoding: no reference for what is lossless")
-        print(f"{len(broken)} of {len(self._points())} plans gave something up for want of memory, and do not count")
+            print(f"naive: {other} texts differ from its own plain decoding, so it is not lossless")
+        print(f"{len(broken)} of {len(self._points())} plans gave something up for lack of memory, and do not count")
         return 1 if broken else 0
 
     def _points(self) -> list[tuple[str, dict[str, Any]]]:
@@ -210,11 +210,11 @@ class Sweep:
         return ask({"step": "naive", "load": self._common, "tokens": self._tokens, **work})
 
     @staticmethod
-    def _note_given_up(point: dict[str, Any], done: Mapping[str, Any]) -> None:
+    def _note_degradations(point: dict[str, Any], done: Mapping[str, Any]) -> None:
         point["degradations"] = list(dict.fromkeys([*point.get("degradations", ()), *done["degradations"]]))
 
     def _note_same(self, done: Mapping[str, Any]) -> None:
-        """A reference that writes another text than it would without drafts is to be known as such."""
+        """Note how many texts of the reference differ from what it writes without drafts."""
         naive = self.found["naive"]
         naive["other_texts"] = max(naive.get("other_texts", 0), done["texts"] - done["same_texts"])
 
@@ -240,17 +240,21 @@ def shown(engine: str, point: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, default=Path("benchmark-models"), help="some 1.1 GB are written here")
+    parser.add_argument(
+        "--models", type=Path, default=Path("benchmark-models"), help="folder for some 1.1 GB of models"
+    )
     parser.add_argument("--engines", default="llama,onnx")
     parser.add_argument("--draft", choices=sorted(_DRAFTS), default="intermediate")
-    parser.add_argument("--ctx", type=int, default=4096, help="context, the same under every budget")
+    parser.add_argument("--ctx", type=int, default=4096, help="context, the same for every budget")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--all", action="store_true", help="run every plan, not the largest and the least of a kind")
-    parser.add_argument("--rounds", type=int, default=3, help="of speed; 0 for memory alone")
-    parser.add_argument("--prompts", type=int, default=len(_PROMPTS), help="prompts of a round")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens written after each prompt")
-    parser.add_argument("--fill", type=int, default=1024, metavar="N", help="tokens read where memory is measured")
-    parser.add_argument("--json", type=Path, help="results; those in it are kept and added to")
+    parser.add_argument(
+        "--all", action="store_true", help="run every plan, not just the largest and the smallest of each kind"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of speed; 0 for memory alone")
+    parser.add_argument("--prompts", type=int, default=len(_PROMPTS), help="prompts per round")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens written per prompt")
+    parser.add_argument("--fill", type=int, default=1024, metavar="N", help="tokens read when memory is measured")
+    parser.add_argument("--json", type=Path, help="file of results; those in it are kept")
     parser.add_argument("--plot", type=Path, help="SVG; needs matplotlib")
     values = parser.parse_args(arguments)
     sweep = Sweep(values)

@@ -1,21 +1,21 @@
-"""Milliseconds of one decode by number of rows, contestants taking turns, each in a process of its own.
+"""Milliseconds of one decode by number of rows, of contestants in processes of their own that take turns.
 
     python benchmarks/engine_widths.py [model.gguf] [--threads 2] [--cells 100] [--rounds 20] [CONTESTANT ...]
 
-A contestant is ``llama`` or ``rows`` (ONNX Runtime with our kernels). What follows chooses one more closely:
+A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), and optionally a build and settings:
 
-    llama@FOLDER            the libllama.so in FOLDER instead of the installed one, as compiled for other instructions
-    rows@avx2               a variant of our kernels and attention; a processor that has it must be there
-    rows:kv_k=f16,kv_v=f16  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp as it comes
+    llama@FOLDER            the libllama.so in FOLDER instead of the installed one, compiled for other instructions
+    rows@avx2               one variant of the kernels and of attention, which this processor must support
+    rows:kv_k=f16,kv_v=f16  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp with its defaults
 
-Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed with one row, and ours nothing.
-All processes stay loaded and one computes at a time. Rounds alternate over them and over widths, so that noise meets
-all alike. Printed are medians and bests in milliseconds, all rows output, and what they are relative to one row of
-the first contestant of llama.cpp. ONNX Runtime's own operators, some hundredth of the time, always take the best
-instructions.
+Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed at one row, and our kernels nothing.
+All processes stay loaded, and one computes at a time. Rounds alternate between them and between widths, so that noise
+affects all alike. Printed are medians and minima in milliseconds, with all rows output, and the medians relative to one
+row of the first contestant of llama.cpp. ONNX Runtime's own operators, about a hundredth of the time, always use the
+best instructions.
 
-``--aim 1=0.75,4=0.85`` says for every contestant whether a decode of 1 row takes at most 0.75 of what one row of that
-first contestant takes, and so on, by medians; with ``--strict`` the exit status is 1 if the last contestant misses one.
+``--aim 1=0.75,4=0.85`` tells for every contestant whether the median decode of 1 row takes at most 0.75 of one row of
+that first contestant, and so on; with ``--strict`` the exit status is 1 if the last contestant misses an aim.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
 PAUSE_S = 0.02
-"""Between two processes: threads that spin after their work shall not spin in the other's time."""
+"""Between two processes, so that threads which spin after their work do not spin while the other computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """What is measured: an engine, which build or variant of it, and settings."""
+    """An engine, a build or variant of it, and settings."""
 
     text: str
     engine: str
@@ -57,7 +57,7 @@ class Contestant:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """As written on the command line."""
+        """A contestant as written on the command line."""
         head, _, tail = text.partition(":")
         engine, _, build = head.partition("@")
         if engine not in ("llama", "rows"):
@@ -66,7 +66,7 @@ class Contestant:
         return cls(text=text, engine=engine, build=build, settings={key: _value(value) for key, _, value in pairs})
 
     def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[LanguageModel, str]:
-        """The model, and what it is."""
+        """The model, and a description of it."""
         if self.engine == "llama":
             from edge_spec.engines.llama.library import library
 
@@ -80,7 +80,7 @@ class Contestant:
         return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], "our kernels"
 
     def environment(self) -> dict[str, str]:
-        """That its process needs."""
+        """The environment of its process."""
         if self.engine != "llama" or not self.build:
             return dict(os.environ)
         return os.environ | {"LLAMA_CPP_LIB_PATH": str(Path(self.build).resolve())}
@@ -91,10 +91,10 @@ def _value(text: str) -> str | int | bool:
 
 
 def with_variant(source: Transcription, variant: str, folder: Path) -> Transcription:
-    """The transcription with every one of our operators told which variant to be; weights are those of the source."""
+    """The transcription with a variant set on all of our operators; its weights are links to those of the source."""
     import onnx
 
-    # Attention knows instruction sets only, and no two kinds of 512 bits.
+    # Attention has one variant per instruction set.
     chosen = {"MatMulRows": variant, "AttendRows": "avx512" if variant == "avx512-vnni" else variant}
     if variant in ("avx512-vnni-256", "avx-vnni"):
         chosen["AttendRows"] = "avx2"
@@ -113,7 +113,7 @@ def with_variant(source: Transcription, variant: str, folder: Path) -> Transcrip
 
 
 class Process:
-    """A contestant that waits for orders: ``decode N`` and ``prefill N``, answered with seconds."""
+    """A contestant that waits for the orders ``decode N`` and ``prefill N`` and answers with seconds."""
 
     def __init__(self, contestant: Contestant, options: argparse.Namespace, cache: Path) -> None:
         command = [sys.executable, __file__, options.model, contestant.text, "--worker", "--cache", str(cache)]
@@ -125,7 +125,7 @@ class Process:
         self.what = self._answer()
 
     def order(self, what: str, n: int) -> float:
-        """Seconds of what was ordered."""
+        """Seconds that an order took."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what} {n}\n")
         self._process.stdin.flush()
@@ -137,7 +137,7 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.contestant.text} ended; what it said stands above")
+            raise SystemExit(f"{self.contestant.text} has ended; its error is printed above")
         return json.loads(line)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Process:
 
 
 def work(contestant: Contestant, options: argparse.Namespace) -> None:
-    """Be a contestant."""
+    """Take orders as a contestant."""
     file = inspect(resolve(options.model))
     n_ctx = max(options.cells, options.prefill) + 64
     model, what = contestant.open(file, n_ctx, options.threads, options.cache)
@@ -168,7 +168,7 @@ def work(contestant: Contestant, options: argparse.Namespace) -> None:
                 model.rollback(0)
                 model.prefill(tokens[: options.cells])
             draft = Tree.sequence(tokens[options.cells : options.cells + n])
-            model.decode(draft)  # once more warm: another process had the caches
+            model.decode(draft)  # warms the caches, which another process used meanwhile
             model.rollback(options.cells)
             start = perf_counter()
             model.decode(draft)
@@ -194,9 +194,9 @@ def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple
 
 
 def aims_of(text: str) -> dict[int, float]:
-    """Most that a decode may take, relative to one row of the base, by number of rows."""
+    """How long a decode may take, relative to one row of the base, by number of rows."""
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
-    return {int(width): float(most) for width, _, most in pairs}
+    return {int(width): float(limit) for width, _, limit in pairs}
 
 
 def main() -> int:
@@ -208,8 +208,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
     parser.add_argument("--prefill", type=int, default=512)
-    parser.add_argument("--cache", type=Path, help="keep transcriptions in this folder")
-    parser.add_argument("--aim", type=aims_of, default={}, metavar="N=SHARE,...", help="say whether these are met")
+    parser.add_argument("--cache", type=Path, help="folder for transcriptions")
+    parser.add_argument("--aim", type=aims_of, default={}, metavar="N=SHARE,...", help="report whether these are met")
     parser.add_argument("--strict", action="store_true", help="fail if the last contestant misses an aim")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args()
@@ -234,7 +234,7 @@ def main() -> int:
 def report(
     processes: list[Process], seconds: dict[tuple[str, str, int], list[float]], options: argparse.Namespace
 ) -> int:
-    """Print the tables and whether aims are met; returns how many the last contestant misses."""
+    """Print the tables and whether aims are met; returns how many aims the last contestant misses."""
     n_missed = 0
     print(f"{options.model}, {options.threads} threads, {options.cells} cells, {options.rounds} rounds")
     medians = {key: statistics.median(taken) for key, taken in seconds.items()}
@@ -256,11 +256,10 @@ def report(
             f"{medians[base, 'prefill', options.prefill] / prefill:.2f} times as fast as {base}"
         )
         shares = {n: medians[name, "decode", n] / medians[base, *one] for n in options.aim}
-        n_missed = sum(shares[n] > most for n, most in options.aim.items())
-        for n, most in options.aim.items():
-            print(
-                f"  aim at {n}: {shares[n]:.2f}, at most {most:.2f} wanted: {'met' if shares[n] <= most else 'MISSED'}"
-            )
+        n_missed = sum(shares[n] > limit for n, limit in options.aim.items())
+        for n, limit in options.aim.items():
+            verdict = "met" if shares[n] <= limit else "MISSED"
+            print(f"  aim at {n}: {shares[n]:.2f}, at most {limit:.2f}: {verdict}")
     return n_missed
 
 

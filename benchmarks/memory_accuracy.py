@@ -1,19 +1,18 @@
-"""Predicted against measured memory, plan by plan, each in a process of its own, if wanted under a hard limit.
+"""Predicted and measured memory of many plans, each in a process of its own, optionally under a hard limit.
 
     python benchmarks/memory_accuracy.py --models FOLDER --json sizes.json --plot sizes.svg   # sizes
     python benchmarks/memory_accuracy.py --models FOLDER --json limit.json --limit --long     # the limit holds
 
-Writes models of real shapes with random weights into FOLDER (some 12 GB with transcriptions; remove it afterwards),
-then for every plan starts a process that loads it and writes. With --limit the process gets no more than its budget.
-Where the machine has control groups, version 1 or 2, that this user may make, the limit is one of them and holds for
-everything, cached and mapped pages included, which the system then takes back early; elsewhere, and with
---address-space, it is one on address space, with room for what a process without a limit was seen to map and not touch.
-Sizes are compared without it. With --long every context is filled to its last token and every session writes 2,000
-tokens, 256 with more than half a billion parameters: hours on a small computer. What stands in the JSON file already is
-not run again.
+Writes models of common shapes with random weights into FOLDER (some 12 GB with transcriptions; remove it afterwards),
+then starts a process for every plan, which loads it and writes. With --limit the process gets no more than its budget:
+a control group, version 1 or 2, where this user may create one, which counts everything, cached and mapped pages
+included, which the system then reclaims early; elsewhere, and with --address-space, a limit on address space, with an
+allowance for what a process without a limit maps and does not touch. Sizes are compared without a limit. With --long
+every context is filled to its last token and every session writes 2,000 tokens, or 256 with more than half a billion
+parameters: hours on a small computer. Plans that the JSON file has already are not run again.
 
-A plan fails that dies, runs out of memory in its group, holds more than its budget, or gives anything up for want of
-memory, such as its drafter; without a limit also one whose prediction is outside the bounds. The exit status is 1 then.
+A plan fails if its process dies, runs out of memory in its group, exceeds its budget, or gives something up for lack of
+memory, such as its drafter; without a limit also if its prediction is outside the bounds. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SESSION = Path(__file__).with_name("memory_session.py")
 
 
 def forget_files(asked: dict[str, Any]) -> None:
-    """Have the system drop what it keeps of the model files: pages count for the group that reads them first."""
+    """Drop the model files from the page cache: pages are charged to the group that reads them first."""
     if not hasattr(os, "posix_fadvise"):
         return
     from edge_spec.models import resolve_family
@@ -50,14 +49,14 @@ def forget_files(asked: dict[str, Any]) -> None:
 
 
 def measure(asked: dict[str, Any], *, address_space: bool = False) -> dict[str, Any]:
-    """One plan in its own process.
+    """Run one plan in a process of its own.
 
     Args:
-        address_space: limit that, even where there are control groups.
+        address_space: limit address space even where control groups can be created.
     """
     group = "" if address_space else make_group()
     if asked["limited"] and not group:
-        # What is mapped and not touched once the context is full: before that, caches and weights would be part of it.
+        # What is mapped and not touched when the context is full; before that, caches and weights would count.
         free = _run({**asked, "new": 1, "limited": False}, "")
         if "failed" in free:
             return free
@@ -80,7 +79,7 @@ def _run(asked: dict[str, Any], group: str) -> dict[str, Any]:
     command = [sys.executable, str(_SESSION), json.dumps(asked), group]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     if not group:
-        # By chance glibc maps 64 MiB for a thread or does not: no allowance could be exact.
+        # Otherwise glibc maps 64 MiB per thread or not, by chance, and no allowance would be exact.
         environment["MALLOC_ARENA_MAX"] = "1"
     done = subprocess.run(command, capture_output=True, preexec_fn=enter, env=environment, check=False)
     if done.returncode != 0:
@@ -105,7 +104,7 @@ def shown(name: str, found: Mapping[str, Any]) -> str:
 
 
 def unique_error(found: Mapping[str, Any]) -> int:
-    """By how much more unique bytes were predicted than measured; what was shared before is predicted to stay so."""
+    """Predicted minus measured unique bytes; what was shared before is predicted to stay shared."""
     before = found["phases"]["plan"]
     predicted, _, unique = peaks(found)
     return int(predicted - (before["resident_bytes"] - before["unique_bytes"]) - unique)
@@ -122,25 +121,25 @@ def peaks(found: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def good(found: Mapping[str, Any]) -> bool:
-    """Within 5 % or 8 MiB, and not below by more than 2 % or 4 MiB."""
+    """Whether a prediction is within 5 % or 8 MiB, and at most 2 % or 4 MiB too low."""
     predicted, peak, _ = peaks(found)
     error = predicted - peak
     return abs(error) <= max(0.05 * peak, 8 * MIB) and -error <= max(0.02 * peak, 4 * MIB)
 
 
 def faults(found: Mapping[str, Any]) -> dict[str, str]:
-    """What went wrong with a plan: kinds of fault, and each in a few words."""
+    """What went wrong with a plan: kinds of fault, with details."""
     if "failed" in found:
         return {"died": f"exit status {found['failed']}"}
     if "degradations" not in found:
-        return {"lack what is judged": "measured before this script looked at what is given up"}
+        return {"lack data": "measured by an older version of this script"}
     wrong = {}
     group, (predicted, peak, _) = found["group"], peaks(found)
     events = {name: group[name] for name in ("out_of_memory", "killed") if group.get(name)}
     if events:
         wrong["ran out of memory"] = ", ".join(f"{name} {count}" for name, count in events.items())
     if peak > found["limit_bytes"]:
-        wrong["held more than the budget"] = f"{peak / MIB:.1f} of {found['limit_bytes'] / MIB:.1f} MiB"
+        wrong["exceeded the budget"] = f"{peak / MIB:.1f} of {found['limit_bytes'] / MIB:.1f} MiB"
     if found["degradations"]:
         wrong["gave something up"] = "; ".join(found["degradations"])
     if not found["limited"] and not good(found):
@@ -149,7 +148,7 @@ def faults(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> int:
-    """The sentences to quote, and last how many plans failed, by kind of fault; returns how many."""
+    """Print a summary, and last how many plans failed, by kind of fault; returns how many."""
     measured = [found for found in rows.values() if "failed" not in found]
     print(f"\n{len(measured)} of {len(rows)} plans ran")
     if measured:
@@ -179,14 +178,18 @@ def _print_errors(measured: Sequence[Mapping[str, Any]]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=Path("benchmark-models"))
-    parser.add_argument("--only", action="append", default=[], help="plans with this in their name; may be repeated")
-    parser.add_argument("--not", action="append", default=[], dest="without", help="leave out plans with this")
-    parser.add_argument("--limit", action="store_true", help="put the hard limit in place; it makes sizes smaller")
-    parser.add_argument("--address-space", action="store_true", help="limit that, even where there are control groups")
-    parser.add_argument("--long", action="store_true", help="full contexts, and 2,000 or 256 tokens written")
-    parser.add_argument("--fill", type=int, metavar="N", help="read no more than N tokens, however large the context")
+    parser.add_argument(
+        "--only", action="append", default=[], help="run plans with this text in their name; may be repeated"
+    )
+    parser.add_argument("--not", action="append", default=[], dest="without", help="leave out plans with this text")
+    parser.add_argument("--limit", action="store_true", help="impose the hard limit, which makes sizes smaller")
+    parser.add_argument(
+        "--address-space", action="store_true", help="limit address space instead of using a control group"
+    )
+    parser.add_argument("--long", action="store_true", help="fill contexts, and write 2,000 or 256 tokens")
+    parser.add_argument("--fill", type=int, metavar="N", help="read at most N tokens, however large the context is")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="results; those in it are kept")
+    parser.add_argument("--json", type=Path, help="file of results; those in it are kept")
     parser.add_argument("--plot", type=Path, help="SVG of predicted and measured sizes; needs matplotlib")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
     values = parser.parse_args(arguments)

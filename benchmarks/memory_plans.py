@@ -1,4 +1,4 @@
-"""The plans that the benchmark of memory tries: models of real shapes, contexts, caches, engines, drafters."""
+"""The plans of ``memory_accuracy.py``: models of common shapes, contexts, caches, engines, drafters."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def large() -> Iterator[dict[str, Any]]:
 
 
 def model_path(folder: Path, name: str, kind: str) -> Path:
-    """The file of a shape, written if it is not there yet."""
+    """The file of a shape, written if it does not exist."""
     path = folder / f"{name}-{kind.lower()}.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,11 +114,11 @@ def model_path(folder: Path, name: str, kind: str) -> Path:
 
 
 def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int) -> dict[str, Any]:
-    """Arguments of a session, with the files there.
+    """Arguments of a session; writes the model files that are missing.
 
     Args:
-        long: fill the context to its end and write 2,000 tokens, or 256 with more than half a billion parameters;
-            else as many as show every phase.
+        long: fill the context and write 2,000 tokens, or 256 with more than half a billion parameters, instead of
+            just enough to see every phase.
     """
     asked = dict(asked)
     kind = asked.pop("kind", "Q4_0")
@@ -148,7 +148,7 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
 
 
 def _transcribe(asked: dict[str, Any], cache: Path) -> None:
-    """Done before, by a process that nobody measures."""
+    """Transcribe beforehand, so that the measured process does not."""
     from edge_spec.engines.onnx.transcription import transcribe
     from edge_spec.models import inspect, resolve_family
 
@@ -161,7 +161,7 @@ def _transcribe(asked: dict[str, Any], cache: Path) -> None:
 
 
 def named(asked: dict[str, Any]) -> str:
-    """A plan in a few words."""
+    """A short name of a plan."""
     words = [asked["model"], asked.get("kind", "")]
     words += [f"{k}={v}" for k, v in asked.items() if k not in ("model", "kind", "fill", "new")]
     return " ".join(word for word in words if word)

@@ -1,7 +1,7 @@
-"""One plan in a process of its own: plan, take the limit, load, fill the context, write.
+"""One plan in a process of its own: plan, impose the limit, load, fill the context, write.
 
-Started by ``memory_accuracy.py``: ``python memory_session.py ARGUMENTS GROUP``, prints what it found as JSON. The watch
-on memory is the one that users have, so what it made the program give up is part of that.
+Started by ``memory_accuracy.py`` as ``python memory_session.py ARGUMENTS GROUP``; prints its findings as JSON. Memory
+is watched as it is for users, so the findings include what was given up.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Reader:
     """Reads replies of a model.
 
     Attributes:
-        degradations: what the model gave up for want of memory meanwhile, if only for a while, and what it told the
-            reader, such as that words may differ now.
+        degradations: what the model gave up meanwhile for lack of memory, even temporarily, and the notices that it
+            gave, such as that words may differ from now on.
     """
 
     def __init__(self, model: TextModel) -> None:
@@ -58,7 +58,7 @@ class Reader:
 
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
-    """Returns what was planned and what it took, by phase."""
+    """What was planned, and what it took, by phase."""
     phases: dict[str, dict[str, int]] = {}
 
     def phase(name: str) -> None:
@@ -76,7 +76,7 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
     limit = plan.chosen.needed_bytes
     if asked["limited"]:
         impose(group, limit, asked.get("mappings_bytes", 0))
-    # A second look at the process would find it grown by the first.
+    # Measured again, the process would include what planning took.
     setattr(loading, "budget_of", lambda memory: Budget(budget_bytes=limit, held_bytes=first_held))  # noqa: B010
     with loading.load(memory=limit, **arguments) as model:
         phase("load")
@@ -103,20 +103,20 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def held_bytes(arguments: dict[str, Any]) -> int:
-    """What this process holds when ``load`` asks: libraries are there and headers are read."""
+    """What this process holds when ``load`` measures it: libraries are loaded and headers are read."""
     request_of(**{name: value for name, value in arguments.items() if name != "cache_dir"}).load_libraries()
     probe()
     return usage().resident_bytes
 
 
 def another_plan(wanted: str, limit: int, held: int, arguments: dict[str, Any]) -> list[str]:
-    """What ``load`` must have planned instead under this budget, as a sentence; empty if it planned what was meant."""
+    """A sentence if ``load`` planned something else under this budget; empty if it planned what was meant."""
     found = loading.plan(memory=limit, held_bytes=held, **arguments).chosen.described
     return [] if found == wanted else [f"loaded with {found} instead of {wanted}"]
 
 
 def _write(model: TextModel, reader: Reader, asked: dict[str, Any]) -> tuple[int, int]:
-    """Write so many tokens in as many replies as the context asks for; the first one begins where it ends full.
+    """Write the wanted number of tokens, in several replies if necessary; the first reply ends with a full context.
 
     Returns the numbers of tokens written and read.
     """
@@ -133,13 +133,13 @@ def _write(model: TextModel, reader: Reader, asked: dict[str, Any]) -> tuple[int
         if not done.token_ids:
             break
         n_left -= len(done.token_ids)
-        # The text goes on with its younger half, as a chat does that has outgrown its context.
+        # The text continues with its younger half, like a conversation that has outgrown its context.
         text = [*text, *done.token_ids][-(model.n_ctx // 2) :]
     return asked["new"] - n_left, n_read
 
 
 def peak_resident_bytes() -> int | None:
-    """The most since ``forget_peak``, where the system tells."""
+    """The highest resident size since ``forget_peak``, if the system counts it."""
     try:
         status = Path("/proc/self/status").read_text("ascii")
     except OSError:
@@ -148,7 +148,7 @@ def peak_resident_bytes() -> int | None:
 
 
 def forget_peak() -> None:
-    """Begin anew, where the system can."""
+    """Reset the highest resident size, if the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
 

@@ -1,16 +1,16 @@
-"""Memory of a model on ONNX Runtime against the size of its file, its KV cache and its buffers.
+"""Memory of a model on ONNX Runtime, compared with its file, its KV cache and its buffers.
 
     python benchmarks/onnx_memory.py [model.gguf ...] [--ctx 600] [--cache FOLDER]
 
-For every model a process of its own loads a transcription that is there already, reads a prompt that fills the
-context, and writes. Held against each other are the highest resident size of each step and what it should be: what
-the process holds without a model (libraries and what they set up, as planned), the file of the weights, the KV cache,
-the tokeniser's tables and the buffers (and, while a prompt is read, what that takes).
+For every model a process of its own loads a transcription that exists already, reads a prompt that fills the context,
+and writes. The highest resident size of each step is compared with the sum of its parts: the process without a model
+(libraries, as planned), the file of the weights, the KV cache, the tokenizer's tables, the buffers, and while a prompt
+is read what that takes.
 
-Of the mapping of the weights it prints how much is resident, how much of it nobody has written to (which the system
-may drop whenever it likes), and what remains after the system was asked to drop it; then the same text is written once
-more. Linux only. Nothing is timed. The exit status is 1 if the size is more than 5 % from what it should be with the
-context full, or above that before, or the text is another one.
+Of the mapped weights it prints how much is resident, how much was written to (the rest can be dropped by the system at
+any time), and how much is left after the system was asked to drop it; then the same text is written again. Linux only.
+Nothing is timed. The exit status is 1 if the size with a full context is more than 5 % off, or before that more than
+5 % above, or if the text differs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any
 
 from memory_session import MIB, forget_peak, peak_resident_bytes
 
-MOST_ERROR = 0.05
+MAX_ERROR = 0.05
 PAGE_OUT = 21
 """``MADV_PAGEOUT``: write back and drop these pages now."""
 
 
 def held_by(path: Path) -> tuple[dict[str, int], list[tuple[int, int]]]:
-    """Sums over this process's mappings of a file, by the names of /proc/self/smaps, and where they lie."""
+    """Sums over this process's mappings of a file, by names of /proc/self/smaps, and their addresses and sizes."""
     sums: dict[str, int] = {}
     places: list[tuple[int, int]] = []
     ours = False
@@ -52,7 +52,7 @@ def held_by(path: Path) -> tuple[dict[str, int], list[tuple[int, int]]]:
 
 
 def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
-    """Be the process that is measured."""
+    """What the measured process does."""
     import edge_spec
     from edge_spec.engines.onnx import OnnxSettings, onnx_footprint
     from edge_spec.engines.onnx.transcription import transcribe
@@ -123,7 +123,7 @@ def main() -> int:
         cache = options.cache or Path(scratch)
         for model in options.models:
             command = [sys.executable, __file__, model, "--session", "--ctx", str(options.ctx), "--cache", str(cache)]
-            for _ in range(2):  # the first transcribes and probes
+            for _ in range(2):  # the first one transcribes and probes
                 done = subprocess.run(
                     command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_WAIT_POLICY": "passive"}
                 )
@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def report(model: str, found: dict[str, Any]) -> int:
-    """Print what one process found; returns how much of it is wrong."""
+    """Print what one process found; returns the number of failed checks."""
     n_wrong = 0
     m = {name: value / MIB for name, value in found.items() if isinstance(value, int) and name != "same"}
     print(f"{model}: process {m['process']:.1f} MiB, file {m['file']:.1f}, vocabulary {m['vocabulary']:.1f}, ", end="")
@@ -141,19 +141,19 @@ def report(model: str, found: dict[str, Any]) -> int:
     held = sum(m[name] for name in ("process", "file", "vocabulary", "kv", "buffers"))
     for name, expected in (("load", held), ("prompt", held + m["reading"])):
         highest = found["steps"][name] / MIB
-        # Before anything is written nobody has touched the cache and the buffers.
-        least = 1 - MOST_ERROR if name == "prompt" else 0.0
-        wrong = not least <= highest / expected <= 1 + MOST_ERROR
+        # Cache and buffers are not touched before something is computed.
+        least = 1 - MAX_ERROR if name == "prompt" else 0.0
+        wrong = not least <= highest / expected <= 1 + MAX_ERROR
         n_wrong += wrong
         print(
             f"  highest by {name}: {highest:.1f} MiB, {expected:.1f} expected ({highest / expected - 1:+.1%})"
-            f"{' TOO FAR' * wrong}"
+            f"{' TOO FAR OFF' * wrong}"
         )
-    print(f"  unique {m['unique']:.1f}, no file behind {m['own']:.1f}")
+    print(f"  unique {m['unique']:.1f}, without a file {m['own']:.1f}")
     print(
         f"  weights: {m['mapped']:.1f} mapped, {m['rss']:.1f} resident (PSS {m['pss']:.1f}), "
-        f"written to {m['dirty']:.1f}, no file behind {m['anonymous']:.1f}; after the system was asked to drop them "
-        f"{m['dropped']:.1f} resident, and then {'the same text' if found['same'] else 'ANOTHER TEXT'}"
+        f"written to {m['dirty']:.1f}, without a file {m['anonymous']:.1f}; after the system was asked to drop them "
+        f"{m['dropped']:.1f} resident, then {'the same text' if found['same'] else 'ANOTHER TEXT'}"
     )
     return n_wrong + (not found["same"])
 

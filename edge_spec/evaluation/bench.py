@@ -71,7 +71,7 @@ def bench(
 
 def _speed(mode: str, runs: Sequence[Statistics], *, plain: Sequence[Statistics]) -> Speed:
     def total(name: str) -> float:
-        return sum(getattr(run, name) for run in runs)
+        return float(sum(getattr(run, name) for run in runs))
 
     return Speed(
         mode=mode,

@@ -1,11 +1,11 @@
-"""What a running model gives back at each step of its ladder, as the system counts it.
+"""Memory that each step of memory degradation frees, as the system counts it.
 
-    python benchmarks/ladder_memory.py --models FOLDER
+    python benchmarks/degradation_memory.py --models FOLDER
 
-A model of a tenth of a billion parameters, random weights, drafts through a smaller one and one smaller still. Memory
-is made scarce again and again, by a watch that is told so; after every step the model reads half a context and writes
-a reply, and what is its own alone is taken from the system. Prints a line per step and engine, and exits with 1 unless
-memory fell at every step that drops a model, makes a cache smaller or halves the context.
+The target is a model of 0.1 billion parameters with random weights; an intermediate model and a drafter are smaller. A
+watch reports scarce memory again and again. After every step the model reads half a context and writes a reply, and the
+unique size of the process is measured. Prints a line per step and engine, and exits with 1 unless memory fell at every
+step that drops a model, makes a cache smaller or halves the context.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEEPS = "drafts are kept short"
 
 
 class ScarceMemory:
-    """Memory that is scarce until so many steps are taken, and time that flies."""
+    """Memory that is scarce until so many steps are taken, and a clock on which every look is late."""
 
     def __init__(self) -> None:
         self.wanted = 0
@@ -41,7 +41,7 @@ class ScarceMemory:
         self._now_s = 0.0
 
     def clock(self) -> float:
-        """Every look is long after the one before."""
+        """A time long after the previous one."""
         self._now_s += 100.0
         return self._now_s
 
@@ -50,12 +50,12 @@ class ScarceMemory:
         return Squeeze(available_bytes=0 if taken < self.wanted else 150)
 
     def watch(self) -> PressureWatch:
-        """One for ``load``."""
+        """The watch for ``load``."""
         return PressureWatch(self.look, low_bytes=100, interval_s=0.0, clock=self.clock)
 
 
 def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Load, step down as far as it goes, and measure after every step."""
+    """Load, take every step, and measure after each."""
     scarce = ScarceMemory()
     setattr(relief, "monotonic", scarce.clock)  # noqa: B010
     found: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
             model.ledger.check_integrity()
             found.append(
                 {
-                    "step": model.degradations[-1] if model.degradations else "everything is there",
+                    "step": model.degradations[-1] if model.degradations else "nothing is given up",
                     "planned_bytes": model.ledger.held_bytes,
                     "unique_bytes": usage().unique_bytes,
                     "n_ctx": model.n_ctx,
@@ -83,7 +83,7 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def in_its_own_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """``steps``, where nothing else is loaded."""
+    """``steps`` in a process where nothing else is loaded."""
     done = subprocess.run([sys.executable, __file__, "--asked", json.dumps(asked)], capture_output=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stderr.decode("utf-8", "replace")[-2000:])
@@ -102,7 +102,7 @@ def main() -> int:
         return 0
     fell = True
     for engine in ("llama", "onnx"):
-        wish = {
+        wanted = {
             "model": "llama-0.1b",
             "draft": "llama-20m",
             "intermediate": "llama-20m",
@@ -110,7 +110,7 @@ def main() -> int:
             "engine": engine,
             "speculation": "hierarchy",
         }
-        asked = prepared(wish, values.models, long=False, n_threads=values.threads)
+        asked = prepared(wanted, values.models, long=False, n_threads=values.threads)
         found = in_its_own_process({name: value for name, value in asked.items() if name not in ("fill", "new")})
         print(f"{engine}: {'unique':>9} {'fell by':>9} {'planned':>9}   step")
         for before, now in pairwise([None, *found]):
