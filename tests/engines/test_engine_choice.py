@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_files import write_gguf
+from gguf_files import MATRICES, write_gguf
 
 import edge_spec
 from edge_spec import loading
@@ -23,8 +23,6 @@ from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 pytestmark = pytest.mark.skipif(
     kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
 )
-
-MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -11,6 +12,24 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
 
 N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_DIM, N_LAYERS, N_VOCAB = 256, 512, 4, 2, 64, 2, 384
+
+MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""The last parts of the names of all matrices."""
+
+GEMMA3: dict[str, Any] = {
+    "architecture": "gemma3",
+    "head_norms": True,
+    "post_norms": True,
+    "tied": True,
+    "extra": {"attention.sliding_window": 24, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
+}
+PHI3: dict[str, Any] = {
+    "architecture": "phi3",
+    "fused": True,
+    "long_factors": 24,
+    "extra": {"rope.dimension_count": 48},
+}
+"""Arguments of ``write_gguf`` for networks with windows, and with heads that are partly turned."""
 
 _HALVES = {"Q4_K": 2, "Q5_K": 2, "Q6_K": 1}
 """How many half-precision scales a block of these types has; gguf cannot quantise them, so bytes are random."""

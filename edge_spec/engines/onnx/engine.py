@@ -113,4 +113,4 @@ def _too_few_packed(file: ModelFile) -> str | None:
         return None
     kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
     share = 100 * file.tensor_types[kind] // max(1, file.weight_bytes)
-    return f"{share} % of it are weights of type {kind}, which edge-spec's kernels do not multiply"
+    return f"edge-spec's kernels do not multiply its weights of type {kind}, {share} % of all"
