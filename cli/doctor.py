@@ -51,7 +51,7 @@ def _of_memory(device: Device, bounds: list[tuple[str, Limit]], hardware: Hardwa
     rows = [("cores", f"{device.n_physical_cores}, {device.n_logical_cores} with hyperthreads")]
     for name, limit in bounds:
         rows.append((name, f"{format_size(limit.total_bytes)}, {format_size(max(0, limit.available_bytes))} left"))
-    rows.append(("swap", f"{format_size(hardware.swap_bytes)}, not planned with"))
+    rows.append(("swap", f"{format_size(hardware.swap_bytes)}, not counted"))
     if hardware.unified_memory:
         rows.append(("unified memory", "shared with the graphics; the physical footprint counts"))
     rows.append(("usable now", format_size(device.available_bytes)))

@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
-    """Run ``work`` in a thread of its own and return what it returns, while this thread waits for signals.
+    """Run ``work`` in another thread and return its result, while this thread waits for signals.
 
     Python runs signal handlers between two of its own instructions, so never while the main thread is inside
-    a library. The first Ctrl-C calls ``cancel``, and ``work`` has to come to its end soon. If ``cancel`` says
-    no, there being nothing yet that could be cancelled, or a second Ctrl-C comes, the process ends at once.
+    a library. The first Ctrl-C calls ``cancel``, after which ``work`` must end soon. If ``cancel`` returns False,
+    because there is nothing to cancel yet, or on a second Ctrl-C, the process ends at once.
     """
     outcome: Future[T] = Future()
 
@@ -44,7 +44,7 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
         threading.Thread(target=body, daemon=True).start()
         while True:
             try:
-                # Windows looks at signals only when a wait ends.
+                # Windows handles signals only when a wait ends.
                 return outcome.result(timeout=0.2)
             except StillWorking:
                 if outcome.done():

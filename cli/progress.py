@@ -1,4 +1,4 @@
-"""How far something has come, for who looks at a terminal."""
+"""A progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Bar"]
 
 
 class Bar:
-    """Called with bytes done and bytes in all, shows a bar until they are equal.
+    """Called with the bytes done and the total, shows a bar until they are equal.
 
-    Nothing is shown where standard error is no terminal, or one that cannot move its cursor.
+    Nothing is shown where standard error is not a terminal, or one that cannot move its cursor.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Bar:
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
         class Steady(Console):
-            """Leaves the cursor alone: Ctrl-C ends the process at once, and nobody would bring it back."""
+            """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
 
             def show_cursor(self, show: bool = True) -> bool:
                 return False

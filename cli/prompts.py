@@ -1,4 +1,4 @@
-"""Reading what a person or a pipe gives us."""
+"""Prompts from options, files and pipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     """The prompt from ``-p``, ``-f`` or standard input.
 
     Raises:
-        PromptError: it is empty, or no UTF-8.
+        PromptError: it is empty, or not UTF-8.
     """
     if prompt is not None and file is not None:
         raise click.UsageError("give the prompt with -p or with -f, not with both")
@@ -36,19 +36,19 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
 
 
 def argument_text(argument: str, name: str) -> str:
-    """An argument's text; bytes that are no UTF-8 arrive in it as lone surrogates.
+    """The text of a command-line value; Python passes bytes that are not UTF-8 as lone surrogates.
 
     Raises:
-        PromptError: it is no UTF-8.
+        PromptError: it is not UTF-8.
     """
     return decoded(argument.encode("utf-8", "surrogateescape"), name)
 
 
 def file_or_text(argument: str, name: str) -> str:
-    """The text of a file where the argument names one, else the argument's own.
+    """The text of a file if the value names one, else the value itself.
 
     Raises:
-        PromptError: it is no UTF-8, or looks like a file that is not there.
+        PromptError: it is not UTF-8, or looks like the path of a file that does not exist.
     """
     if not argument.strip():
         raise PromptError(f"{name} is empty", hint="give a text or the path of a file")
@@ -60,12 +60,12 @@ def file_or_text(argument: str, name: str) -> str:
 def read_prompts(path: str) -> list[str]:
     """One prompt per line: plain text, or JSON objects with ``prompt``, ``text`` or ``turns``.
 
-    Of a conversation the first turn is the prompt, of a ``text`` its first 400 characters.
+    The prompt is the first turn of a conversation, or the first 400 characters of a ``text``.
 
     Raises:
-        PromptError: there is none, a line is damaged, or the file is no UTF-8.
+        PromptError: there is none, a line is damaged, or the file is not UTF-8.
     """
-    # Not splitlines(): JSON strings may hold what else counts as the end of a line.
+    # Not splitlines(): JSON strings may contain other characters that it takes for line ends.
     lines = enumerate(decoded(_bytes_of(path), path).split("\n"), 1)
     prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not prompts:
@@ -98,10 +98,10 @@ def _bytes_of(path: str) -> bytes:
 
 
 def decoded(raw: bytes, name: str) -> str:
-    """The text of bytes from ``name``; a mark that editors put in front is left out.
+    """The text of bytes from ``name``, without a byte order mark.
 
     Raises:
-        PromptError: they are no UTF-8.
+        PromptError: they are not UTF-8.
     """
     try:
         return raw.decode("utf-8-sig")

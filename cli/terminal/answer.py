@@ -1,4 +1,4 @@
-"""One answer on its way from the model to the display."""
+"""Shows one answer while the model writes it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Event = tuple[bool, str] | BaseException | None
 
 
 def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply], str]) -> None:
-    """Write a reply in a thread of its own and show it; Ctrl-C stops it and keeps what is there.
+    """Write a reply in another thread and show it; Ctrl-C stops it and keeps what has been written.
 
-    Python runs signal handlers only in the main thread, and only between two of its own instructions: so that one
-    waits here, and the library computes in the other.
+    Python runs signal handlers only in the main thread, and only between two of its own instructions. So the main
+    thread waits here, and the library computes in the other one.
 
     Raises:
-        EdgeSpecError: the reply could not go on; what was written has been shown.
+        EdgeSpecError: the reply failed; what was written has been shown.
     """
-    # Unlike a lock, its put() may be called by a handler that interrupts put().
+    # Its put() is reentrant: a signal handler may call it in the middle of another put().
     events: SimpleQueue[Event | str] = SimpleQueue()
 
     def body() -> None:
@@ -56,17 +56,17 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
                 elif isinstance(event, tuple):
                     display.write(event[1], thought=event[0])
                 for notice in tuple(reply.notices):
-                    # The context can be full time and again; that is said once.
+                    # The context can fill up repeatedly; that is said once.
                     if notice not in seen:
                         seen.add(notice)
                         display.notice(notice)
                 begun = monotonic()
                 if begun >= draw_at:
                     display.refresh(status(reply))
-                    # Drawing takes time from the model: at most a tenth of it, however much there is to draw.
+                    # Drawing takes time from the model: at most a tenth of it.
                     draw_at = monotonic() + max(_REFRESH_S, 9 * (monotonic() - begun))
     finally:
-        # Also where the display is gone: the model must not go on for nobody.
+        # Also if the display fails: the model must not keep writing.
         reply.cancel()
         if thread.ident is not None:
             thread.join()
@@ -77,7 +77,7 @@ def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply]
 
 def _next(events: SimpleQueue[Event | str]) -> Event | str:
     try:
-        # Windows looks at signals only when a wait ends.
+        # Windows handles signals only when a wait ends.
         return events.get(timeout=_REFRESH_S)
     except Empty:
         return ""

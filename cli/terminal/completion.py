@@ -1,4 +1,4 @@
-"""What the Tab key knows of commands."""
+"""Completion of commands with the Tab key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CommandCompleter(Completer):
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """What could stand before the cursor."""
+        """Ways to complete the text before the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or text.startswith("//") or "\n" in text:
             return

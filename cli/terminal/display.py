@@ -1,4 +1,4 @@
-"""What a conversation is shown on."""
+"""The protocol of displays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 __all__ = ["THOUGHTS", "Display"]
 
 THOUGHTS = ("show", "dim", "hide")
-"""What can become of the thoughts of a model."""
+"""What can be done with a model's thoughts."""
 
 
 class Display(Protocol):
@@ -21,19 +21,19 @@ class Display(Protocol):
     thoughts: str
 
     def notice(self, sentence: str) -> None:
-        """Something that the reader should know."""
+        """Show something that the user should know."""
 
     def error(self, sentence: str) -> None:
-        """Something could not be done."""
+        """Show what failed."""
 
     def show(self, lines: Iterable[str]) -> None:
-        """What a command found out."""
+        """Show the output of a command."""
 
     def begin(self) -> None:
         """An answer begins."""
 
     def write(self, text: str, *, thought: bool) -> None:
-        """More of the answer, or of a thought."""
+        """More text of the answer, or of a thought."""
 
     def refresh(self, status: str) -> None:
         """Called some times a second while an answer is being written, with the status line."""

@@ -22,10 +22,10 @@ _LARGEST_BYTES = 64 << 20
 
 
 def path_of(argument: str) -> Path:
-    """The path that a person meant: quotes around it and ``~`` are understood.
+    """The path that a user typed: quotes around it and ``~`` are understood.
 
     Raises:
-        SettingsError: no path can be that.
+        SettingsError: it cannot be a path.
     """
     text = argument.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -102,7 +102,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _kind_of(path: Path) -> str:
-    """What a file holds; nothing for one that is empty or not there."""
+    """What a file holds; an empty string if it is empty or missing."""
     if path.is_dir():
         raise SettingsError(f"{path} is a directory", hint="name a file in it")
     if not path.exists() or (path.is_file() and not path.stat().st_size):

@@ -12,7 +12,7 @@ __all__ = ["hears_interrupts", "silent_keys"]
 
 @contextmanager
 def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C does nothing but call ``listener``, which must be quick and reentrant."""
+    """Inside, Ctrl-C only calls ``listener``, which must be quick and reentrant."""
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         listener()
@@ -26,7 +26,7 @@ def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def silent_keys() -> Iterator[None]:
-    """Inside, keys do not appear on the terminal; they wait for the next line. Ctrl-C and the like still work."""
+    """Inside, typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
     try:
         import sys
         import termios
@@ -34,7 +34,7 @@ def silent_keys() -> Iterator[None]:
         keys = sys.stdin.fileno()
         before = termios.tcgetattr(keys)
     except (ImportError, OSError, ValueError, AttributeError):
-        # No terminal, or one of Windows.
+        # Not a terminal, or one of Windows.
         yield
         return
     except termios.error:

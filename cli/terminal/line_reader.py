@@ -1,4 +1,4 @@
-"""Messages line by line: out of a pipe, a file, or a terminal that can do no more."""
+"""Messages line by line, from a pipe, a file or a dumb terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["LineReader"]
 
 
 class LineReader:
-    """Each line is a message, as soon as it is there; empty lines are none.
+    """Each line is a message as soon as it arrives; empty lines are skipped.
 
     Args:
         source: where the lines come from.
-        person: where a person is asked for them; None for a script.
+        person: where to prompt a person for them; None for a script.
     """
 
     can_edit = False
@@ -31,7 +31,7 @@ class LineReader:
         """The next message; None at the end.
 
         Raises:
-            PromptError: it is no UTF-8, or quotation marks are not closed.
+            PromptError: it is not UTF-8, or quotation marks are not closed.
             KeyboardInterrupt: Ctrl-C.
         """
         with hears_interrupts(_interrupt):

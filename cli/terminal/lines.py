@@ -1,7 +1,7 @@
 """Messages of several lines.
 
-A backslash at the end of a line goes on in the next one, and so does everything between two groups of three
-quotation marks.
+A backslash at the end of a line continues the message on the next one, and so does everything between two groups
+of three quotation marks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MARK = '"""'
 
 
 def is_quoted(text: str) -> bool:
-    """Whether a message stands between quotation marks, or begins with them."""
+    """Whether a message is between quotation marks, or begins with them."""
     return text.lstrip().startswith(_MARK)
 
 

@@ -1,4 +1,4 @@
-"""Markdown that is shown while it streams in."""
+"""Markdown shown while it streams in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Blocks", "render"]
 
 
 def _parser() -> MarkdownIt:
-    # All that a model writes shall be seen: no rule that takes text away.
+    # Everything that a model writes must be visible: no rule that drops text.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     return parser.disable(["reference", "image"])
 
@@ -21,15 +21,15 @@ def _parser() -> MarkdownIt:
 class Blocks:
     """Cuts Markdown into its top-level blocks while it streams in.
 
-    A block is finished once a whole line of the next one is there: CommonMark goes on line by line and comes back
-    to no block that it has closed.
+    A block is finished once a whole line of the next one is there: CommonMark proceeds line by line and never
+    reopens a block.
     """
 
     def __init__(self) -> None:
         self._parser = _parser()
         self._seen = 0
         self.rest = ""
-        """What belongs to no finished block yet."""
+        """Text that does not belong to a finished block yet."""
 
     def push(self, text: str) -> None:
         """More text."""
@@ -51,7 +51,7 @@ class Blocks:
         return blocks
 
     def finish(self) -> list[str]:
-        """No more text comes; the blocks that are left."""
+        """The remaining blocks, at the end of the text."""
         self.rest += "\n"
         blocks = [*self.take(), self.rest]
         self.rest, self._seen = "", 0
@@ -63,7 +63,7 @@ class Blocks:
 
 
 def render(block: str) -> Markdown:
-    """A block as rich shows it; every line of a paragraph stays a line."""
+    """A block as rich shows it; line breaks in paragraphs are kept."""
     return _Markdown(block.strip("\n"))
 
 

@@ -1,4 +1,4 @@
-"""What a conversation holds in memory."""
+"""Memory used, for ``/memory`` and the status line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["held_bytes", "memory_lines"]
 
 
 def held_bytes() -> int:
-    """Memory of this process."""
+    """Resident memory of this process."""
     return usage().resident_bytes
 
 
 def memory_lines(model: TextModel) -> list[str]:
-    """What ``/memory`` says: who holds what, and what was given up because memory is scarce."""
+    """The output of ``/memory``: the ledger, and what was given up because memory is scarce."""
     device = probe()
     free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
     degradations = [f"given up while memory is scarce: {name}" for name in model.degradations]

@@ -1,4 +1,4 @@
-"""Plain text: for pipes, for terminals that can do no more, and for people who want no more."""
+"""Plain text, for pipes, for dumb terminals, and on request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["PlainDisplay"]
 
 
 class PlainDisplay:
-    """Answers as they are on ``out``, one after another with an empty line between them; all else on ``notes``.
+    """Answers unchanged on ``out``, separated by empty lines; everything else on ``notes``.
 
     Args:
-        is_terminal: a person reads ``out``: control characters are marked, and commands answer there.
-        thoughts: ``hide``; otherwise they stand between ``<think>`` and ``</think>``.
+        is_terminal: ``out`` is a terminal: control characters are replaced, and commands print there.
+        thoughts: ``hide``; otherwise they appear between ``<think>`` and ``</think>``.
     """
 
     def __init__(self, out: TextIO, notes: TextIO, *, is_terminal: bool = False, thoughts: str = "hide") -> None:
@@ -30,7 +30,7 @@ class PlainDisplay:
         self._waiting: list[str] = []
 
     def notice(self, sentence: str) -> None:
-        """A line; while an answer is being written it waits."""
+        """A line; held back while an answer is being written."""
         line = f"edge-spec: note: {safe(sentence)}\n"
         if self._is_writing:
             self._waiting.append(line)
@@ -59,7 +59,7 @@ class PlainDisplay:
         self._last, self._in_thought = "", False
 
     def write(self, text: str, *, thought: bool) -> None:
-        """At once."""
+        """Immediately."""
         if thought and self.thoughts == "hide":
             return
         if thought != self._in_thought:
@@ -69,7 +69,7 @@ class PlainDisplay:
         self._out.flush()
 
     def refresh(self, status: str) -> None:
-        """Nothing: what is written stays."""
+        """Nothing: plain text has no status line."""
 
     def end(self) -> None:
         """A newline, if the answer did not end with one."""

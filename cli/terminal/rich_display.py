@@ -1,4 +1,4 @@
-"""Markdown, colours and a status line, for terminals that can."""
+"""Markdown, colours and a status line, for capable terminals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RichDisplay"]
 
 
 class RichDisplay:
-    """Finished blocks are printed for good; only the one that is being written is drawn again and again."""
+    """Finished blocks are printed once; only the block that is being written is redrawn."""
 
     def __init__(self, console: Console, *, thoughts: str = "dim") -> None:
         self.thoughts = thoughts
@@ -28,7 +28,7 @@ class RichDisplay:
         self._n_printed = 0
 
     def notice(self, sentence: str) -> None:
-        """A dim line, above what is being written."""
+        """A dim line, above the block being written."""
         self._console.print(Text(safe(sentence), style="dim"))
 
     def error(self, sentence: str) -> None:
@@ -41,18 +41,18 @@ class RichDisplay:
             self._console.print(Text(safe(line)))
 
     def begin(self) -> None:
-        """Make room."""
+        """Start drawing."""
         self._blocks = Blocks()
         self._thought, self._is_thinking, self._n_printed = "", False, 0
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._live.start()
-        # Who is killed here leaves a terminal behind whose cursor can be seen.
+        # If the process is killed, the cursor must be visible.
         self._console.show_cursor(True)
 
     def write(self, text: str, *, thought: bool) -> None:
-        """Remember it until ``refresh``."""
+        """Kept until ``refresh``."""
         if thought:
             self._is_thinking = True
             self._thought += safe(text) if self.thoughts != "hide" else ""
@@ -63,7 +63,7 @@ class RichDisplay:
         self._blocks.push(safe(text))
 
     def refresh(self, status: str) -> None:
-        """Print what is finished, draw the rest."""
+        """Print finished blocks and draw the rest."""
         if self._live is None:
             return
         if self._thought:
@@ -79,12 +79,12 @@ class RichDisplay:
                 unfinished.append(Text())
             unfinished.append(render(self._blocks.rest))
         line = Text(status, style="dim", no_wrap=True, overflow="crop")
-        # Room for the status line, and for the line below it where the cursor may come to stand.
+        # Room for the status line, and for the line below it where the cursor may end up.
         most = max(self._console.height - 3, 1)
         self._live.update(Group(_Lines(Group(*unfinished), most), line), refresh=True)
 
     def end(self) -> None:
-        """Print what is left."""
+        """Print the rest."""
         if self._live is None:
             return
         live, self._live = self._live, None
@@ -112,10 +112,10 @@ class RichDisplay:
 
 
 class _Lines:
-    """Lines without the spaces that fill them up, which would become lines of their own in a narrower window.
+    """Lines without trailing spaces, which would wrap into extra lines in a narrower window.
 
     Args:
-        most: how many of the last lines are shown; all if None.
+        most: how many of the last lines to show; all if None.
     """
 
     def __init__(self, content: RenderableType, most: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""``/set``: names and values as a person types them."""
+"""``/set``: names and values as they are typed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ESCAPE = re.compile(r"\\([\\ntr])")
 
 
 def names() -> list[str]:
-    """What can be set."""
+    """Names of all settings."""
     return list(_KINDS)
 
 
@@ -74,7 +74,7 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
     if name == "seed" and value is None:
         value = session.model.sampler_settings().seed
     session.set(**{name: value})
-    return f"{name} {_shown(value) if value is not None else 'has its default again'}"
+    return f"{name} {_shown(value) if value is not None else 'reset to its default'}"
 
 
 def _is_assignment(argument: str) -> bool:

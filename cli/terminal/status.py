@@ -1,4 +1,4 @@
-"""What is said about an answer: the status line, and ``/stats``."""
+"""The status line, and the output of ``/stats``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def counted(n: int, what: str) -> str:
 
 
 def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
-    """Speed, mean accepted length, drafter, context and memory; what matters most comes first."""
+    """Speed, mean accepted length, mode, context and memory; the most important comes first."""
     speed = []
     if reply is not None and reply.statistics.rounds:
-        speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} a round"]
+        speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} tokens/round"]
     return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
 
 
 def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]:
-    """What ``/stats`` says: the last answer, then the conversation and the model."""
+    """The output of ``/stats``: the last answer, then the conversation and the model."""
     model = session.model
     lines = _of_reply(reply) if reply is not None else ["no answer yet"]
     rows = {

@@ -1,7 +1,8 @@
-"""Messages that a person types."""
+"""Messages typed on a terminal."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.styles import Style
 
 from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
+from edge_spec.cli.terminal.reflow import erase_reflowed, reflows
 from edge_spec.cli.terminal.safe_text import safe
 
 __all__ = ["TerminalReader", "open_history"]
@@ -57,15 +59,17 @@ class TerminalReader:
             style=_STYLE,
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
             input=source,
-            # Where answers go into a file, lines are typed on standard error.
+            # If answers go into a file, lines are typed on standard error.
             output=screen or create_output(always_prefer_tty=True),
         )
+        if reflows(os.environ):
+            erase_reflowed(self._session.app)
 
     def read(self, draft: str = "", status: str = "") -> str | None:
         """The next message; None at the end.
 
         Args:
-            draft: what stands in the line already.
+            draft: text that is in the line already.
             status: the status line below.
 
         Raises:
@@ -84,7 +88,7 @@ class TerminalReader:
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
-    # While the history is searched, these keys belong to the search.
+    # During a history search these keys belong to the search.
     in_line = has_focus(DEFAULT_BUFFER)
 
     @keys.add("enter", filter=in_line)
@@ -112,7 +116,7 @@ def _keys() -> KeyBindings:
 
 
 def _fitting(status: str, columns: int) -> str:
-    """As many parts of the status line as the terminal is wide."""
+    """As many parts of the status line as fit the terminal."""
     parts = status.split(" · ")
     while len(parts) > 1 and len(" · ".join(parts)) >= columns:
         parts.pop()

@@ -132,7 +132,7 @@ def test_a_killed_chat_loses_the_turn_in_flight_and_no_more(open_chat: Open, end
     chat = open_chat("--resume", *endless)
     assert "1 question from" in chat.prompt()
     chat.type("/set max_tokens default\r")
-    chat.wait("default again")
+    chat.wait("reset to its default")
     chat.prompt()
     chat.type("Tell me a long story.\r")
     chat.writing()
