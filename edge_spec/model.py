@@ -262,7 +262,7 @@ class TextModel:
             settings,
             stop=stops_of(stop),
             grammar=self.grammar_of(grammar, json_schema),
-            breakers=self._breakers(settings.dry_breakers) if settings.avoids_repetition else None,
+            breakers=self._breakers(settings.dry_breakers) if settings.uses_dry else None,
             before_reply=self._relief.before_reply if self._relief is not None else lambda reply: True,
             before_round=self._relief.before_round if self._relief is not None else lambda reply: True,
             **more,

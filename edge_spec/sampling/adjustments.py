@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.candidates import Row
 from edge_spec.sampling.dry import Breakers, dry_penalties
+from edge_spec.sampling.rows import Row
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["adjusted", "adjusts"]
@@ -17,7 +17,7 @@ __all__ = ["adjusted", "adjusts"]
 
 def adjusts(settings: SamplerSettings) -> bool:
     """Whether these settings change any row."""
-    return bool(settings.logit_bias) or settings.penalises or settings.avoids_repetition
+    return bool(settings.logit_bias) or settings.uses_penalties or settings.uses_dry
 
 
 def adjusted(row: Row, text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> Row:
@@ -35,9 +35,9 @@ def adjusted(row: Row, text: Sequence[int], settings: SamplerSettings, breakers:
     with np.errstate(over="ignore", invalid="ignore"):
         if settings.logit_bias:
             _bias(row, settings)
-        if settings.penalises:
+        if settings.uses_penalties:
             _penalise(row, text, settings)
-        if settings.avoids_repetition:
+        if settings.uses_dry:
             penalties = dry_penalties(text, settings, breakers)
             if penalties:
                 row[list(penalties)] -= np.fromiter(penalties.values(), dtype=np.float32)

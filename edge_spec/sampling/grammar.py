@@ -1,4 +1,4 @@
-"""What a grammar is to the sampler, and the states a reply goes through.
+"""What a grammar is to the sampler, and what the sampler remembers along a reply.
 
 A grammar is a seam: the sampler asks which tokens may come next and what state follows. llama.cpp's grammars are in
 ``edge_spec.engines.llama.grammar``.
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Grammar", "GrammarState", "Line", "Node"]
+__all__ = ["Grammar", "GrammarState", "Node", "Progress"]
 
 
 class GrammarState(Protocol):
@@ -25,10 +25,10 @@ class GrammarState(Protocol):
         """The state after a token that may come next; None if the reply ends with it."""
 
     def forced(self, most: int) -> list[int]:
-        """At most ``most`` tokens for the text that has to come next, as it is likely to be cut."""
+        """At most ``most`` tokens of the text that has to come next, split as it probably will be."""
 
     def learn(self, token: int) -> None:
-        """The model went on with ``token`` here: this is how it cuts forced text."""
+        """The model wrote ``token`` here: this is how it splits forced text."""
 
 
 class Grammar(Protocol):
@@ -39,16 +39,18 @@ class Grammar(Protocol):
 
 
 class Node:
-    """A place in a reply: the states of whatever has a memory there.
+    """A place in a reply, and what is remembered there.
 
     Attributes:
+        index: how many tokens of the reply come before it.
         state: the grammar's; None where nothing is constrained: without a grammar, and after the end of a reply.
-        mu: mirostat's, by level, see ``Line.mu``.
+        mu: mirostat's; that of the place before, until the target has picked the token between them.
     """
 
-    __slots__ = ("_below", "_everything", "_known", "mu", "state")
+    __slots__ = ("_below", "_everything", "_known", "index", "mu", "state")
 
-    def __init__(self, state: GrammarState | None, mu: dict[int, float]) -> None:
+    def __init__(self, index: int, state: GrammarState | None, mu: float) -> None:
+        self.index = index
         self.state = state
         self.mu = mu
         self._known: dict[int, bool] = {}
@@ -59,13 +61,14 @@ class Node:
         """The place after ``token``."""
         node = self._below.get(token)
         if node is None:
-            # A token that cannot come may stand here nevertheless: drafters may be as bad as they like.
+            # Drafters may propose what cannot come: nothing is constrained after that.
             may = self.state is not None and self.allowed([token])[0]
-            node = self._below[token] = Node(self.state.after(token) if may and self.state else None, {})
+            state = self.state.after(token) if may and self.state else None
+            node = self._below[token] = Node(self.index + 1, state, self.mu)
         return node
 
     def allowed(self, tokens: Iterable[int]) -> list[bool]:
-        """Whether each of these tokens may come next; asked only once for each."""
+        """Whether each of these tokens may come next; the grammar is asked only once about each."""
         if self.state is None:
             return [True for _ in tokens]
         tokens = list(tokens)
@@ -86,46 +89,27 @@ class Node:
         return self._everything
 
 
-class Line:
-    """The states along a reply: where the accepted text ends, and the paths that were tried from there.
+class Progress:
+    """How far a reply has come: its accepted end, and the paths that were tried from there.
 
-    States are kept by their index in the reply and found by the tokens after the last accepted one, so the text
-    before may lose tokens. Paths that turn out to be wrong stay behind when the text moves on.
+    Places are found by the tokens after the last accepted one, so the text before may lose tokens. Paths that turn
+    out to be wrong are dropped when the accepted end moves.
+
+    Attributes:
+        n_before: how many tokens of the text come before the reply.
+        accepted: the place after the last accepted token.
     """
 
-    def __init__(self, state: GrammarState | None, mu: float | None) -> None:
-        self.index = 0
-        self.root = Node(state, {} if mu is None else {0: mu})
+    def __init__(self, n_before: int, accepted: Node) -> None:
+        self.n_before = n_before
+        self.accepted = accepted
 
-    def at(self, text: Sequence[int], index: int) -> Node:
-        """The place at the end of ``text``, which is ``index`` tokens into the reply."""
-        n = index - self.index
+    def at(self, text: Sequence[int]) -> Node:
+        """The place at the end of ``text``."""
+        n = len(text) - self.n_before - self.accepted.index
         if n < 0:
-            raise ValueError(f"place {index} of a reply whose first {self.index} tokens are accepted")
-        node = self.root
+            raise ValueError(f"a text without the last {-n} of {self.accepted.index} accepted tokens")
+        node = self.accepted
         for token in text[len(text) - n :] if n else ():
             node = node.below(token)
         return node
-
-    def mu(self, text: Sequence[int], index: int, level: int) -> float:
-        """Mirostat's mu there, as far as ``level`` knows: 0 is the target's, smaller models' are higher.
-
-        What a model nearer to the target knows is closer to the truth; where nobody has picked yet (tokens that
-        were drafted without a row), the last known one stands in.
-        """
-        node, n = self.root, index - self.index
-        found = node.mu[0]
-        for token in text[len(text) - n :] if n else ():
-            node = node.below(token)
-            known = [known for known in node.mu if known <= level]
-            if known:
-                found = node.mu[min(known)]
-        return found
-
-    def commit(self, text: Sequence[int], index: int) -> None:
-        """The text is accepted up to here; what was known of other paths is forgotten."""
-        mu = self.root.mu.get(0)
-        node = self.at(text, index)
-        if mu is not None:
-            node.mu = {0: self.mu(text, index, 0)}
-        self.root, self.index = node, index

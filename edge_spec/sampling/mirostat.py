@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from edge_spec.sampling.candidates import Many, Row, peak
+from edge_spec.sampling.candidates import Candidates
+from edge_spec.sampling.filters import Logits
+from edge_spec.sampling.rows import Row, peak
+from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["mirostat", "next_mu"]
 
 
-def mirostat(row: Row, temperature: float, mu: float) -> Many:
+def mirostat(row: Row, temperature: float, mu: float) -> Candidates:
     """The ids whose surprise is at most ``mu`` bits and their logits before temperature, in the order of ids.
 
-    The likeliest token always survives, the lowest id among equals. NaN is never drawn; of a row without any number
+    The likeliest token always stays, the lowest id among equals. NaN is never drawn; of a row without any number
     the lowest id is.
     """
     row, best = peak(row)
@@ -23,19 +25,23 @@ def mirostat(row: Row, temperature: float, mu: float) -> Many:
         return np.array([0]), np.zeros(1)
     ids = (row > -np.inf).nonzero()[0]
     x = row[ids].astype(np.float64)
-    with np.errstate(over="ignore"):
-        depths = (x - x.max()) / temperature
-    kept = math.log2(float(np.exp(depths).sum())) - depths / math.log(2) <= mu
+    kept = _surprise(x, temperature) <= mu
     kept[ids.searchsorted(best)] = True
     return ids[kept], x[kept]
 
 
-def next_mu(mu: float, scores: npt.NDArray[np.float64], place: int, *, tau: float, eta: float) -> float:
-    """Mirostat's mu after the token at ``place`` of the candidates was drawn.
+def next_mu(mu: float, x: Logits, place: int, settings: SamplerSettings) -> float:
+    """Mirostat's mu after the candidate at ``place`` was drawn.
 
     Args:
-        scores: their logits after temperature, ``[n]``.
+        x: logits of the candidates before temperature, ``[n]``.
     """
-    depths = scores - scores.max()
-    surprise = math.log2(float(np.exp(depths).sum())) - float(depths[place]) / math.log(2)
-    return mu - eta * (surprise - tau)
+    surprise = float(_surprise(x, settings.temperature)[place])
+    return mu - settings.mirostat_eta * (surprise - settings.mirostat_tau)
+
+
+def _surprise(x: Logits, temperature: float) -> Logits:
+    """In bits, of each candidate."""
+    with np.errstate(over="ignore"):
+        depths = (x - x.max()) / temperature
+    return math.log2(float(np.exp(depths).sum())) - depths / math.log(2)

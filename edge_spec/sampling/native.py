@@ -1,4 +1,9 @@
-"""The usual draw in C, where the package was built with a compiler."""
+"""The usual draw in C: top-k, top-p, min-p and temperature, of at most 96 candidates.
+
+A draw in Python takes several times as long, which small models notice. Python (``candidates``, ``Sampler``) is the
+reference: tests compare both, bit for bit. It also draws whatever C leaves to it: other filters, grammars, more
+candidates, and everything where the package was installed without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.sampling.candidates import FEW, LOWEST, MARGIN, REACH, Few, Row
+from edge_spec.sampling.filters import EARLY, FEW, LATE
+from edge_spec.sampling.rows import Row
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["NativeDraw", "native_draw"]
@@ -27,27 +33,22 @@ class _DrawSettings(ctypes.Structure):
         ("top_p", ctypes.c_double),
         ("temperature", ctypes.c_double),
         ("deepest", ctypes.c_double),
-        ("first_reach", ctypes.c_double),
-        ("second_reach", ctypes.c_double),
-        ("lowest", ctypes.c_double),
     )
 
 
 class NativeDraw:
-    """``src/draw.c`` with fixed settings. Not for several threads at once: its results lie in its own buffers."""
+    """``src/draw.c`` with fixed settings. Not for several threads at once: its results are in its own buffers."""
 
     def __init__(self, function: Any, settings: SamplerSettings) -> None:
         deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
         self._function = function
-        self._settings = _DrawSettings(
-            settings.top_k, settings.top_p, settings.temperature, deepest, deepest + MARGIN, REACH, LOWEST
-        )
+        self._settings = _DrawSettings(settings.top_k, settings.top_p, settings.temperature, deepest)
         self._ids = (ctypes.c_int32 * FEW)()
         self._scores = (ctypes.c_double * FEW)()
         self._rest = (ctypes.byref(self._settings), self._ids, self._scores)
 
-    def __call__(self, row: Row, key: int) -> Few | None:
-        """What can be drawn and its noisy scores, or None where only Python knows."""
+    def __call__(self, row: Row, key: int) -> tuple[list[int], list[float]] | None:
+        """What can be drawn and its noisy scores, or None where it is left to Python."""
         if not row.flags.c_contiguous or row.dtype != _FLOAT32:
             return None
         n = self._function(row.__array_interface__["data"][0], row.shape[0], key, *self._rest)
@@ -59,9 +60,10 @@ class NativeDraw:
 def native_draw(settings: SamplerSettings) -> NativeDraw | None:
     """The draw in C; None if it was not built, or does not know a transform that these settings ask for."""
     function = _function()
-    filters = settings.typical_p < 1 or settings.top_n_sigma > 0 or settings.excludes_top_choices
-    unusual = settings.temperature == 0 or filters or settings.uses_mirostat
-    return None if function is None or unusual else NativeDraw(function, settings)
+    unusual = any(each.is_on(settings) for each in (*EARLY, *LATE)) or settings.top_n_sigma > 0
+    if function is None or unusual or settings.uses_mirostat:
+        return None
+    return NativeDraw(function, settings)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a person may ask of sampling."""
+"""What a user can ask of sampling."""
 
 from __future__ import annotations
 
@@ -17,15 +17,41 @@ _LARGEST = 1e9
 """No penalty or bias is larger: beyond it float32 would drown the logit, or overflow."""
 
 
-def _is(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+@dataclass(frozen=True, kw_only=True)
+class _Range:
+    """The numbers that a setting can have."""
+
+    kind: type = Real
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+
+    def __contains__(self, value: Any) -> bool:
+        return self.above < value <= self.at_most and value >= self.at_least
+
+    def __str__(self) -> str:
+        if self.above > -math.inf:
+            return f"above {self.above:g} and at most {self.at_most:g}"
+        return (
+            f"{self.at_least:g} or more" if self.at_most == math.inf else f"from {self.at_least:g} to {self.at_most:g}"
+        )
+
+
+def _number(default: float, text: str, **limits: float) -> Any:
+    """A setting that is a finite number; ``text`` says at the command line what it does."""
+    return field(default=default, metadata={"help": text, "range": _Range(**limits)})
+
+
+def _whole(default: int, text: str, **limits: float) -> Any:
+    """A setting that is a whole number."""
+    return field(default=default, metadata={"help": text, "range": _Range(kind=Integral, **limits)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerSettings:
-    """The law from which tokens are drawn, and the seed of the draw. Defaults are llama.cpp's.
+    """The distribution from which tokens are drawn, and the seed of the draw. Defaults are llama.cpp's.
 
-    The transforms work in this order, which is llama.cpp's too:
+    The transforms are applied in this order, which is llama.cpp's too:
 
     1. ``logit_bias``: added to the logits; ``-inf`` forbids a token.
     2. Penalties over the last ``penalty_window`` tokens of prompt and reply (0: none, -1: all of them):
@@ -34,112 +60,90 @@ class SamplerSettings:
     3. DRY, on unless ``dry_multiplier`` is 0: a token that would continue a repetition of n tokens within the last
        ``dry_penalty_window`` ones (0: none, -1: all) loses ``dry_multiplier * dry_base ** (n - dry_allowed_length)``
        once n reaches ``dry_allowed_length``; no repetition reaches back beyond a text of ``dry_breakers``.
-    4. ``top_n_sigma``: keep logits within that many standard deviations of the best (off below or at 0).
+    4. ``top_n_sigma``: keep logits within that many standard deviations of the best (off at or below 0).
     5. ``top_k``: keep the k best (off at 0).
     6. ``typical_p``: keep the most typical tokens up to that mass (off at 1).
     7. ``top_p``: keep the likeliest tokens up to that mass (off at 1).
     8. ``min_p``: keep tokens at least that likely relative to the best (off at 0).
-    9. XTC: with the chance ``xtc_probability`` (off at 0) all tokens that have ``xtc_threshold`` or more are out but
+    9. XTC: with probability ``xtc_probability`` (off at 0), remove all tokens that have ``xtc_threshold`` or more but
        the least likely of them.
     10. ``temperature``: divides the logits; 0 takes the best token, the lowest id among equals.
 
-    With ``mirostat=2`` it takes the place of 4 to 9, after temperature: keep tokens whose surprise is at most mu bits;
-    mu begins at ``2 * mirostat_tau`` and moves by ``mirostat_eta`` times what the surprise of each token lacks to
-    ``mirostat_tau``. A grammar comes before everything.
+    ``mirostat=2`` replaces 4 to 9, after temperature: keep tokens whose surprise is at most mu bits; mu starts at
+    ``2 * mirostat_tau`` and moves by ``mirostat_eta`` times the difference between ``mirostat_tau`` and the surprise
+    of each token. A grammar comes before everything.
 
-    At least one token always survives. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts
-    retries of the same prompt.
+    At least one token always stays. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts retries of the
+    same prompt.
 
-    Differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order
-    depends on its sort; masses are float64; tokens that are out already do not count for ``typical_p``, where
-    llama.cpp's entropy becomes NaN; ``penalty_window=-1`` is the whole text; penalties and DRY hold with mirostat
-    as well; temperature 0 takes the best token whatever mirostat and XTC would do.
+    Differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order depends on its
+    sort; masses are float64; tokens that are already removed do not count for ``typical_p``, where llama.cpp's
+    entropy becomes NaN; ``penalty_window=-1`` is the whole text; penalties and DRY apply with mirostat as well;
+    temperature 0 takes the best token whatever mirostat and XTC would do.
 
     Raises:
         SettingsError: a value out of its range, or of the wrong type.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_window: int = 64
+    temperature: float = _number(0.8, "Divides the logits; 0 takes the best token.", at_least=0)
+    top_k: int = _whole(40, "Keep the k best tokens; 0 for all.", at_least=0)
+    top_p: float = _number(0.95, "Keep the likeliest tokens up to this mass; 1 for all.", above=0, at_most=1)
+    min_p: float = _number(
+        0.05, "Keep tokens at least this likely relative to the best; 0 for all.", at_least=0, at_most=1
+    )
+    typical_p: float = _number(1.0, "Keep the most typical tokens up to this mass; 1 for all.", above=0, at_most=1)
+    top_n_sigma: float = _number(0.0, "Keep logits within this many standard deviations of the best; 0 for all.")
+    repeat_penalty: float = _number(
+        1.0, "Divides the logits of recent tokens; 1 for none.", at_least=1 / _LARGEST, at_most=_LARGEST
+    )
+    frequency_penalty: float = _number(
+        0.0, "Subtracted from a recent token's logit per occurrence.", at_least=-_LARGEST, at_most=_LARGEST
+    )
+    presence_penalty: float = _number(
+        0.0, "Subtracted from a recent token's logit once.", at_least=-_LARGEST, at_most=_LARGEST
+    )
+    penalty_window: int = _whole(64, "How many tokens are recent; -1 for all, 0 for none.", at_least=-1)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_window: int = 64
+    dry_multiplier: float = _number(
+        0.0, "Strength of DRY, which penalizes continuing a repetition; 0 for none.", at_least=0, at_most=_LARGEST
+    )
+    dry_base: float = _number(1.75, "Growth of DRY per repeated token.", at_least=1, at_most=_LARGEST)
+    dry_allowed_length: int = _whole(2, "Repetitions shorter than this are free.", at_least=1)
+    dry_penalty_window: int = _whole(64, "How many tokens DRY looks back; -1 for all, 0 for none.", at_least=-1)
     dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
+    xtc_probability: float = _number(
+        0.0, "Probability of XTC, which excludes the top choices; 0 for none.", at_least=0, at_most=1
+    )
+    xtc_threshold: float = _number(0.1, "Tokens at least this likely are top choices.", above=0, at_most=1)
+    mirostat: int = _whole(0, "2 for mirostat v2 instead of top-n-sigma to XTC; 0 for none.", at_least=0, at_most=2)
+    mirostat_tau: float = _number(
+        5.0, "The surprise that mirostat aims at, in bits per token.", above=0, at_most=_LARGEST
+    )
+    mirostat_eta: float = _number(0.1, "How fast mirostat adapts.", at_least=0, at_most=_LARGEST)
     seed: int = 0
     attempt: int = 0
 
     def __post_init__(self) -> None:
-        def require(name: str, good: bool, wanted: str) -> None:
+        def require(name: str, good: bool, wanted: object) -> None:
             if not good:
                 raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name)
 
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "typical_p",
-            "top_n_sigma",
-            "repeat_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "dry_multiplier",
-            "dry_base",
-            "xtc_probability",
-            "xtc_threshold",
-            "mirostat_tau",
-            "mirostat_eta",
-        ):
+        for each in fields(self):
+            value, allowed = getattr(self, each.name), each.metadata.get("range")
+            if allowed is not None:
+                is_whole = allowed.kind is Integral
+                wanted = "a whole number" if is_whole else "a finite number"
+                require(each.name, _is(value, allowed.kind) and (is_whole or math.isfinite(value)), wanted)
+                require(each.name, value in allowed, allowed)
+        require("mirostat", self.mirostat != 1, "0 (off) or 2")
+        for name in ("seed", "attempt"):
             value = getattr(self, name)
-            require(name, _is(value, Real) and math.isfinite(value), "a finite number")
-        for name in (
-            "top_k",
-            "penalty_window",
-            "dry_allowed_length",
-            "dry_penalty_window",
-            "mirostat",
-            "seed",
-            "attempt",
-        ):
-            require(name, _is(getattr(self, name), Integral), "a whole number")
-        require("temperature", self.temperature >= 0, "0 or more")
-        require("top_k", self.top_k >= 0, "0 (off) or more")
-        require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
-        require("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
-        require("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1")
-        require("repeat_penalty", 1 / _LARGEST <= self.repeat_penalty <= _LARGEST, "from 1e-09 to 1e+09")
-        require("frequency_penalty", abs(self.frequency_penalty) <= _LARGEST, "from -1e+09 to 1e+09")
-        require("presence_penalty", abs(self.presence_penalty) <= _LARGEST, "from -1e+09 to 1e+09")
-        require("penalty_window", self.penalty_window >= -1, "-1 (everything), 0 (off) or more")
-        require("dry_multiplier", 0 <= self.dry_multiplier <= _LARGEST, "from 0 (off) to 1e+09")
-        require("dry_base", 1 <= self.dry_base <= _LARGEST, "from 1 to 1e+09")
-        require("dry_allowed_length", self.dry_allowed_length >= 1, "1 or more")
-        require("dry_penalty_window", self.dry_penalty_window >= -1, "-1 (everything), 0 (off) or more")
-        require("xtc_probability", 0 <= self.xtc_probability <= 1, "from 0 (off) to 1")
-        require("xtc_threshold", 0 < self.xtc_threshold <= 1, "above 0 and at most 1")
-        require("mirostat", self.mirostat in (0, 2), "0 (off) or 2")
-        require("mirostat_tau", 0 < self.mirostat_tau <= _LARGEST, "above 0 and at most 1e+09")
-        require("mirostat_eta", 0 <= self.mirostat_eta <= _LARGEST, "from 0 to 1e+09")
+            require(name, _is(value, Integral), "a whole number")
+            require(name, 0 <= value < 1 << 64, "from 0 to 2**64 - 1")
         wanted = "a list of texts of at least one character"
         require("dry_breakers", isinstance(self.dry_breakers, list | tuple), wanted)
         require("dry_breakers", all(isinstance(x, str) and x for x in self.dry_breakers), wanted)
         object.__setattr__(self, "dry_breakers", tuple(self.dry_breakers))
-        require("seed", 0 <= self.seed < 1 << 64, "from 0 to 2**64 - 1")
-        require("attempt", 0 <= self.attempt < 1 << 64, "from 0 to 2**64 - 1")
         wanted = "a map from token ids to numbers from -1e+09 to 1e+09 or -inf"
         require("logit_bias", isinstance(self.logit_bias, Mapping), wanted)
         for token, bias in self.logit_bias.items():
@@ -157,23 +161,27 @@ class SamplerSettings:
         return cls(**values)
 
     @property
-    def penalises(self) -> bool:
-        """Whether the text so far changes the law."""
+    def uses_penalties(self) -> bool:
+        """Whether the tokens so far change the distribution."""
         return self.penalty_window != 0 and (
             self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
         )
 
     @property
-    def avoids_repetition(self) -> bool:
+    def uses_dry(self) -> bool:
         """Whether DRY is on."""
         return self.dry_multiplier > 0 and self.dry_penalty_window != 0
 
     @property
-    def excludes_top_choices(self) -> bool:
-        """Whether XTC is on; at most one token can have more than half of the mass."""
+    def uses_xtc(self) -> bool:
+        """Whether XTC is on; above 0.5 at most one token reaches the threshold, and it stays."""
         return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
 
     @property
     def uses_mirostat(self) -> bool:
-        """Whether mirostat takes the place of the filters."""
+        """Whether mirostat replaces the filters."""
         return self.mirostat == 2 and self.temperature > 0
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

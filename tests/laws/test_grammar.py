@@ -164,7 +164,7 @@ def test_what_was_tried_leaves_no_trace(cases: st.SearchStrategy[Any], data: st.
             if len(other) > 6:
                 n = int(chance.integers(1, 3))
                 del other[2 : 2 + n]
-                used.n_prompt -= n
+                used.forget(n)
         if index == 10:
             clean.commit(text)
             resumed = Sampler(plain, case.prompt, grammar=case.grammar())

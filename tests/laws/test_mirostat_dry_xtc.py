@@ -13,11 +13,11 @@ import pytest
 
 from edge_spec.engines.llama import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.candidates import Row
+from edge_spec.sampling.candidates import candidates_of
 from edge_spec.sampling.dry import Breakers, dry_penalties, find_breakers
 from edge_spec.sampling.mirostat import mirostat, next_mu
 from edge_spec.sampling.noise import coin, position_key
-from edge_spec.sampling.xtc import without_top_choices
+from edge_spec.sampling.rows import Row
 
 ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -104,7 +104,7 @@ def test_xtc_leaves_what_llama_cpp_leaves() -> None:
         theirs = llama_cpp.llama_sampler_init_xtc(1.0, threshold, 1, 7)
         wanted, _ = applied(theirs, row)
         llama_cpp.llama_sampler_free(theirs)
-        ids, x = without_top_choices((list(range(n)), row.tolist()), threshold)
+        ids, x = candidates_of(row, SamplerSettings(**ALL, xtc_probability=1.0, xtc_threshold=threshold))
         assert sorted(ids.tolist()) == sorted(wanted["id"].tolist())
         assert x.tolist() == row[ids].tolist()
 
@@ -144,7 +144,8 @@ def test_mirostat_leaves_what_llama_cpp_leaves_and_moves_mu_alike() -> None:
             shown = dict(zip(wanted["id"].tolist(), wanted["p"].tolist(), strict=True))
             np.testing.assert_allclose([shown[token] for token in ids.tolist()], p / p.sum(), rtol=1e-3)
             ours = int((ids == wanted["id"][place]).argmax())
-            mu = next_mu(mu, x / temperature, ours, tau=tau, eta=eta)
+            s = SamplerSettings(temperature=temperature, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
+            mu = next_mu(mu, x, ours, s)
             n_steps += 1
         llama_cpp.llama_sampler_free(theirs)
     assert n_steps > 200

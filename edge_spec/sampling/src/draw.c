@@ -1,10 +1,11 @@
-/* One draw by shared noise, for the usual case: what survivors.py and sampler.py do with a few candidates.
+/* One draw by shared noise, for the usual case: top-k, top-p, min-p and temperature, with a few candidates.
  *
- * Python is the reference and this equals it bit for bit: the same comparisons, the same double operations in the
- * same order, exp and log of the same C library. Whatever is not the usual case (not a number, too many
- * candidates, weights not seen that may decide a filter) is left to Python by returning 0. Compile without
- * contraction of products and sums.
+ * Python (candidates.py and sampler.py) is the reference, and this equals it bit for bit: the same comparisons, the
+ * same double operations in the same order, exp and log of the same C library. Whatever is not the usual case (a NaN
+ * or an infinity as the best, more than FEW candidates) is left to Python by returning 0. Compile without contraction
+ * of products and sums.
  */
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,17 +17,14 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-enum { FEW = 96, BLOCK = 64, MOST_BLOCKS = 8192 };
+enum { FEW = 96, BLOCK = 64, MAX_BLOCKS = 8192 };
 
 /* What stays the same from draw to draw. Field for field the Structure in native.py. */
 struct draw_settings {
     int64_t top_k;      /* 0: all */
     double top_p;       /* 1: all */
-    double temperature; /* above 0 */
+    double temperature; /* 0: scores without noise, at temperature 1 */
     double deepest;     /* min-p as a distance below the best logit; infinite: all */
-    double first_reach; /* how far below the best logit to look, first and then */
-    double second_reach;
-    double lowest; /* the lowest finite float */
 };
 
 static uint64_t mix(uint64_t z) {
@@ -70,84 +68,89 @@ static float maxima(const float *row, size_t n, float *blocks) {
     return number(best);
 }
 
-/* The best `most` ids and logits from `lowest` up, best first, lowest id first among equals. Returns how many;
- * -1 if there are more than FEW and all of them are wanted. */
-static int near_ones(const float *row, size_t n, const float *blocks, float lowest, int64_t most, int32_t *ids,
-                     float *logits) {
-    int found = 0;
+/* The best of what was seen so far, best first, what came first among equals; at most `most`. */
+struct best {
+    int n, most;
+    int32_t ids[FEW];
+    float logits[FEW];
+};
+
+static void enter(struct best *best, float logit, int32_t id) {
+    if (best->n == best->most) {
+        if (!(logit > best->logits[best->n - 1])) return;
+        best->n--;
+    }
+    int place = best->n++;
+    for (; place > 0 && best->logits[place - 1] < logit; place--) {
+        best->logits[place] = best->logits[place - 1];
+        best->ids[place] = best->ids[place - 1];
+    }
+    best->logits[place] = logit;
+    best->ids[place] = id;
+}
+
+/* The best `most` finite logits of a row. The `most` best maxima of blocks bound the last of them from below. */
+static void find_best(const float *row, size_t n, const float *blocks, int most, struct best *best) {
+    const size_t n_blocks = (n + BLOCK - 1) / BLOCK;
+    float lowest = -FLT_MAX;
+    best->n = 0;
+    best->most = most;
+    if (n_blocks >= (size_t)most) {
+        for (size_t block = 0; block < n_blocks; block++)
+            if (blocks[block] >= lowest) enter(best, blocks[block], 0);
+        if (best->n == most) lowest = best->logits[most - 1];
+        best->n = 0;
+    }
     for (size_t start = 0, block = 0; start < n; start += BLOCK, block++) {
         if (!(blocks[block] >= lowest)) continue;
         const size_t end = n - start < BLOCK ? n : start + BLOCK;
-        for (size_t i = start; i < end; i++) {
-            if (!(row[i] >= lowest)) continue;
-            if (found == most) {
-                if (!(row[i] > logits[found - 1])) continue;
-                found--;
-            } else if (found == FEW) {
-                return -1;
-            }
-            int place = found++;
-            for (; place > 0 && logits[place - 1] < row[i]; place--) {
-                logits[place] = logits[place - 1];
-                ids[place] = ids[place - 1];
-            }
-            logits[place] = row[i];
-            ids[place] = (int32_t)i;
-        }
+        for (size_t i = start; i < end; i++)
+            if (row[i] >= lowest) enter(best, row[i], (int32_t)i);
     }
-    return found;
 }
 
 static int64_t first_reaching(const double *masses, int64_t n, double wanted) {
-    int64_t low = 0;
-    while (low < n) {
-        const int64_t middle = (low + n) / 2;
-        if (masses[middle] < wanted) low = middle + 1;
-        else n = middle;
-    }
-    return low;
+    int64_t i = 0;
+    while (i < n && masses[i] < wanted) i++;
+    return i;
 }
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* How many of the best tokens survive top-p and min-p; 0 if tokens not seen may decide it. */
-static int64_t count(const double *depths, int64_t n_seen, int64_t n_unseen, double reach, const struct draw_settings *s) {
-    int64_t n_min_p = n_seen + 1;
-    if (!(n_unseen && s->deepest > reach))
-        for (n_min_p = 0; n_min_p < n_seen && depths[n_min_p] <= s->deepest;) n_min_p++;
-    if (s->top_p == 1) return n_min_p <= n_seen ? n_min_p : 0;
+/* How many of the best tokens top-p and min-p keep; 0 if the n_others tokens that were not seen, none of which lies
+ * less deep than the last one, may decide it. */
+static int64_t n_likely(const double *depths, int64_t n, int64_t n_others, const struct draw_settings *s) {
     double masses[FEW];
-    for (int64_t i = 0; i < n_seen; i++) masses[i] = (i ? masses[i - 1] : 0.0) + exp(-depths[i]);
-    const double mass = masses[n_seen - 1];
-    const double all = mass + (double)n_unseen * exp(-reach);
-    const int64_t least = least_of(n_min_p, first_reaching(masses, n_seen, s->top_p * mass) + 1);
-    const int64_t most = least_of(n_min_p, first_reaching(masses, n_seen, s->top_p * all) + 1);
-    return least == most && most <= n_seen ? most : 0;
+    int64_t n_near = 0;
+    while (n_near < n && depths[n_near] <= s->deepest) n_near++;
+    if (n_near == n && n_others) n_near = n + 1;
+    if (s->top_p == 1) return n_near <= n ? n_near : 0;
+    for (int64_t i = 0; i < n; i++) masses[i] = (i ? masses[i - 1] : 0.0) + exp(-depths[i]);
+    const double seen = masses[n - 1], all = seen + (double)n_others * exp(-depths[n - 1]);
+    const int64_t least = least_of(n_near, first_reaching(masses, n, s->top_p * seen) + 1);
+    const int64_t most = least_of(n_near, first_reaching(masses, n, s->top_p * all) + 1);
+    return least == most && most <= n ? most : 0;
 }
 
 /* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
  * many; 0 leaves the draw to Python. `key` is position_key of the token's index. */
 EXPORT int32_t edge_draw(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
                          double *scores) {
-    float blocks[MOST_BLOCKS + 1], logits[FEW];
+    float blocks[MAX_BLOCKS + 1];
     double depths[FEW];
-    if (n < 1 || n > (int64_t)BLOCK * MOST_BLOCKS) return 0;
-    const float best = maxima(row, (size_t)n, blocks);
-    if (!(best >= -3.4e38f && best <= 3.4e38f)) return 0;
-    const double top = best;
-    const int64_t k = s->top_k > 0 && s->top_k < n ? s->top_k : n;
-    const double reaches[2] = {s->first_reach, s->second_reach};
-    for (int look = reaches[0] < reaches[1] ? 0 : 1; look < 2; look++) {
-        const double reach = reaches[look];
-        const double lowest = top - reach > s->lowest ? top - reach : s->lowest;
-        const int64_t n_seen = near_ones(row, (size_t)n, blocks, (float)lowest, k, ids, logits);
-        if (n_seen < 0) return 0;
-        for (int64_t i = 0; i < n_seen; i++) depths[i] = top - (double)logits[i];
-        const int64_t n_left = count(depths, n_seen, lowest == s->lowest ? 0 : k - n_seen, reach, s);
-        if (n_left == 0) continue;
-        for (int64_t i = 0; i < n_left; i++)
-            scores[i] = ((double)logits[i] - top) / s->temperature + gumbel(key, (uint64_t)ids[i]);
-        return (int32_t)n_left;
+    struct best best;
+    if (n < 1 || n > (int64_t)BLOCK * MAX_BLOCKS) return 0;
+    const float top = maxima(row, (size_t)n, blocks);
+    if (!(top >= -FLT_MAX && top <= FLT_MAX)) return 0;
+    const int64_t k = s->top_k > 0 ? least_of(s->top_k, n) : n;
+    find_best(row, (size_t)n, blocks, (int)least_of(k, FEW), &best);
+    for (int i = 0; i < best.n; i++) depths[i] = (double)top - (double)best.logits[i];
+    /* Fewer than were asked for means that there are no others. */
+    const int64_t n_left = n_likely(depths, best.n, best.n < best.most ? 0 : k - best.n, s);
+    for (int64_t i = 0; i < n_left; i++) {
+        ids[i] = best.ids[i];
+        scores[i] = (double)best.logits[i] - (double)top;
+        if (s->temperature > 0) scores[i] = scores[i] / s->temperature + gumbel(key, (uint64_t)ids[i]);
     }
-    return 0;
+    return (int32_t)n_left;
 }
