@@ -7,7 +7,7 @@ if __name__ != "edge_spec.memory":
     raise ImportError("import edge_spec.memory, not memory")
 
 from edge_spec.memory.device import Device, Limit, Readings, limits, probe
-from edge_spec.memory.estimate import kv_cache_bytes, require, vocabulary_bytes
+from edge_spec.memory.estimate import require, vocabulary_bytes
 from edge_spec.memory.footprint import Footprint
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
 from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
@@ -26,7 +26,6 @@ __all__ = [
     "Usage",
     "describe",
     "format_size",
-    "kv_cache_bytes",
     "limits",
     "parse_size",
     "probe",

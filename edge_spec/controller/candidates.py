@@ -14,9 +14,9 @@ from edge_spec.engines.kv_types import ROUNDS_VISIBLY, smaller_kv
 from edge_spec.engines.llama import LlamaSettings
 from edge_spec.engines.role_settings import kv_types, own_settings
 from edge_spec.errors import BudgetExceeded, SettingsError
-from edge_spec.memory import Footprint, format_size, kv_cache_bytes
-from edge_spec.memory.estimate import CTX_STEP
+from edge_spec.memory import Footprint, format_size
 from edge_spec.models import ModelFile
+from edge_spec.models.kv_cache import CTX_STEP, kv_cache_bytes
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT
 
@@ -301,15 +301,7 @@ def _speed(mode: Mode, settings: LlamaSettings, parts: Mapping[str, Footprint], 
 
 
 def _kv_bytes(file: ModelFile, settings: LlamaSettings) -> int:
-    return kv_cache_bytes(
-        n_ctx=settings.n_ctx,
-        n_layers=file.n_layers,
-        n_head_kv=file.n_head_kv,
-        head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v,
-        type_k=settings.kv_k,
-        type_v=settings.kv_v,
-    )
+    return kv_cache_bytes(file, settings.n_ctx, settings.kv_k, settings.kv_v)
 
 
 def note_of(plan: Plan, target: ModelFile, asked: LlamaSettings, requested: Sequence[Mode]) -> list[str]:

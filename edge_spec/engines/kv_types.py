@@ -7,8 +7,8 @@ from collections.abc import Collection
 from edge_spec.engines.llama import LlamaSettings
 from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.role_settings import onnx_settings
-from edge_spec.memory import kv_cache_bytes
 from edge_spec.models import ModelFile
+from edge_spec.models.kv_cache import kv_cache_bytes
 
 __all__ = ["ROUNDS_VISIBLY", "smaller_kv"]
 
@@ -48,12 +48,4 @@ def smaller_kv(
 
 
 def _cell_bytes(file: ModelFile, keys: str, values: str) -> int:
-    return kv_cache_bytes(
-        n_ctx=1,
-        n_layers=file.n_layers,
-        n_head_kv=file.n_head_kv,
-        head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v,
-        type_k=keys,
-        type_v=values,
-    )
+    return kv_cache_bytes(file, n_ctx=1, kv_k=keys, kv_v=values)

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from edge_spec.arguments import require_one_of, require_whole
 from edge_spec.engines.processor import physical_cores
-from edge_spec.memory.estimate import KV_TYPES
 from edge_spec.models import ModelFile
+from edge_spec.models.gguf.types import KV_TYPES
 
 __all__ = ["ModelSettings"]
 

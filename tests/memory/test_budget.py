@@ -29,12 +29,12 @@ from edge_spec.memory import (
     Ledger,
     Usage,
     format_size,
-    kv_cache_bytes,
     parse_size,
     reserve_bytes,
     usage,
 )
 from edge_spec.models import inspect, resolve_family
+from edge_spec.models.kv_cache import kv_cache_bytes
 from edge_spec.speculation.modes import MODES
 
 MIB = 1 << 20
@@ -466,15 +466,7 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
         ).chosen
         footprint = chosen.parts["target"]
         shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
-        cells = kv_cache_bytes(
-            n_ctx=4096,
-            n_layers=file.n_layers,
-            n_head_kv=file.n_head_kv,
-            head_dim_k=file.head_dim_k,
-            head_dim_v=file.head_dim_v,
-            type_k=shown[0],
-            type_v=shown[1],
-        )
+        cells = kv_cache_bytes(file, n_ctx=4096, kv_k=shown[0], kv_v=shown[1])
         # The angles of positions come on top.
         assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.errors import OutOfMemory, SettingsError
-from edge_spec.memory import Device, Readings, kv_cache_bytes, probe, require
+from edge_spec.errors import OutOfMemory
+from edge_spec.memory import Device, Readings, probe, require
 from edge_spec.memory.device import Limit
-from edge_spec.memory.estimate import KV_TYPES
 
 GIB = 1 << 30
 
@@ -103,64 +102,6 @@ ODD = st.text("0123456789 :/\n.-max\0²é", max_size=40)
 def test_odd_system_files_are_ignored(content: str, number: str) -> None:
     found = device({"/proc/self/cgroup": f"{content}\n0::/\n", "/sys/fs/cgroup/memory.max": number})
     assert 0 <= found.available_bytes <= found.total_bytes <= 16 * GIB
-
-
-# --- estimates
-
-
-def kv(n_ctx: int, n_layers: int, heads: int, head_dim: int, kind: str = "f16") -> int:
-    return kv_cache_bytes(
-        n_ctx=n_ctx,
-        n_layers=n_layers,
-        n_head_kv=[heads] * n_layers,
-        head_dim_k=head_dim,
-        head_dim_v=head_dim,
-        type_k=kind,
-        type_v=kind,
-    )
-
-
-def test_kv_cache_has_the_size_that_llama_cpp_reports() -> None:
-    mib = 1 << 20
-    assert kv(1024, 7, 2, 64) == 7 * mib // 2  # the demo target
-    assert kv(4096, 32, 32, 128) == 2048 * mib  # Llama 2 7B
-    assert kv(8192, 32, 8, 128) == 1024 * mib  # Llama 3 8B
-    assert kv(8192, 32, 8, 128, "q8_0") == 544 * mib
-    assert kv(8192, 32, 8, 128, "q4_0") == 288 * mib
-
-
-def test_context_is_rounded_up_as_llama_cpp_does() -> None:
-    assert kv(1, 7, 2, 64) == kv(256, 7, 2, 64) < kv(257, 7, 2, 64) == kv(512, 7, 2, 64)
-
-
-def test_block_sizes_are_those_of_ggml() -> None:
-    from gguf.constants import GGML_QUANT_SIZES
-
-    of_ggml = {kind.name.lower(): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-    assert of_ggml | KV_TYPES == of_ggml
-
-
-def test_keys_and_values_of_uneven_layers_add_up() -> None:
-    found = kv_cache_bytes(
-        n_ctx=256, n_layers=3, n_head_kv=(4, 0, 1), head_dim_k=64, head_dim_v=32, type_k="q8_0", type_v="f32"
-    )
-    assert found == 256 * (5 * 64 // 32 * 34 + 5 * 32 * 4)
-
-
-@given(st.integers(1, 100_000), st.integers(1, 80), st.integers(1, 64), st.sampled_from(sorted(KV_TYPES)))
-def test_kv_cache_grows_with_context_and_layers(n_ctx: int, n_layers: int, heads: int, kind: str) -> None:
-    size = kv(n_ctx, n_layers, heads, 64, kind)
-    assert kv(n_ctx + 256, n_layers, heads, 64, kind) > size
-    assert kv(n_ctx, 2 * n_layers, heads, 64, kind) == 2 * size
-    assert size <= kv(n_ctx, n_layers, heads, 64, "f32")
-
-
-def test_impossible_caches_are_refused() -> None:
-    for n_ctx, heads, head_dim, kind in ((0, 1, 64, "f16"), (1, 1, 64, "q3_k"), (1, 3, 40, "q8_0")):
-        with pytest.raises(SettingsError):
-            kv(n_ctx, 1, heads, head_dim, kind)
-    with pytest.raises(ValueError, match="layers"):
-        kv_cache_bytes(n_ctx=1, n_layers=2, n_head_kv=[1], head_dim_k=64, head_dim_v=64)
 
 
 # --- saying no

@@ -11,11 +11,12 @@ import numpy as np
 from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.llama.batch import Batch
 from edge_spec.engines.llama.branches import Branches, in_plain_order
-from edge_spec.engines.llama.library import KV_TYPES, AbortFlag, library
+from edge_spec.engines.llama.library import AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
+from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -36,7 +37,7 @@ def context_parameters(settings: LlamaSettings) -> Any:
     params.kv_unified = settings.trees
     params.n_outputs_max = max(settings.max_rows, n_sequences)
     params.n_threads, params.n_threads_batch = settings.threads
-    params.type_k, params.type_v = KV_TYPES[settings.kv_k], KV_TYPES[settings.kv_v]
+    params.type_k, params.type_v = KV_TYPES[settings.kv_k].number, KV_TYPES[settings.kv_v].number
     params.flash_attn_type = int(settings.flash_attention)
     # A window cache reuses cells that a rollback would need again; the full one keeps them all.
     params.swa_full = True

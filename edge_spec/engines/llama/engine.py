@@ -10,11 +10,12 @@ from edge_spec.engines.llama.footprint import LlamaEstimator
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.opener import LlamaOpener
 from edge_spec.engines.llama.opening import llama_profile
-from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, kv_bytes, llama_settings
+from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.probe_cache import known_profile
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
+from edge_spec.models.kv_cache import kv_cache_bytes
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["LlamaEngine"]
@@ -65,7 +66,7 @@ class LlamaEngine:
         if not own.flash_attention or file.head_dim_k % _BLOCK or file.head_dim_v % _BLOCK:
             return []
         kinds = (_SMALL_CACHE, _SMALL_CACHE)
-        return [kinds] if kv_bytes(file, 1, *kinds) < kv_bytes(file, 1, own.kv_k, own.kv_v) else []
+        return [kinds] if kv_cache_bytes(file, 1, *kinds) < kv_cache_bytes(file, 1, own.kv_k, own.kv_v) else []
 
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         repacked = settings.repack if isinstance(settings, LlamaSettings) else settings.extras.get("repack", True)

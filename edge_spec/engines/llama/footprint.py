@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import Library, library
-from edge_spec.engines.llama.settings import LlamaSettings, kv_bytes, llama_settings
+from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.memory.heap import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
+from edge_spec.models.kv_cache import kv_cache_bytes
 
 __all__ = ["DryModel", "LlamaEstimator", "listen_to_buffers", "llama_footprint", "loads_mapped"]
 
@@ -157,7 +158,7 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
         copied_bytes=0 if mapped else others,
         loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
         vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
-        kv_cache_bytes=kv_bytes(file, settings.n_ctx + 2 * settings.max_rows, settings.kv_k, settings.kv_v),
+        kv_cache_bytes=kv_cache_bytes(file, settings.n_ctx + 2 * settings.max_rows, settings.kv_k, settings.kv_v),
         compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
         logits_bytes=4 * file.n_vocab * settings.max_rows,
     )

@@ -1,4 +1,4 @@
-"""llama.cpp, loaded: its functions, its log, its abort hook, its names for types."""
+"""llama.cpp, loaded: its functions, its log, its abort hook."""
 
 from __future__ import annotations
 
@@ -16,20 +16,7 @@ from typing import Any
 from edge_spec.engines.llama.amx import leave_out_amx
 from edge_spec.engines.processor import processor
 
-__all__ = ["KV_TYPES", "AbortFlag", "Library", "library"]
-
-KV_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "bf16": 30,
-    "q8_0": 8,
-    "q5_1": 7,
-    "q5_0": 6,
-    "q4_1": 3,
-    "q4_0": 2,
-    "iq4_nl": 20,
-}
-"""ggml's numbers of the types that a KV cache can have."""
+__all__ = ["AbortFlag", "Library", "library"]
 
 _ERROR = 4
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import SettingsError
-from edge_spec.memory import kv_cache_bytes
 from edge_spec.models import ModelFile
+from edge_spec.models.kv_cache import kv_cache_bytes
 
-__all__ = ["LLAMA_EXTRAS", "LlamaSettings", "kv_bytes", "llama_settings"]
+__all__ = ["LLAMA_EXTRAS", "LlamaSettings", "llama_settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +62,5 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
         extras = {name: value for name, value in values.pop("extras").items() if name in LLAMA_EXTRAS}
         settings = LlamaSettings(**values, **extras)
     settings = settings.for_heads(file.head_dim_k)
-    kv_bytes(file, 1, settings.kv_k, settings.kv_v)
+    kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v)
     return settings
-
-
-def kv_bytes(file: ModelFile, n_ctx: int, keys: str, values: str) -> int:
-    """What the cache of a file takes with these types.
-
-    Raises:
-        SettingsError: the blocks of a type do not divide the file's rows.
-    """
-    return kv_cache_bytes(
-        n_ctx=n_ctx,
-        n_layers=file.n_layers,
-        n_head_kv=file.n_head_kv,
-        head_dim_k=file.head_dim_k,
-        head_dim_v=file.head_dim_v,
-        type_k=keys,
-        type_v=values,
-    )

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import ModelFileError, SettingsError, UnsupportedModel
+from edge_spec.models.gguf.types import TYPES, TensorType
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -28,35 +29,42 @@ _PORTION = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    number: int  # as in GGUF
-    block_bytes: int  # GGUF's
-    block_weights: int
-    bits: int  # of a code
-    head_bytes: int  # ours, per unit of 16 outputs x block_weights
-    subscale_bytes: int  # ours, per 16 outputs x 32 weights
+    """How a type of GGUF is packed.
+
+    Attributes:
+        source: the type in GGUF.
+        bits: of a code.
+        head_bytes: per unit of 16 outputs x one block of the source.
+        subscale_bytes: per 16 outputs x 32 weights.
+    """
+
+    source: TensorType
+    bits: int
+    head_bytes: int
+    subscale_bytes: int = 0
 
 
 _KINDS = {
-    "Q4_0": _Kind(number=2, block_bytes=18, block_weights=32, bits=4, head_bytes=32, subscale_bytes=0),
-    "Q4_1": _Kind(number=3, block_bytes=20, block_weights=32, bits=4, head_bytes=64, subscale_bytes=0),
-    "Q5_0": _Kind(number=6, block_bytes=22, block_weights=32, bits=5, head_bytes=32, subscale_bytes=0),
-    "Q5_1": _Kind(number=7, block_bytes=24, block_weights=32, bits=5, head_bytes=64, subscale_bytes=0),
-    "Q8_0": _Kind(number=8, block_bytes=34, block_weights=32, bits=8, head_bytes=32, subscale_bytes=0),
-    "Q4_K": _Kind(number=12, block_bytes=144, block_weights=256, bits=4, head_bytes=64, subscale_bytes=32),
-    "Q5_K": _Kind(number=13, block_bytes=176, block_weights=256, bits=5, head_bytes=64, subscale_bytes=32),
-    "Q6_K": _Kind(number=14, block_bytes=210, block_weights=256, bits=6, head_bytes=32, subscale_bytes=32),
+    "Q4_0": _Kind(source=TYPES["Q4_0"], bits=4, head_bytes=32),
+    "Q4_1": _Kind(source=TYPES["Q4_1"], bits=4, head_bytes=64),
+    "Q5_0": _Kind(source=TYPES["Q5_0"], bits=5, head_bytes=32),
+    "Q5_1": _Kind(source=TYPES["Q5_1"], bits=5, head_bytes=64),
+    "Q8_0": _Kind(source=TYPES["Q8_0"], bits=8, head_bytes=32),
+    "Q4_K": _Kind(source=TYPES["Q4_K"], bits=4, head_bytes=64, subscale_bytes=32),
+    "Q5_K": _Kind(source=TYPES["Q5_K"], bits=5, head_bytes=64, subscale_bytes=32),
+    "Q6_K": _Kind(source=TYPES["Q6_K"], bits=6, head_bytes=32, subscale_bytes=32),
 }
-_BY_NUMBER = {kind.number: name for name, kind in _KINDS.items()}
+_BY_NUMBER = {kind.source.number: name for name, kind in _KINDS.items()}
 
 KINDS = tuple(_KINDS)
-"""The names of the quantisations that can be packed, as GGUF names them."""
+"""The names of the types that can be packed, as GGUF names them."""
 
 
 def _unit_bytes(kind: _Kind) -> int:
-    return kind.head_bytes + kind.block_weights // BLOCK * (kind.subscale_bytes + 64 * kind.bits)
+    return kind.head_bytes + kind.source.block // BLOCK * (kind.subscale_bytes + 64 * kind.bits)
 
 
-BITS = {name: 8 * _unit_bytes(kind) / (GROUP * kind.block_weights) for name, kind in _KINDS.items()}
+BITS = {name: 8 * _unit_bytes(kind) / (GROUP * kind.source.block) for name, kind in _KINDS.items()}
 """Bits per weight when packed."""
 
 
@@ -77,10 +85,10 @@ def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
         SettingsError: a shape that cannot be packed.
     """
     known = _kind(kind)
-    if n_out < 1 or n_in < 1 or n_in % known.block_weights:
-        hint = f"a block has {known.block_weights} inputs"
+    if n_out < 1 or n_in < 1 or n_in % known.source.block:
+        hint = f"a block has {known.source.block} inputs"
         raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
-    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.block_weights) * _unit_bytes(known)
+    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.source.block) * _unit_bytes(known)
 
 
 def read_header(packed: Bytes) -> Header:
@@ -122,24 +130,24 @@ def pack(blocks: Bytes, kind: str) -> Bytes:
         SettingsError: rows that are no whole number of blocks.
     """
     known = _kind(kind)
-    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.block_bytes:
+    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.source.block_bytes:
         raise SettingsError(
             f"{kind} blocks are {blocks.dtype} {list(blocks.shape)}",
-            hint=f"they should be uint8 [n_out, n * {known.block_bytes}]",
+            hint=f"they should be uint8 [n_out, n * {known.source.block_bytes}]",
         )
-    n_out, n_units = blocks.shape[0], blocks.shape[1] // known.block_bytes
-    n_in = n_units * known.block_weights
+    n_out, n_units = blocks.shape[0], blocks.shape[1] // known.source.block_bytes
+    n_in = n_units * known.source.block
     packed = np.empty(packed_bytes(kind, n_out, n_in), np.uint8)
     packed[:HEADER_BYTES] = np.frombuffer(
-        _HEADER.pack(_MAGIC, VERSION, known.number, n_out, n_in, packed.nbytes), np.uint8
+        _HEADER.pack(_MAGIC, VERSION, known.source.number, n_out, n_in, packed.nbytes), np.uint8
     )
     groups = packed[HEADER_BYTES:].reshape(-1, n_units, _unit_bytes(known))
     step = max(1, _PORTION // (GROUP * n_in))
     for start in range(0, len(groups), step):
-        portion = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, known.block_bytes)
+        portion = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, known.source.block_bytes)
         missing = -len(portion) % GROUP
         if missing:  # zero bytes are zero scales
-            portion = np.concatenate([portion, np.zeros((missing, n_units, known.block_bytes), np.uint8)])
+            portion = np.concatenate([portion, np.zeros((missing, n_units, known.source.block_bytes), np.uint8)])
         _pack_portion(portion, kind, groups[start : start + step])
     return packed
 
@@ -163,7 +171,7 @@ def _pack_portion(portion: Bytes, kind: str, groups: Bytes) -> None:
 
     heads = grouped(head[:, :, None]).reshape(n_groups, n_units, -1)
     groups[:, :, : known.head_bytes] = heads
-    blocks = groups[:, :, known.head_bytes :].reshape(n_groups, n_units, known.block_weights // BLOCK, -1)
+    blocks = groups[:, :, known.head_bytes :].reshape(n_groups, n_units, known.source.block // BLOCK, -1)
     assert np.shares_memory(blocks, groups)
     if subscales is not None:
         blocks[..., : known.subscale_bytes] = grouped(subscales[..., None]).reshape(*blocks.shape[:3], -1)
