@@ -44,4 +44,5 @@ def _surprise(x: Logits, temperature: float) -> Logits:
     """In bits, of each candidate."""
     with np.errstate(over="ignore"):
         depths = (x - x.max()) / temperature
-    return math.log2(float(np.exp(depths).sum())) - depths / math.log(2)
+    surprise: Logits = math.log2(float(np.exp(depths).sum())) - depths / math.log(2)
+    return surprise

@@ -21,15 +21,17 @@ _LARGEST = 1e9
 class _Range:
     """The numbers that a setting can have."""
 
-    kind: type = Real
+    is_whole: bool = False
     at_least: float = -math.inf
     above: float = -math.inf
     at_most: float = math.inf
 
-    def __contains__(self, value: Any) -> bool:
-        return self.above < value <= self.at_most and value >= self.at_least
-
-    def __str__(self) -> str:
+    def refuses(self, value: Any) -> str:
+        """What is wanted instead of a value; empty if it is in the range."""
+        if not _is(value, Integral if self.is_whole else Real) or not (self.is_whole or math.isfinite(value)):
+            return "a whole number" if self.is_whole else "a finite number"
+        if self.above < value <= self.at_most and value >= self.at_least:
+            return ""
         if self.above > -math.inf:
             return f"above {self.above:g} and at most {self.at_most:g}"
         return (
@@ -37,14 +39,18 @@ class _Range:
         )
 
 
-def _number(default: float, text: str, **limits: float) -> Any:
+def _number(
+    default: float, text: str, *, at_least: float = -math.inf, above: float = -math.inf, at_most: float = math.inf
+) -> Any:
     """A setting that is a finite number; ``text`` says at the command line what it does."""
-    return field(default=default, metadata={"help": text, "range": _Range(**limits)})
+    allowed = _Range(at_least=at_least, above=above, at_most=at_most)
+    return field(default=default, metadata={"help": text, "range": allowed})
 
 
-def _whole(default: int, text: str, **limits: float) -> Any:
+def _whole(default: int, text: str, *, at_least: float, at_most: float = math.inf) -> Any:
     """A setting that is a whole number."""
-    return field(default=default, metadata={"help": text, "range": _Range(kind=Integral, **limits)})
+    allowed = _Range(is_whole=True, at_least=at_least, at_most=at_most)
+    return field(default=default, metadata={"help": text, "range": allowed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +130,14 @@ class SamplerSettings:
     attempt: int = 0
 
     def __post_init__(self) -> None:
-        def require(name: str, good: bool, wanted: object) -> None:
+        def require(name: str, good: bool, wanted: str) -> None:
             if not good:
                 raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name)
 
         for each in fields(self):
-            value, allowed = getattr(self, each.name), each.metadata.get("range")
-            if allowed is not None:
-                is_whole = allowed.kind is Integral
-                wanted = "a whole number" if is_whole else "a finite number"
-                require(each.name, _is(value, allowed.kind) and (is_whole or math.isfinite(value)), wanted)
-                require(each.name, value in allowed, allowed)
+            if "range" in each.metadata:
+                wanted = each.metadata["range"].refuses(getattr(self, each.name))
+                require(each.name, not wanted, wanted)
         require("mirostat", self.mirostat != 1, "0 (off) or 2")
         for name in ("seed", "attempt"):
             value = getattr(self, name)
