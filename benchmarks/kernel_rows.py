@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,12 +30,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+from peaks import Peaks
 
 import edge_spec.engines.onnx.kernels as kernels
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-import onnx_bytes
-from peaks import Peaks
+from edge_spec.engines.onnx.transcription.proto import FLOAT, UINT8, Graph
+from edge_spec.models.gguf.types import TYPES
 
 WIDTH, QKV, HIDDEN, VOCABULARY = 2048, 2560, 5632, 32000
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -44,14 +42,14 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     """Packed weights of random codes, scaled so that products with rows of size 1 have about size 1."""
-    packed = kernels.pack(np.zeros((n_out, gguf_row_bytes(kind, n_in)), np.uint8), kind)
+    packed = kernels.pack(np.zeros((n_out, TYPES[kind].row_bytes(n_in)), np.uint8), kind)
     payload = packed[64:]
     payload[:] = rng.integers(0, 256, payload.size, dtype=np.uint8)
     # The typical size of code - offset, times that of a sub-scale. A unit begins with its f16 scales.
     size_of = {"Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0}[kind[:2]]
     size_of *= {"Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74}.get(kind, 2 if kind in ("Q4_1", "Q5_1") else 1)
-    unit_weights = 256 if kind.endswith("_K") else 32
-    units = payload.reshape(-1, round(kernels.BITS[kind] * 16 * unit_weights / 8))
+    unit_weights = TYPES[kind].block
+    units = payload.reshape(-1, kernels.packed_bytes(kind, 16, unit_weights) - 64)
     scales = np.full(16, 1 / (size_of * n_in**0.5), np.float16).view(np.uint8)
     units[:, :32] = scales
     if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
@@ -59,24 +57,15 @@ def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -
     return packed
 
 
-def gguf_row_bytes(kind: str, n_in: int) -> int:
-    import gguf
-
-    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    return int(n_in // weights * size)
-
-
 def chain(weights: dict[str, npt.NDArray[np.uint8]], layers: int, variant: str) -> bytes:
     """The graph; weights are its inputs, so that they are not copied."""
-    nodes: list[bytes] = []
+    graph = Graph()
 
     def multiply(x: str, name: str, y: str, n_in: int, n_out: int) -> None:
-        nodes.append(
-            onnx_bytes.node("MatMulRows", [x, name], [y], "edge_spec", n_in=n_in, n_out=n_out, variant=variant)
-        )
+        graph.node("MatMulRows", [x, name], [y], "edge_spec", n_in=n_in, n_out=n_out, variant=variant)
 
     def first(x: str, y: str, n: str) -> None:
-        nodes.append(onnx_bytes.node("Slice", [x, "zero", n, "last_axis"], [y]))
+        graph.node("Slice", [x, "zero", n, "last_axis"], [y])
 
     x = "x"
     for i in range(layers):
@@ -88,14 +77,13 @@ def chain(weights: dict[str, npt.NDArray[np.uint8]], layers: int, variant: str) 
         multiply(f"gate{i}", f"down{i}", f"x{i}", HIDDEN, WIDTH)
         x = f"x{i}"
     multiply(x, "logits", "y", WIDTH, VOCABULARY)
-    shapes = {name: (onnx_bytes.UINT8, [array.size]) for name, array in weights.items()}
-    constants = {"zero": [0], "width": [WIDTH], "hidden": [HIDDEN], "last_axis": [1]}
-    return onnx_bytes.model(
-        nodes,
-        {"x": (onnx_bytes.FLOAT, ["rows", WIDTH]), **shapes},
-        {"y": (onnx_bytes.FLOAT, ["rows", VOCABULARY])},
-        {name: np.array(value, np.int64) for name, value in constants.items()},
-    )
+    graph.takes("x", FLOAT, ["rows", WIDTH])
+    for name, array in weights.items():
+        graph.takes(name, UINT8, [array.size])
+    for name, value in {"zero": 0, "width": WIDTH, "hidden": HIDDEN, "last_axis": 1}.items():
+        graph.constant(name, np.array([value], np.int64))
+    graph.gives("y", FLOAT, ["rows", VOCABULARY])
+    return graph.serialize()
 
 
 def overhead(threads: int, rounds: int) -> None:
@@ -105,16 +93,20 @@ def overhead(threads: int, rounds: int) -> None:
     for operator in ("MatMulRows", "Mul"):
         runs = {}
         for length in lengths:
-            nodes = []
+            graph = Graph()
             for i in range(length):
                 x, y = f"x{i}" if i else "x", f"x{i + 1}" if i + 1 < length else "y"
                 if operator == "Mul":
-                    nodes.append(onnx_bytes.node("Mul", [x, "twos"], [y]))
+                    graph.node("Mul", [x, "twos"], [y])
                 else:
-                    nodes.append(onnx_bytes.node(operator, [x, "packed"], [y], "edge_spec", n_in=32, n_out=32))
-            constants = {"twos": np.full((1, 32), 2, np.float32)} if operator == "Mul" else {"packed": packed}
-            row = (onnx_bytes.FLOAT, [1, 32])
-            session = open_session(onnx_bytes.model(nodes, {"x": row}, {"y": row}, constants), threads)
+                    graph.node(operator, [x, "packed"], [y], "edge_spec", n_in=32, n_out=32)
+            if operator == "Mul":
+                graph.constant("twos", np.full((1, 32), 2, np.float32))
+            else:
+                graph.constant("packed", packed)
+            graph.takes("x", FLOAT, [1, 32])
+            graph.gives("y", FLOAT, [1, 32])
+            session = open_session(graph.serialize(), threads)
             binding = session.io_binding()
             binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 32), np.float32)))
             binding.bind_output("y")

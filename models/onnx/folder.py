@@ -10,7 +10,8 @@ from pathlib import Path
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.onnx.config_files import GENAI, TOKENIZER, Beside
-from edge_spec.models.onnx.graph_file import ELEMENT_TYPES, GraphFile, read_graph
+from edge_spec.models.onnx.element_types import ELEMENT_NUMBERS
+from edge_spec.models.onnx.graph_file import GraphFile, read_graph
 from edge_spec.models.onnx.signature import read_signature
 from edge_spec.models.onnx.tokens import (
     kind_of,
@@ -137,5 +138,5 @@ def _in_four_bits(file: GraphFile) -> bool:
 def _n_params(file: GraphFile) -> int:
     """About how many weights there are: two in a byte where the graph has 4-bit operators."""
     packed = 2 if _in_four_bits(file) else 1
-    known = {name for name, _ in ELEMENT_TYPES.values()}
-    return sum(t.n_elements * (packed if t.kind == "uint8" else 1) for t in file.tensors if t.kind in known)
+    known = (tensor for tensor in file.tensors if tensor.kind in ELEMENT_NUMBERS)
+    return sum(tensor.n_elements * (packed if tensor.kind == "uint8" else 1) for tensor in known)

@@ -12,29 +12,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
 from edge_spec.models.onnx.content import Tensor, check_sizes, fingerprint, open_regular
+from edge_spec.models.onnx.element_types import ELEMENT_TYPES
 from edge_spec.models.onnx.wire import Span, WireFile
 
-__all__ = ["ELEMENT_TYPES", "GraphFile", "Node", "Port", "read_graph"]
-
-ELEMENT_TYPES = {
-    1: ("float32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    8: ("string", 0),
-    9: ("bool", 8),
-    10: ("float16", 16),
-    11: ("float64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    16: ("bfloat16", 16),
-    21: ("uint4", 4),
-    22: ("int4", 4),
-}
-"""Type of an element -> (name, bits)."""
+__all__ = ["GraphFile", "Node", "Port", "read_graph"]
 
 _MAX_PARTS = 1 << 20
 _MAX_DIMS = 16

@@ -1,11 +1,13 @@
-"""Reading protobuf messages out of a file that nobody vouches for, large values left where they are.
+"""The wire format of protobuf, of which ONNX files are made: fields written, and messages read from untrusted files.
 
-The format is that of https://protobuf.dev/programming-guides/encoding; ONNX files can be larger than memory, so
-nothing is read that is not asked for, and every length is checked before anything is read by it.
+The format is that of https://protobuf.dev/programming-guides/encoding. Reading leaves large values where they are:
+ONNX files can be larger than memory, so nothing is read that is not asked for, and every length is checked before
+anything is read by it. The ``onnx`` package takes 12 MiB and reads all weights of a file that holds them into memory.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +15,37 @@ from typing import BinaryIO
 
 from edge_spec.errors import NotAModel
 
-__all__ = ["Span", "WireFile"]
+__all__ = ["Span", "WireFile", "bytes_field", "float_field", "int_field"]
 
-_MOST_TEXT_BYTES = 1 << 16
+_MAX_TEXT_BYTES = 1 << 16
 _HEAD_BYTES = 20
 """Of a field: two numbers of at most ten bytes each."""
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def int_field(number: int, value: int) -> bytes:
+    """A field that holds a whole number."""
+    return _varint(number << 3) + _varint(value)
+
+
+def float_field(number: int, value: float) -> bytes:
+    """A field that holds a 32-bit float."""
+    return _varint(number << 3 | 5) + struct.pack("<f", value)
+
+
+def bytes_field(number: int, value: bytes | str) -> bytes:
+    """A field that holds bytes, a text or another message."""
+    value = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +78,20 @@ class WireFile:
         """A value as text.
 
         Raises:
-            NotAModel: it is no text, or longer than any name.
+            NotAModel: it is not a text, or longer than any name.
         """
-        if span.n_bytes > _MOST_TEXT_BYTES:
+        if span.n_bytes > _MAX_TEXT_BYTES:
             raise self.damaged(f"a name of {span.n_bytes:,} bytes")
         try:
             return self.read(span).decode()
         except UnicodeDecodeError:
-            raise self.damaged("a name that is no text") from None
+            raise self.damaged("a name that is not a text") from None
 
     def fields(self, message: Span) -> Iterator[tuple[int, int | Span]]:
         """Number and value of each field of a message: a whole number, or where a longer value lies.
 
         Raises:
-            NotAModel: the bytes are no message, or a value reaches beyond it.
+            NotAModel: the bytes are not a message, or a value reaches beyond it.
         """
         at = message.start
         while at < message.end:
@@ -101,7 +129,7 @@ class WireFile:
 
     def damaged(self, what: str) -> NotAModel:
         """The error for a file that contradicts itself."""
-        return NotAModel(f"{self.path} is no readable ONNX file ({what})", hint="download or export the model again")
+        return NotAModel(f"{self.path} is not a readable ONNX file ({what})", hint="download or export the model again")
 
     def _number(self, raw: bytes, at: int) -> tuple[int, int]:
         value = 0

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import gguf
 import numpy as np
 import numpy.typing as npt
-import onnx_bytes
 import onnxruntime as ort
 import pytest
+from kernel_calls import matmul_rows, weights
 
 import edge_spec.engines.onnx.kernels as kernels
+from edge_spec.engines.onnx.transcription.proto import FLOAT, INT64, UINT8, Graph
 
 pytestmark = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))
 N_OUT, N_IN = 1000, 1024
@@ -31,25 +32,22 @@ def session(
     n_out: int = N_OUT,
     variant: str = "",
 ) -> ort.InferenceSession:
-    shape: dict[str, int | float | str] = {"n_in": n_in, "n_out": n_out}
-    model = onnx_bytes.model(
-        [
-            onnx_bytes.node(kernels.GATHER_ROWS, ["ids", "w"], ["e"], kernels.DOMAIN, **shape),
-            onnx_bytes.node(kernels.MATMUL_ROWS, ["x", "w"], ["y"], kernels.DOMAIN, **shape, variant=variant),
-        ],
-        {
-            "x": (onnx_bytes.FLOAT, ["batch", "rows", "width"]),
-            "ids": (onnx_bytes.INT64, ["batch", "rows"]),
-            **({} if constant else {"w": (onnx_bytes.UINT8, ["bytes"])}),
-        },
-        {"e": (onnx_bytes.FLOAT, ["batch", "rows", n_in]), "y": (onnx_bytes.FLOAT, ["batch", "rows", n_out])},
-        {"w": packed} if constant else {},
-    )
+    graph = Graph()
+    graph.takes("x", FLOAT, ["batch", "rows", "width"])
+    graph.takes("ids", INT64, ["batch", "rows"])
+    if constant:
+        graph.constant("w", packed)
+    else:
+        graph.takes("w", UINT8, ["bytes"])
+    graph.node(kernels.GATHER_ROWS, ["ids", "w"], ["e"], kernels.DOMAIN, n_in=n_in, n_out=n_out)
+    graph.node(kernels.MATMUL_ROWS, ["x", "w"], ["y"], kernels.DOMAIN, n_in=n_in, n_out=n_out, variant=variant)
+    graph.gives("e", FLOAT, ["batch", "rows", n_in])
+    graph.gives("y", FLOAT, ["batch", "rows", n_out])
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = 2
     settings.register_custom_ops_library(str(kernels.library_path()))
-    return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(graph.serialize(), settings, providers=["CPUExecutionProvider"])
 
 
 IDS = np.zeros((1, 1), np.int64)
@@ -62,19 +60,19 @@ def test_the_operator_gives_the_bits_of_the_kernel(packed: npt.NDArray[np.uint8]
         x = np.random.default_rng(1).standard_normal((*shape, N_IN)).astype(np.float32)
         (y,) = running.run(["y"], {"x": x, "ids": IDS})
         assert y.shape == (*shape, N_OUT)
-        assert (y.reshape(-1, N_OUT) == kernels.matmul_rows(packed, x.reshape(-1, N_IN))).all()
+        assert (y.reshape(-1, N_OUT) == matmul_rows(packed, x.reshape(-1, N_IN))).all()
 
 
 def test_a_prompt_longer_than_a_pass_gives_the_bits_of_its_rows(packed: npt.NDArray[np.uint8]) -> None:
     x = np.random.default_rng(2).standard_normal((1, 600, N_IN)).astype(np.float32)
     (y,) = session(packed).run(["y"], {"x": x, "ids": IDS})
-    assert (y[0] == kernels.matmul_rows(packed, x[0])).all()
+    assert (y[0] == matmul_rows(packed, x[0])).all()
 
 
 def test_gathered_rows_are_the_weights(packed: npt.NDArray[np.uint8]) -> None:
     ids = np.array([[0, 999, 17], [17, 5, 500]])
     (e,) = session(packed).run(["e"], {"x": np.zeros((1, 1, N_IN), np.float32), "ids": ids})
-    assert (e == kernels.weights(packed)[ids]).all()
+    assert (e == weights(packed)[ids]).all()
 
 
 def test_one_session_serves_several_threads(packed: npt.NDArray[np.uint8]) -> None:
@@ -83,7 +81,7 @@ def test_one_session_serves_several_threads(packed: npt.NDArray[np.uint8]) -> No
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda x: running.run(["y"], {"x": x, "ids": IDS})[0], rows))
     for x, y in zip(rows, results, strict=True):
-        assert (y[0] == kernels.matmul_rows(packed, x[0])).all()
+        assert (y[0] == matmul_rows(packed, x[0])).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "magic", "version", "kind", "rows", "size"])

@@ -23,26 +23,21 @@ are untouched. NaN or infinite scales in the weights give what IEEE arithmetic g
 0x7fc00000.
 """
 
-from edge_spec.engines.onnx.kernels.library import available, features, library_path, matmul_rows, weights, why_slow
-from edge_spec.engines.onnx.kernels.packing import BITS, KINDS, Header, pack, packed_bytes, read_header
+from edge_spec.engines.onnx.kernels.library import available, features, library_path, why_slow
+from edge_spec.engines.onnx.kernels.packing import KINDS, pack, packed_bytes
 
 __all__ = [
-    "BITS",
     "DOMAIN",
     "DOMAIN_VERSION",
     "GATHER_ROWS",
     "KINDS",
     "MATMUL_ROWS",
     "NUMERICS",
-    "Header",
     "available",
     "features",
     "library_path",
-    "matmul_rows",
     "pack",
     "packed_bytes",
-    "read_header",
-    "weights",
     "why_slow",
 ]
 

@@ -1,7 +1,7 @@
 """From GGUF's blocks to the layout that the kernels read (``src/layout.h``), without rounding anything.
 
-GGUF keeps the blocks of one output together. The kernels work on 16 outputs at once, so here the same numbers
-stand in groups of 16 outputs, in the order in which they are needed.
+GGUF keeps the blocks of one output together. The kernels work on 16 outputs at once, so here the same numbers are
+in groups of 16 outputs, in the order in which they are needed. Only Python packs, and only C reads what is packed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import ModelFileError, SettingsError, UnsupportedModel
+from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models.gguf.types import TYPES, TensorType
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,27 +54,12 @@ _KINDS = {
     "Q5_K": _Kind(source=TYPES["Q5_K"], bits=5, head_bytes=64, subscale_bytes=32),
     "Q6_K": _Kind(source=TYPES["Q6_K"], bits=6, head_bytes=32, subscale_bytes=32),
 }
-_BY_NUMBER = {kind.source.number: name for name, kind in _KINDS.items()}
-
 KINDS = tuple(_KINDS)
 """The names of the types that can be packed, as GGUF names them."""
 
 
 def _unit_bytes(kind: _Kind) -> int:
     return kind.head_bytes + kind.source.block // BLOCK * (kind.subscale_bytes + 64 * kind.bits)
-
-
-BITS = {name: 8 * _unit_bytes(kind) / (GROUP * kind.source.block) for name, kind in _KINDS.items()}
-"""Bits per weight when packed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What packed weights say about themselves."""
-
-    kind: str
-    n_out: int
-    n_in: int
 
 
 def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
@@ -89,29 +74,6 @@ def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
         hint = f"a block has {known.source.block} inputs"
         raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
     return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.source.block) * _unit_bytes(known)
-
-
-def read_header(packed: Bytes) -> Header:
-    """The kind and shape of packed weights, checked as the kernels check them.
-
-    Raises:
-        ModelFileError: these are no packed weights, or damaged ones.
-    """
-    if packed.nbytes < HEADER_BYTES:
-        raise ModelFileError(f"packed weights are {packed.nbytes} bytes long, shorter than their header")
-    magic, version, number, n_out, n_in, n_bytes = _HEADER.unpack(packed[:HEADER_BYTES].tobytes())
-    if magic != _MAGIC or version != VERSION or number not in _BY_NUMBER:
-        raise ModelFileError("these are no packed weights, or those of another version of edge-spec")
-    kind = _BY_NUMBER[number]
-    try:
-        expected = packed_bytes(kind, n_out, n_in)
-    except SettingsError as error:
-        raise ModelFileError(f"packed weights are damaged: {error.message}") from None
-    if not n_bytes == expected == packed.nbytes:
-        raise ModelFileError(
-            f"packed {kind} weights of {n_out} x {n_in} have {packed.nbytes} bytes and should have {expected}"
-        )
-    return Header(kind=kind, n_out=n_out, n_in=n_in)
 
 
 def pack(blocks: Bytes, kind: str) -> Bytes:
