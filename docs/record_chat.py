@@ -1,4 +1,4 @@
-"""Plays a talk on an emulated terminal and draws its screen: ``python docs/record_chat.py docs/chat.svg``."""
+"""Plays a conversation on an emulated terminal and draws its screen: ``python docs/record_chat.py docs/chat.svg``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = ("Tell me a short story about a dog.", "/stats", "/set temperature 0", "
 
 
 def drawn(terminal: PseudoTerminal) -> str:
-    """The screen as SVG, in the fonts of whoever looks at it."""
+    """The screen as SVG, in the fonts of the viewer."""
     console = Console(record=True, width=terminal.screen.columns, file=io.StringIO(), force_terminal=True)
     for y in range(terminal.screen.lines):
         line = Text()
