@@ -69,7 +69,7 @@ def native_draw(settings: SamplerSettings) -> NativeDraw | None:
 @cache
 def _function() -> Any:
     try:
-        function = ctypes.CDLL(str(_FILE)).edge_draw
+        function = ctypes.CDLL(str(_FILE)).edge_draw_2
     except (OSError, AttributeError):
         return None
     pointer = ctypes.c_void_p

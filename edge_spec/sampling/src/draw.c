@@ -133,8 +133,9 @@ static int64_t n_likely(const double *depths, int64_t n, int64_t n_others, const
 }
 
 /* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
- * many; 0 leaves the draw to Python. `key` is position_key of the token's index. */
-EXPORT int32_t edge_draw(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
+ * many; 0 leaves the draw to Python. `key` is position_key of the token's index. The number in the name changes with
+ * the arguments, so that a library from an earlier build is not found. */
+EXPORT int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
                          double *scores) {
     float blocks[MAX_BLOCKS + 1];
     double depths[FEW];
