@@ -17,10 +17,10 @@ from typing import Any
 from hard_limit import impose, mappings_bytes
 
 import edge_spec.loading as loading
-from edge_spec.controller.budget import Budget
 from edge_spec.controller.request import request_of
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import probe, usage
+from edge_spec.memory.budget import Budget
 from edge_spec.model import TextModel
 
 __all__ = ["MIB", "Reader", "another_plan", "forget_peak", "held_bytes", "peak_resident_bytes"]

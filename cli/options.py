@@ -11,10 +11,10 @@ import click
 from edge_spec.cli.help import Count, default_of, option, with_default
 from edge_spec.cli.progress import Bar
 from edge_spec.cli.wording import in_options
-from edge_spec.controller.budget import SHARE
 from edge_spec.engines.registry import AUTO, engine_names
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.loading import load
+from edge_spec.memory.budget import SHARE
 from edge_spec.speculation.modes import MODES
 
 __all__ = ["load_arguments", "max_tokens_option", "model_options", "print_notes", "speculation_option"]

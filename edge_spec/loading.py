@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_spec.controller.budget import Budget, budget_of, ledger_of
-from edge_spec.controller.candidates import Configuration, note_of
-from edge_spec.controller.degradation import Relief
-from edge_spec.controller.open_models import OpenFamily
-from edge_spec.controller.plan import STAGES, Plan, said_of
-from edge_spec.controller.profiles import planned_profile
+from edge_spec.controller.advice import thresholds_text
+from edge_spec.controller.candidate import Candidate, stage_of
+from edge_spec.controller.candidates import Estimates, smallest
+from edge_spec.controller.degradation import Degradation
+from edge_spec.controller.grammars import BudgetedGrammars
+from edge_spec.controller.open_models import OpenModels
+from edge_spec.controller.plan import Plan, make_plan
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
-from edge_spec.engines.llama.grammar import LlamaGrammar
-from edge_spec.engines.llama.library import library
-from edge_spec.engines.onnx.transcription.store import Transcriptions
-from edge_spec.errors import BudgetExceeded, ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
+from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
 from edge_spec.generation.session_cache import Shelf
 from edge_spec.memory import parse_size, probe, usage
+from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
-from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import AdaptivePolicy, FixedPolicy, Policy
 
 __all__ = ["load", "plan", "possible_modes"]
-
-_ONE_OF_EACH_STAGE = ("ngram", "sequence", "hierarchy")
-"""Modes whose needs stand for those of all that cost memory in the same way, see ``STAGES``."""
 
 
 def load(
@@ -53,7 +48,7 @@ def load(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     watch: PressureWatch | None = None,
     verbose: bool = False,
-    **llama: Any,
+    **settings: Any,
 ) -> TextModel:
     """Load a model and the smaller ones that speed it up.
 
@@ -82,13 +77,14 @@ def load(
         on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
         watch: tells when memory gets scarce while it runs; looks at this computer by default.
         verbose: let llama.cpp's log through to standard error.
-        **llama: further fields of ``LlamaSettings``, such as ``n_threads``, ``kv_k`` and ``kv_v``.
+        **settings: fields of ``ModelSettings``, and of single engines, such as ``n_threads``, ``kv_k`` or ``repack``.
 
     Raises:
         ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
         BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: a setting is out of range or contradicts another.
     """
+    folder = _cache_dir(cache_dir)
     request = request_of(
         model,
         draft=draft,
@@ -101,33 +97,22 @@ def load(
         policy=policy,
         n_ctx=n_ctx,
         min_n_ctx=min_n_ctx,
-        **llama,
-    )
-    library().verbose = verbose
-    request.load_libraries()
-    folder = _cache_dir(cache_dir)
-    with _saying_what_would_do(request, folder):
-        budget = budget_of(memory)
-    transcriptions = Transcriptions(folder, on_wait=on_wait, on_progress=on_progress)
-    request = request.settled(transcriptions, budget)
-    planned = request.plan(budget)
-    chosen = planned.chosen.configuration
-    opened = OpenFamily(
-        request.files,
-        chosen.settings,
-        engines=chosen.engines,
-        ledger=ledger_of(planned),
-        footprints=planned.chosen.parts,
-        transcriptions=transcriptions,
         cache_dir=folder,
-        on_wait=on_wait,
+        **settings,
     )
-    notes = [*request.notes, *budget.notes, *note_of(planned, request.files["target"], request.settings, request.modes)]
-    template = request.files["target"].chat_template
+    request.load_libraries(verbose=verbose)
+    with _advised(request):
+        budget = budget_of(memory)
+    openers = {
+        each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
+    }
+    planned = make_plan(request, budget, openers)
+    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder))
     try:
-        return _assemble(opened, chosen.mode, draft_limit, policy, template, notes, watch, request, folder)
+        models.apply(planned.chosen)
+        return _text_model(models, request, planned, policy, draft_limit, watch)
     except BaseException:
-        opened.close()
+        models.close()
         raise
 
 
@@ -149,53 +134,52 @@ def plan(
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    requested = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
-    request = request_of(model, **requested)
-    request.load_libraries()
     folder = _cache_dir(cache_dir)
+    asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED} | {"cache_dir": folder}
+    request = request_of(model, **asked)
+    request.load_libraries()
     if memory is None:
         budget = budget_of(None)
     else:
-        # Looked at as a load would, after what looking itself takes.
+        # Measured as a load would, after what measuring itself takes.
         probe()
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        with _saying_what_would_do(request, folder):
+        with _advised(request):
             budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
-    request = request.settled(Transcriptions(folder, only_look=True), budget)
-    found = request.plan(budget)
-    least = dict(found.thresholds)
-    for name in _ONE_OF_EACH_STAGE:
-        # What other speculation would need is worth knowing as well, where the models for it are there.
-        with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            other = request_of(model, **{**requested, "speculation": name, "draft_limit": None})
-            needs = other.settled(Transcriptions(folder, only_look=True), budget).thresholds(budget)
-            least |= {stage: min(n_bytes, least.get(stage, n_bytes)) for stage, n_bytes in needs.items()}
-    chosen: Configuration = found.chosen.configuration
-    profile = planned_profile(
-        request.files["target"], found.engine, chosen.settings, trees=chosen.mode.target_trees, cache_dir=folder
-    )
+    openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
+    found = make_plan(request, budget, openers)
+    least: dict[str, Candidate] = {}
+    for other in (request, *_other_requests(model, asked)):
+        with Estimates(other.files, base_bytes=budget.held_bytes, budget_bytes=budget.budget_bytes) as estimates:
+            for name, candidate in smallest(other, estimates).items():
+                if name not in least or candidate.needed_bytes < least[name].needed_bytes:
+                    least[name] = candidate
+    engine, own = found.chosen.engines["target"], found.chosen.models["target"]
+    profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
-    thresholds = {name: least[name] for name in ("fits", *STAGES[1:]) if name in least}
-    return replace(found, thresholds=thresholds, profile=named)
+    return replace(found, least=least, profile=named)
+
+
+_NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
+
+
+def _other_requests(model: StrPath, asked: Mapping[str, Any]) -> Iterator[Request]:
+    """The same with each other kind of speculation, as far as the models for it are there."""
+    for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
+        with suppress(SettingsError, ModelFileError, VocabularyMismatch):
+            yield request_of(model, **{**asked, "speculation": mode.name, "draft_limit": None})
 
 
 @contextmanager
-def _saying_what_would_do(request: Request, folder: Path | None) -> Iterator[None]:
-    """A budget that is none, or none that this computer could give, is refused with those that would do."""
+def _advised(request: Request) -> Iterator[None]:
+    """Refuse a budget that is not valid, or more than this computer has, with those that would do."""
     try:
         yield
     except (SettingsError, OutOfMemory) as error:
         free = budget_of(None)
-        try:
-            found = request.settled(Transcriptions(folder, only_look=True), free).plan(free)
-            advice = said_of(found.thresholds)
-        except BudgetExceeded as too_little:
-            advice = too_little.hint
-        error.hint = f"{error.hint}; {advice}"
+        with Estimates(request.files, base_bytes=free.held_bytes, budget_bytes=free.budget_bytes) as estimates:
+            error.hint = f"{error.hint}; {thresholds_text(smallest(request, estimates))}"
         raise
-
-
-_NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
 def possible_modes(
@@ -207,60 +191,42 @@ def possible_modes(
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 
-def _assemble(
-    opened: OpenFamily,
-    mode: Mode,
-    limit: int | None,
-    policy: Policy | None,
-    template: str | None,
-    notes: list[str],
-    watch: PressureWatch | None,
+def _text_model(
+    models: OpenModels,
     request: Request,
-    folder: Path | None,
+    planned: Plan,
+    policy: Policy | None,
+    draft_limit: int | None,
+    watch: PressureWatch | None,
 ) -> TextModel:
-    # Beside what is cached there is a disk; the system's own folder for temporary files may lie in memory.
-    folder = folder if folder is not None and folder.is_dir() else None
-    target, probed = opened.target(trees=mode.target_trees)
-    if not target.capabilities.can_rollback and mode.name != "off":
-        notes.append("speculation is off: this model's cache cannot be rolled back")
-        mode = MODES["off"]
-    elif mode.target_trees and not target.capabilities.takes_trees:
-        notes.append(f"speculation {mode.name!r} is off: this model does not compute trees like sequences")
-        mode = MODES["off"]
-    elif target.capabilities.identity == "rounding" and mode.name != "off":
-        notes.append("this model's rows round differently from width to width: drafts may change near ties")
-    speculator = Speculator(target, opened.drafter(mode, target))
-    tokenizer = opened.tokenizer()
-    most = limit or mode.limit
+    """The model that writes text, around what is open."""
+    mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
+    grammars = BudgetedGrammars(tokenizer, ledger)
+    session_cache = Shelf(ledger, folder=models.folder)
+    most = draft_limit or mode.limit
 
     def new_policy() -> Policy:
-        return AdaptivePolicy(most=most, seconds=probed.seconds) if mode.adapts else FixedPolicy(most)
+        return AdaptivePolicy(most=most, seconds=models.probed.seconds) if mode.adapts else FixedPolicy(most)
 
-    first = policy or (new_policy() if mode.adapts else None)
-    shelf = Shelf(opened.ledger, folder=folder)
+    def close() -> None:
+        grammars.close()
+        models.close()
+
+    # What an adaptive policy has learned about this device holds for the next reply as well.
+    shared = policy or (new_policy() if mode.adapts else None)
     return TextModel(
-        speculator,
-        # What an adaptive policy has learned about this device holds for the next reply as well.
-        (lambda: first) if first else new_policy,
+        models.speculator,
+        (lambda: shared) if shared else new_policy,
         tokenizer,
         mode=mode.name,
         lossless=mode.lossless,
-        chat_template=template,
-        notes=notes,
-        grammars=lambda text: LlamaGrammar(opened.vocabulary(), text),
-        ledger=opened.ledger,
-        shelf=shelf,
-        relief=Relief(
-            speculator,
-            opened,
-            mode,
-            shelf,
-            watch or system_watch(),
-            fixed=request.fixed,
-            min_n_ctx=request.min_n_ctx,
-            folder=folder,
-        ),
-        on_close=opened.close,
+        chat_template=request.target.chat_template,
+        notes=[*planned.notes, *models.notes],
+        grammars=grammars.new,
+        ledger=ledger,
+        shelf=session_cache,
+        relief=Degradation(models, request, session_cache, watch or system_watch(planned.budget_bytes)),
+        on_close=close,
     )
 
 
@@ -270,3 +236,8 @@ def _cache_dir(cache_dir: Path | str | None) -> Path | None:
 
         return user_cache_path("edge-spec")
     return Path(cache_dir) if cache_dir is not None else None
+
+
+def _on_disk(folder: Path | None) -> Path | None:
+    """A folder that lies on a disk; the system's own for temporary files may lie in memory."""
+    return folder if folder is not None and folder.is_dir() else None

@@ -29,7 +29,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
-    from edge_spec.controller.degradation import Relief
+    from edge_spec.controller.degradation import Degradation
 
 __all__ = ["Messages", "TextModel"]
 
@@ -65,7 +65,7 @@ class TextModel:
         chat_template: str | None = None,
         notes: Sequence[str] = (),
         shelf: Shelf | None = None,
-        relief: Relief | None = None,
+        relief: Degradation | None = None,
         grammars: Callable[[str], Grammar] | None = None,
         ledger: Ledger | None = None,
         on_close: Callable[[], None] = lambda: None,
@@ -108,8 +108,8 @@ class TextModel:
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce, in order; see ``Relief``."""
-        return self._relief.ladder.degradations if self._relief is not None else ()
+        """What is given up now because memory is scarce, in order; see ``Degradation``."""
+        return self._relief.degradations if self._relief is not None else ()
 
     @property
     def session_cache_bytes(self) -> int:
@@ -256,7 +256,7 @@ class TextModel:
         return kind(
             self.turns,
             self._speculator,
-            self._new_policy() if self._relief is None else self._relief.policy(self._new_policy()),
+            self._new_policy(),
             self._tokenizer,
             tokens,
             settings,

@@ -1,7 +1,7 @@
-"""What this computer lets this process have: memory and cores.
+"""What this process can have of this computer: memory and cores.
 
-The machine's memory is an upper bound. A container (control groups, versions 1 and 2) or a limit on address
-space may allow less; whatever binds first counts. Swap does not count: weights in swap are slower than none.
+The machine's memory is an upper bound. A container (control groups, versions 1 and 2) or a limit on address space
+may allow less; the tightest bound counts. Swap does not count: weights in swap are slower than none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Device", "Limit", "Readings", "limits", "probe"]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The computer as this process may use it.
+    """The computer as far as this process may use it.
 
     Attributes:
-        total_bytes: the most memory that it could ever have.
-        available_bytes: what it could take now.
+        total_bytes: the most memory that the process could ever have.
+        available_bytes: what it could allocate now.
         n_physical_cores: cores, not counting hyperthreads twice.
         n_logical_cores: cores that the process may run on.
     """
@@ -36,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A bound on memory: the bound itself, and how much of it is left."""
+    """A bound on memory, and how much of it is left."""
 
     total_bytes: int
     available_bytes: int
@@ -81,7 +81,7 @@ def _text(path: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """How the computer is asked. Tests hand in their own.
+    """How the computer is asked.
 
     Attributes:
         ram: the machine's memory.
@@ -97,7 +97,7 @@ class Readings:
 
 
 def probe(readings: Readings | None = None) -> Device:
-    """Ask the computer what this process may use, now."""
+    """What this process may use now."""
     readings = readings or Readings()
     bounds = [limit for _, limit in limits(readings)]
     physical, logical = readings.cores()
@@ -112,7 +112,7 @@ def probe(readings: Readings | None = None) -> Device:
 
 
 def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
-    """Everything that bounds the memory of this process, by name; the machine itself comes first."""
+    """All bounds on the memory of this process, by name; the machine's comes first."""
     readings = readings or Readings()
     found = [("memory of the machine", readings.ram())]
     # Version 1 says "no limit" with a very large number.
@@ -124,7 +124,7 @@ def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
 
 
 class _Files(NamedTuple):
-    """Where one version of control groups keeps its numbers."""
+    """The files of one version of control groups."""
 
     root: str
     bounds: tuple[str, ...]
@@ -133,7 +133,7 @@ class _Files(NamedTuple):
 
 
 def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
-    """The limits of the groups this process is in, and of all groups around them."""
+    """The limits of the process's groups and of all groups around them."""
     for line in (text("/proc/self/cgroup") or "").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "", "")[:3]
         if controllers == "":
@@ -162,8 +162,8 @@ def _group_limit(text: Callable[[str], str | None], folder: str, files: _Files) 
     if bound is None:  # "max", or no such group
         return None
     used = _number(text(f"{folder}/{files.usage}")) or 0
-    # Usage counts cached files, mapped weights of an earlier run among them. The kernel gives those up first, active
-    # ones too: for the whole machine it counts them as available itself, and under a tight limit half are active.
+    # Usage includes cached files, such as mapped weights of an earlier run. The kernel drops those first, active ones
+    # too: for the whole machine it counts them as available, and under a tight limit half of them are active.
     for line in (text(f"{folder}/memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key in files.cached:

@@ -1,4 +1,4 @@
-"""What kind of computer this is, as far as it decides about memory and speed."""
+"""What kind of computer this is, as far as it matters for memory and speed."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Hardware:
 
     Attributes:
         system: operating system and architecture, such as ``Linux aarch64``.
-        processor: as it names itself; empty if it does not.
+        processor: its own name for itself; empty if it has none.
         board: the model of a single-board computer, such as ``Raspberry Pi 5 Model B Rev 1.0``; empty on others.
-        features: instruction sets that matter to a matrix product, in a fixed order.
+        features: instruction sets that matter for matrix products, in a fixed order.
         cache_bytes: by name (``L1d``, ``L2``, ``L3``) the size of one such cache; empty where unknown.
-        n_performance_cores, n_efficiency_cores: where the processor has two kinds; else None.
-        swap_bytes: in all. Nothing is planned to be in it.
+        n_performance_cores, n_efficiency_cores: None where the processor has one kind of core.
+        swap_bytes: in total. Plans do not use it.
         unified_memory: whether processor and graphics share their memory, as on Apple Silicon.
     """
 
@@ -98,7 +98,7 @@ def _swap() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareReadings:
-    """How the computer is asked. Tests hand in their own.
+    """How the computer is asked.
 
     Attributes:
         text: the content of a system file; None if it cannot be read.
@@ -115,7 +115,7 @@ class HardwareReadings:
 
 
 def describe(readings: HardwareReadings | None = None) -> Hardware:
-    """Ask the computer what it is."""
+    """What this computer is."""
     readings = readings or HardwareReadings()
     system, machine = readings.system(), readings.machine()
     cpuinfo = readings.text("/proc/cpuinfo") or ""
@@ -186,7 +186,7 @@ def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
 
 
 def _count(text: str) -> int:
-    """How many processors ``0-3,8`` names."""
+    """How many processors a list such as ``0-3,8`` names."""
     total = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps for later."""
+"""Freed memory that the C library keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["trim_heap"]
 
 
 def trim_heap() -> None:
-    """Give back to the system what was freed. Only glibc hoards up to 64 MiB and more; elsewhere this does nothing."""
+    """Return freed memory to the system. Only glibc keeps 64 MiB and more of it; elsewhere this does nothing."""
     _trim()()
 
 

@@ -1,4 +1,4 @@
-"""Who holds which bytes: every byte has an owner and a line, and all lines together have a limit."""
+"""Who holds which bytes: every byte has an owner and a line, and all lines together have one limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Ledger", "Line", "reserve_bytes"]
 
 _LEAST_RESERVE = 8 << 20
 _RESERVE_SHARE = 50
-"""The reserve is a fiftieth, and at least 8 MiB: what predictions may err by."""
+"""The reserve is a fiftieth, and at least 8 MiB: it covers errors of predictions."""
 
 
 def reserve_bytes(held_bytes: int) -> int:
-    """What is kept free beside so much that is held."""
+    """What is kept free in addition to ``held_bytes``."""
     return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
 
 
@@ -31,8 +31,8 @@ class Line:
     Attributes:
         owner: who holds it: ``target``, ``draft``, ``intermediate``, ``process``, or a session's name.
         name: what it is, such as ``KV cache``.
-        predicted_bytes: what was planned for.
-        measured_bytes: what the engine or the system said; None while nobody did.
+        predicted_bytes: what was planned.
+        measured_bytes: what the engine or the system reported; None if neither did.
     """
 
     owner: str
@@ -45,8 +45,8 @@ class Ledger:
     """Lines under one limit. Usable from any thread.
 
     Args:
-        budget_bytes: what everything together, the reserve included, may take; None for no limit.
-        reserve: of these, kept free.
+        budget_bytes: what all lines together, and the reserve, may take; None for no limit.
+        reserve: the part of the budget that is kept free.
     """
 
     def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0) -> None:
@@ -66,32 +66,32 @@ class Ledger:
 
     @property
     def lent(self) -> tuple[Line, ...]:
-        """What was claimed for a while and given back, the most of each: see ``lend``."""
+        """What was claimed temporarily and returned, the largest claim of each name: see ``lend``."""
         with self._lock:
             return tuple(self._lent.values())
 
     @property
     def held_bytes(self) -> int:
-        """The sum of all lines: the only place where they are summed."""
+        """The sum of all lines; they are summed nowhere else."""
         return sum(line.predicted_bytes for line in self)
 
     @property
     def left_bytes(self) -> int | None:
-        """What can still be claimed; None if there is no limit."""
+        """What can still be claimed; None without a limit."""
         if self.budget_bytes is None:
             return None
         return max(0, self.budget_bytes - self.reserve_bytes - self.held_bytes)
 
     def claim(self, owner: str, name: str, n_bytes: int, *, hint: str = "") -> None:
-        """Enter a line, or add to it, before the memory is asked for.
+        """Add a line, or add to it, before the memory is allocated.
 
         Raises:
-            BudgetExceeded: not so much is left; nothing was entered.
+            BudgetExceeded: less than that is left; nothing was added.
         """
         self.claim_all(owner, {name: n_bytes}, hint=hint)
 
     def claim_all(self, owner: str, lines: Mapping[str, int], *, hint: str = "") -> None:
-        """Enter several lines, all or none; see ``claim``."""
+        """Add several lines, all or none; see ``claim``."""
         if any(n_bytes < 0 for n_bytes in lines.values()):
             raise ValueError(f"{owner} claims {dict(lines)}")
         with self._lock:
@@ -103,18 +103,18 @@ class Ledger:
                     f"the {owner}'s {what}",
                     needed_bytes=wanted,
                     allowed_bytes=left,
-                    hint=hint or "raise --memory, or ask for less",
+                    hint=hint or "raise `memory`, or ask for less",
                 )
             for name, n_bytes in lines.items():
                 known = self._lines.get((owner, name))
                 old = known.predicted_bytes if known is not None else 0
                 self._lines[owner, name] = Line(owner=owner, name=name, predicted_bytes=old + n_bytes)
 
-    def enter(self, owner: str, name: str, n_bytes: int) -> None:
-        """Make a line so large, whatever it was; none if that is nothing.
+    def set(self, owner: str, name: str, n_bytes: int) -> None:
+        """Set a line to ``n_bytes``; remove it if zero.
 
         Raises:
-            BudgetExceeded: not so much is left; the line is gone.
+            BudgetExceeded: less than that is left; the line is removed.
         """
         with self._lock:
             self.release(owner, name)
@@ -122,14 +122,14 @@ class Ledger:
                 self.claim(owner, name, n_bytes)
 
     def measure(self, owner: str, name: str, n_bytes: int) -> None:
-        """Write down what a line really takes; lines that nobody claimed are none of ours."""
+        """Record what a line really takes; lines that were not claimed are ignored."""
         with self._lock:
             line = self._lines.get((owner, name))
             if line is not None:
                 self._lines[owner, name] = replace(line, measured_bytes=n_bytes)
 
     def gauge(self, owner: str, name: str, read: Callable[[], int]) -> None:
-        """Let the measured bytes of a line be what ``read`` says whenever somebody looks, while there is that line."""
+        """Measure a line with ``read`` whenever it is looked at, as long as it exists."""
         with self._lock:
             self._gauges[owner, name] = read
 
@@ -139,10 +139,10 @@ class Ledger:
 
     @contextmanager
     def lend(self, owner: str, name: str, n_bytes: int) -> Iterator[Callable[[int], None]]:
-        """Claim bytes for as long as the context lasts; what it yields is told how many it really took.
+        """Claim bytes inside a ``with`` block, which gets a function to report how many it really took.
 
         Raises:
-            BudgetExceeded: not so much is left; nothing was entered.
+            BudgetExceeded: less than that is left; nothing was claimed.
         """
         self.claim(owner, name, n_bytes)
         taken: list[int] = []
@@ -159,17 +159,17 @@ class Ledger:
 
     def _give_back(self, owner: str, name: str, n_bytes: int) -> None:
         line = self._lines.pop((owner, name), None)
-        # Others may have borrowed under the same name meanwhile.
+        # Another thread may have claimed more under the same name.
         if line is not None and line.predicted_bytes > n_bytes:
             self._lines[owner, name] = replace(line, predicted_bytes=line.predicted_bytes - n_bytes)
 
     def note_growth(self, owner: str, n_bytes: int) -> None:
-        """Write down by how much the process grew while an owner's things were loaded; may be below 0."""
+        """Record by how much the process grew while something of an owner was loaded; may be negative."""
         with self._lock:
             self._growth[owner] = n_bytes
 
     def release(self, owner: str, name: str | None = None) -> int:
-        """Strike out a line, or all of an owner; returns the bytes that can be claimed again."""
+        """Remove a line, or all lines of an owner; returns the bytes that can be claimed again."""
         with self._lock:
             gone = [key for key in self._lines if key[0] == owner and name in (None, key[1])]
             for key in gone:
@@ -177,10 +177,10 @@ class Ledger:
             return sum(self._lines.pop(key).predicted_bytes for key in gone)
 
     def check_integrity(self) -> None:
-        """Every line is under its own name and not negative, and together they respect the limit.
+        """Check that no line is negative or under a wrong name, and that together they respect the limit.
 
         Raises:
-            AssertionError: the books are wrong, which is a mistake in this program.
+            AssertionError: they do not, which is a bug of this program.
         """
         with self._lock:
             for (owner, name), line in (*self._lines.items(), *self._lent.items()):
@@ -190,7 +190,7 @@ class Ledger:
                 assert self.held_bytes + self.reserve_bytes <= self.budget_bytes, self.report()
 
     def report(self, usage: Usage | None = None) -> dict[str, Any]:
-        """Everything as JSON can hold it; with what the process holds, if that is handed in."""
+        """Everything as JSON values; with what the process holds, if given."""
         lines = tuple(self)
         found: dict[str, Any] = {
             "budget_bytes": self.budget_bytes,
@@ -205,7 +205,7 @@ class Ledger:
         return found
 
     def table(self, usage: Usage | None = None) -> str:
-        """Everything as text, one line per entry."""
+        """Everything as text, one row per line."""
         rows = [
             (
                 line.owner,
@@ -213,7 +213,7 @@ class Ledger:
                 format_size(line.predicted_bytes),
                 "" if line.measured_bytes is None else format_size(line.measured_bytes),
             )
-            for line in (*self, *(replace(line, name=f"{line.name}, given back") for line in self.lent))
+            for line in (*self, *(replace(line, name=f"{line.name}, returned") for line in self.lent))
         ]
         rows.append(("", "reserve", format_size(self.reserve_bytes), ""))
         resident = "" if usage is None else format_size(usage.resident_bytes)

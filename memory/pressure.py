@@ -1,4 +1,4 @@
-"""Whether memory is getting scarce while a program runs."""
+"""Whether memory is scarce while a program runs."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from pathlib import Path
 from time import monotonic
 
 from edge_spec.memory.device import Readings, probe
+from edge_spec.memory.usage import resident_bytes
 
 __all__ = ["PressureWatch", "Squeeze", "memory_stall", "system_watch"]
 
 _STALLED_PERCENT = 10.0
-"""Of ten seconds, in which some program waited for memory: from here on the system is thrashing."""
+"""Of ten seconds in which some program waited for memory: from here on the system is thrashing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squeeze:
-    """One look at the system.
+    """One reading.
 
     Attributes:
-        available_bytes: that could be asked for now.
-        stalled_percent: of the last seconds, in which some program waited for memory; None if the system cannot tell.
+        available_bytes: what could be allocated now.
+        stalled_percent: share of the last seconds in which some program waited for memory; None if the system does
+            not tell.
+        left_bytes: what this process's budget leaves, negative if it holds more; None without a budget.
     """
 
     available_bytes: int
     stalled_percent: float | None = None
+    left_bytes: int | None = None
 
 
 class PressureWatch:
-    """Tells, at most every ``interval_s``, whether to give memory back or whether there is room for more.
+    """Tells, at most every ``interval_s``, whether memory is scarce and whether there is room for more.
 
-    Args:
-        look: reads the system.
+    Attributes:
+        look: takes a reading.
         low_bytes: with less than this available, memory is scarce.
-        clock: seconds.
+        clock: seconds; who acts on the readings goes by the same clock.
     """
 
     def __init__(
@@ -46,39 +50,50 @@ class PressureWatch:
         interval_s: float = 0.5,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._look = look
+        self.look = look
         self.low_bytes = low_bytes
         self._interval_s = interval_s
-        self._clock = clock
+        self.clock = clock
         self._last_s = float("-inf")
 
     def scarcity(self) -> Squeeze | None:
-        """A look at the system, or None if the last one was a moment ago."""
-        now = self._clock()
+        """A reading, or None if the last one was a moment ago."""
+        now = self.clock()
         if now - self._last_s < self._interval_s:
             return None
         self._last_s = now
-        return self._look()
+        return self.look()
 
     def is_scarce(self, seen: Squeeze) -> bool:
-        """Whether memory has to be given back."""
+        """Whether memory has to be freed."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT
-        return stalled or seen.available_bytes < self.low_bytes
+        overdrawn = seen.left_bytes is not None and seen.left_bytes < 0
+        return stalled or overdrawn or seen.available_bytes < self.low_bytes
 
     def has_room(self, seen: Squeeze, n_bytes: int) -> bool:
-        """Whether so much can be taken without memory becoming scarce soon: as much again stays free."""
+        """Whether ``n_bytes`` can be taken without memory becoming scarce soon."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT / 10
-        return not stalled and seen.available_bytes >= 2 * self.low_bytes + n_bytes
+        overdrawn = seen.left_bytes is not None and seen.left_bytes < n_bytes
+        return not stalled and not overdrawn and seen.available_bytes >= 2 * self.low_bytes + n_bytes
 
 
-def system_watch() -> PressureWatch:
-    """A watch on this computer: its memory and the control groups that the process is in."""
-    # A limit on address space bounds what can be asked for, and says nothing of what others need.
+def system_watch(budget_bytes: int | None = None, *, resident: Callable[[], int] = resident_bytes) -> PressureWatch:
+    """A watch on this computer, the control groups that the process is in, and the process itself.
+
+    Args:
+        budget_bytes: if more than this is resident, memory is scarce, however much the computer has left.
+        resident: reads what this process holds.
+    """
+    # A limit on address space bounds what can be asked for; it says nothing about what others need.
     readings = Readings(address_space=lambda: None)
     low = min(max(probe(readings).total_bytes // 64, 8 << 20), 256 << 20)
 
     def look() -> Squeeze:
-        return Squeeze(available_bytes=probe(readings).available_bytes, stalled_percent=memory_stall())
+        return Squeeze(
+            available_bytes=probe(readings).available_bytes,
+            stalled_percent=memory_stall(),
+            left_bytes=None if budget_bytes is None else budget_bytes - resident(),
+        )
 
     return PressureWatch(look, low_bytes=low)
 
@@ -86,7 +101,7 @@ def system_watch() -> PressureWatch:
 def memory_stall(root: Path = Path("/")) -> float | None:
     """Percent of the last ten seconds in which some program waited for memory (Linux's pressure-stall information).
 
-    That of the own control group where there is one. None where the system keeps no such figures.
+    That of the process's own control group where it has one. None where the system keeps no such figures.
     """
     for path in (_own_group(root), root / "proc/pressure/memory"):
         with suppress(OSError, ValueError, IndexError, StopIteration):
@@ -97,7 +112,7 @@ def memory_stall(root: Path = Path("/")) -> float | None:
 
 
 def _own_group(root: Path) -> Path | None:
-    """The file of the control group (version 2) that this process runs in."""
+    """The pressure file of the control group (version 2) that this process runs in."""
     with suppress(OSError, StopIteration):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         group = next(line for line in lines if line.startswith("0::"))[3:].strip("/")

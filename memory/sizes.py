@@ -1,4 +1,4 @@
-"""Sizes as people write and read them."""
+"""Sizes of memory as text."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _MAX_REPEATS = 1 << 60
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from ``2GiB``, ``2GB``, ``512MiB``, ``1.5g`` or plain bytes; a lone letter counts in powers of 1,024.
+    """Bytes from ``2GiB``, ``2GB``, ``512MiB``, ``1.5g`` or plain bytes; a single letter counts in powers of 1,024.
 
     Raises:
-        SettingsError: it is no size, or not more than 0.
+        SettingsError: it is not a size, or not above 0.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         n_bytes = text
@@ -55,6 +55,6 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(n_bytes: int) -> str:
-    """MiB, or GiB from ten of them on, rounded up: what is printed is enough."""
+    """MiB, or GiB from ten on, rounded up: the printed size is enough."""
     mib = -(-n_bytes // (1 << 20))
     return f"{mib:,} MiB" if mib < 10 << 10 else f"{mib / 1024:.1f} GiB"

@@ -1,15 +1,16 @@
-"""What this process holds, as the operating system counts it."""
+"""Memory that this process holds, as the operating system counts it."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Usage", "usage"]
+__all__ = ["Usage", "resident_bytes", "usage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +20,9 @@ class Usage:
     Attributes:
         resident_bytes: all of its pages in memory, those of mapped files and shared libraries included. On macOS the
             physical footprint, which is what the system judges a process by.
-        unique_bytes: without pages that other processes use as well.
-        anonymous_bytes: what no file stands behind: it cannot be dropped and read again. Where the system does not
-            tell, the same as ``unique_bytes``.
+        unique_bytes: without pages that other processes share.
+        anonymous_bytes: not backed by a file, so it cannot be dropped and read again. Where the system does not tell,
+            the same as ``unique_bytes``.
     """
 
     resident_bytes: int
@@ -33,7 +34,7 @@ def usage(text: Callable[[str], str | None] | None = None) -> Usage:
     """What this process holds now.
 
     Args:
-        text: the content of a small system file, None if it cannot be read; tests hand in their own.
+        text: reads a small system file, None if it cannot be read.
     """
     rollup = (text or _text)("/proc/self/smaps_rollup")
     if rollup is not None:
@@ -53,6 +54,18 @@ def usage(text: Callable[[str], str | None] | None = None) -> Usage:
     except psutil.Error:
         resident = int(process.memory_info().rss)
         return Usage(resident_bytes=resident, unique_bytes=resident, anonymous_bytes=resident)
+
+
+def resident_bytes(text: Callable[[str], str | None] | None = None) -> int:
+    """``usage().resident_bytes``, without walking all pages as Linux does for the rest; may be off by some 100 KiB.
+
+    Args:
+        text: as for ``usage``.
+    """
+    pages = ((text or _text)("/proc/self/statm") or "").split()
+    if len(pages) > 1 and pages[1].isascii() and pages[1].isdigit():
+        return int(pages[1]) * mmap.PAGESIZE
+    return usage(text).resident_bytes
 
 
 def _text(path: str) -> str | None:

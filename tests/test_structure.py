@@ -96,7 +96,6 @@ def test_no_python_file_is_long(folder: str) -> None:
     assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MAX_LINES}
 
 
-@pytest.mark.xfail(strict=True, reason="the planner is to ask the engines")
 def test_only_engines_know_their_names() -> None:
     """Elsewhere an engine is an object to ask, and its name is something to print."""
     assert not engine_lines(MODULES, {name: path.read_text("utf-8") for name, path in MODULES.items()})

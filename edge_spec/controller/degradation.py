@@ -1,259 +1,201 @@
-"""What a family of models gives up for want of memory, step by step."""
+"""What a running model gives up while memory is scarce, and takes back when there is room again."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from time import monotonic
-from typing import Any
+from collections.abc import Iterator
 
-from edge_spec.controller.candidates import MIN_N_CTX
-from edge_spec.controller.open_models import OpenFamily
-from edge_spec.controller.reopening import FAILURES, Renewal
-from edge_spec.controller.steps import Ladder, Rung
-from edge_spec.engines.kv_types import ROUNDS_VISIBLY
+from edge_spec.controller.candidate import Candidate
+from edge_spec.controller.candidates import Estimates, candidates
+from edge_spec.controller.carried_cells import FAILURES
+from edge_spec.controller.open_models import OpenModels
+from edge_spec.controller.patience import Patience
+from edge_spec.controller.request import Request, fallbacks
 from edge_spec.generation.lock import TurnTaking
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import Shelf
-from edge_spec.memory.pressure import PressureWatch
-from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.speculation.policy import Policy
+from edge_spec.memory.pressure import PressureWatch, Squeeze
 
-__all__ = ["Relief"]
+__all__ = ["Degradation", "given_up"]
 
-_SHORT = 2
-_CHANGES = "from here on words may differ from those without this step"
+_WORTH_BYTES = 1 << 18
+"""A candidate that takes hardly less than what is open is passed over."""
 
 
-class Relief:
-    """Looks at memory between two rounds of a reply, and between replies, and makes do with less where it has to.
+class Degradation:
+    """Looks at memory between two rounds of a reply, and between replies, and goes over to another candidate.
 
-    Speed goes first: long drafts, the intermediate model, the drafter; the text is the same without them. Then, with
-    a notice, what makes a difference to the text, the most memory for the least harm first, as plans do: a cache of
-    fewer bits, which forgets nothing and hardly rounds (8 bits, or halves on ONNX Runtime, free a third to a half of
-    it); half of the context, and half again, which forgets the oldest turns of a long talk; a cache of 4 bits, which
-    rounds visibly. In the end the reply stops where it is. With plenty of memory speed comes back, what has changed the
-    text does not, and whoever did not see the change is told when it writes again.
+    While memory is scarce, each step applies the next lower candidate. Speed goes first: suspended conversations are
+    moved to the disk, the intermediate model is dropped, the drafter is dropped; the text stays the same. Then, with a
+    notice, precision and context: a cache of fewer bits, which forgets nothing and hardly rounds; half of the context,
+    and half again, which forgets the oldest turns of a long conversation. In the end the reply stops. When there is
+    room again, the best candidate with the same numerics profile is applied: what has changed the text stays. Who did
+    not see the profile change is told at the next reply.
 
     Args:
-        family: opens and frees the models.
-        mode: how drafts are made when there is memory.
-        shelf: conversations that wait, which can wait on the disk.
-        watch: looks at the system.
-        fixed: names of settings that the user gave: types of keys and values among them stay.
-        min_n_ctx: the context is not made shorter than this.
-        folder: where a cache lies while its context is made anew; the system's own by default.
+        models: what is open.
+        request: what was asked for; settings that the user gave stay.
+        session_cache: suspended conversations, which can be kept on the disk.
+        watch: looks at the system and at this process.
     """
 
-    def __init__(
-        self,
-        speculator: Speculator,
-        family: OpenFamily,
-        mode: Mode,
-        shelf: Shelf,
-        watch: PressureWatch,
-        *,
-        fixed: Collection[str] = (),
-        min_n_ctx: int = MIN_N_CTX,
-        folder: Path | None = None,
-    ) -> None:
-        self._fixed = fixed
-        self._least_n_ctx = min_n_ctx
-        self._speculator = speculator
-        self._family = family
-        self._mode = mode
-        self._shelf = shelf
-        self._reply: Reply | None = None
-        self._exhausted = False
-        self._renewal = Renewal(speculator, family, trees=mode.target_trees, folder=folder)
-        self._profile = self._first_profile = speculator.model.profile.name
-        self._identity = speculator.model.capabilities.identity
-        # With which profile they wrote last, conversations and lone replies.
+    def __init__(self, models: OpenModels, request: Request, session_cache: Shelf, watch: PressureWatch) -> None:
+        self._models = models
+        self._request = request
+        self._session_cache = session_cache
+        self._watch = watch
+        self._patience = Patience(watch.clock)
+        self._first = models.candidate
+        self._first_profile = self._profile
+        # The profile that each conversation or lone reply wrote with last.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
-        self.max_drafted: int | None = None
-        self.steps: list[str] = []
-        self.ladder = Ladder(self._rungs(), watch, on_step=self._note, clock=lambda: monotonic())
+        self._on_disk = False
+
+    @property
+    def degradations(self) -> tuple[str, ...]:
+        """What is given up now."""
+        return tuple(given_up(self._first, self._models.candidate))
 
     def before_reply(self, reply: Reply) -> bool:
-        """Called before a reply reads its prompt: whether there is a target. It is told what it missed."""
-        if self._renewal.is_lost:
-            if not self._renewal.recover():
+        """Called before a reply reads its prompt: tells it what it missed; whether there is a target."""
+        if self._models.is_lost:
+            if not self._models.recover():
                 reply.notice("memory is scarce: the model could not be opened again")
                 return False
             if isinstance(reply, TurnTaking):
                 reply.owns_caches = False
-        name, known = self._speculator.model.profile.name, self._known.get(_writer(reply), self._first_profile)
+        name, known = self._profile, self._known.get(_writer(reply), self._first_profile)
         if name != known:
             reply.notice(f"memory was scarce: the numerics profile is {name} now, no longer {known}; words may differ")
         self._known[_writer(reply)] = name
         return True
 
     def before_round(self, reply: Reply) -> bool:
-        """Called before every round of a reply: whether it can go on."""
-        self._reply = reply
-        try:
-            self.ladder.check()
-        finally:
-            self._reply = None
-        stopped, self._exhausted = self._exhausted, False
-        return not stopped and not self._renewal.is_lost
+        """Called before every round of a reply; whether it can continue."""
+        return self._look(reply) and not self._models.is_lost
 
     def between_replies(self) -> None:
-        """Called now and then while no reply is written: what costs no word is given up, or taken again."""
-        self.ladder.check(lossless_only=True)
+        """Called now and then while no reply is being written: takes only steps that leave the text as it is."""
+        self._look(None)
 
-    def policy(self, policy: Policy) -> Policy:
-        """A policy that drafts no further than the memory allows."""
-        return _Bounded(policy, self)
+    @property
+    def _profile(self) -> str:
+        return self._models.speculator.model.profile.name
 
-    def _rungs(self) -> list[Rung]:
-        mode, family = self._mode, self._family
-        below = MODES["sequence"] if "draft" in mode.needs else MODES["ngram"]
-        rungs = []
-        if mode.limit:
-            name = "drafts are kept short, and waiting conversations lie on the disk"
-            rungs.append(
-                Rung(name=name, down=self._keep_short, up=self._draft_on, lossless=self._drafts_change_nothing)
-            )
-        if "intermediate" in mode.needs:
-            rungs.append(
-                self._changing_drafters(
-                    "the intermediate model is dropped",
-                    "intermediate",
-                    without=lambda: self._drafter(below),
-                    again=lambda: self._drafter(mode),
-                )
-            )
-        if "draft" in mode.needs:
-            above = below if "intermediate" in mode.needs else mode
-            rungs.append(
-                self._changing_drafters(
-                    "the drafter is dropped",
-                    "draft",
-                    without=lambda: self._drafter(MODES["ngram"]),
-                    again=lambda: self._drafter(above),
-                )
-            )
-        halve = Rung(name="half of the context is dropped", down=self._halve, up=None, lossless=lambda: False)
-        smaller = family.smaller_kv(self._fixed)
-        rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] != ROUNDS_VISIBLY]
-        rungs += [halve, halve]
-        rungs += [self._caching(*kinds) for kinds in smaller if kinds[0] == ROUNDS_VISIBLY]
-        stop = Rung(name="the reply stops here", down=self._stop, up=None, lossless=lambda: False, repeats=True)
-        rungs.append(stop)
-        return rungs
-
-    def _caching(self, keys: str, values: str) -> Rung:
-        """A rung that makes the cache anew with smaller types; what it holds is read again."""
-        name = f"keys and values are cached as {keys}"
-        return Rung(name=name, down=lambda: self._cache_as(keys, values), up=None, lossless=lambda: False)
-
-    def _changing_drafters(
-        self, name: str, role: str, *, without: Callable[[], Drafter], again: Callable[[], Drafter]
-    ) -> Rung:
-        """A rung that frees the model of a role, and goes on with another drafter."""
-        n_bytes = sum(line.predicted_bytes for line in self._family.ledger if line.owner == role)
-        return Rung(
-            name=name,
-            down=lambda: self._draft_with(without) or True,
-            up=lambda: self._draft_with(again, without),
-            n_bytes=lambda: n_bytes,
-            lossless=self._drafts_change_nothing,
-        )
-
-    def _drafts_change_nothing(self) -> bool:
-        return self._mode.lossless and self._speculator.model.capabilities.identity == "bitwise"
-
-    def _note(self, sentence: str, lossless: bool) -> None:
-        model, reply = self._speculator.model, self._reply
-        if not lossless and not self._exhausted:
-            sentence += f", {_CHANGES}"
-        if model.profile.name != self._profile:
-            self._profile = model.profile.name
-            sentence += f"; the numerics profile is {self._profile} now"
-        if model.capabilities.identity != self._identity:
-            self._identity = model.capabilities.identity
-            sentence += f", its identity {self._identity}"
-        self.steps.append(sentence)
-        if reply is not None:
-            self._known[_writer(reply)] = model.profile.name
-            if not lossless:
-                reply.notice(sentence)
-
-    def _keep_short(self) -> bool:
-        self.max_drafted = _SHORT
-        self._shelf.to_disk(True)
-        return True
-
-    def _draft_on(self) -> None:
-        self.max_drafted = None
-        self._shelf.to_disk(False)
-
-    def _draft_with(self, *ways: Callable[[], Drafter]) -> bool:
-        """Free all models but the target, then draft in the first of some ways that works; whether it is the first.
-
-        Where there is no room for any of them, tables do, and without room for them nothing drafts.
-        """
-        for place, way in enumerate((*ways, lambda: self._drafter(MODES["ngram"]), NoDrafter)):
-            # What an attempt before this one has opened goes as well.
-            self._speculator.change_drafter(None)
-            for role in ("intermediate", "draft"):
-                self._family.release(role)
-            self._family.drop_table()
-            with suppress(*FAILURES):
-                self._speculator.change_drafter(way())
-                return place == 0
-        return False
-
-    def _drafter(self, mode: Mode) -> Drafter:
-        return self._family.drafter(mode, self._speculator.model)
-
-    def _halve(self) -> bool:
-        speculator, reply = self._speculator, self._reply
-        n_ctx = speculator.model.n_ctx // 2
-        if reply is None or n_ctx < self._least_n_ctx or not reply.context.can_shrink(speculator, n_ctx):
-            return False
-        # What is too long for it is cut before the next round, and read again.
-        same_cells = len(speculator.text) < n_ctx
-        return self._renew(same_cells, n_ctx=n_ctx)
-
-    def _cache_as(self, keys: str, values: str) -> bool:
-        return self._renew(False, kv_k=keys, kv_v=values)
-
-    def _renew(self, same_cells: bool, **changes: Any) -> bool:
-        speculator, reply, renewal = self._speculator, self._reply, self._renewal
-        n_past = speculator.model.n_past
-        if renewal.renew(replace(self._family.target_settings, **changes), same_cells=same_cells):
+    def _look(self, reply: Reply | None) -> bool:
+        """Look at memory, if it is time, and take at most one step; whether there is memory to continue with."""
+        seen = self._watch.scarcity()
+        if seen is None:
             return True
-        if not renewal.is_lost and speculator.model.n_past < n_past and reply is not None:
-            reply.notice("memory is scarce: the text is read again; words may differ near ties")
-        return False
-
-    def _stop(self) -> bool:
-        self._exhausted = True
+        if self._watch.is_scarce(seen):
+            return not self._patience.may_step_down() or self._step_down(reply)
+        better = self._better(seen, reply)
+        frees_disk = self._on_disk and not self.degradations and self._watch.has_room(seen, 0)
+        if self._patience.may_step_up(better is not None or frees_disk):
+            self._step_up(better, reply)
         return True
+
+    def _step_down(self, reply: Reply | None) -> bool:
+        moved, self._on_disk = self._session_cache.to_disk(True), True
+        now = self._models.candidate
+        lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(reply))
+        if moved or any(self._apply(candidate, reply, sentence) for sentence, candidate in lower):
+            self._patience.stepped_down()
+        elif reply is not None:
+            self._patience.stepped_down()
+            reply.notice("memory is scarce: the reply stops here")
+            return False
+        return True
+
+    def _step_up(self, better: Candidate | None, reply: Reply | None) -> None:
+        worked = better is None
+        if better is not None:
+            sentence = f"memory is free again, no longer: {_listed(better, self._models.candidate)}"
+            worked = self._apply(better, reply, sentence)
+        self._patience.stepped_up(worked=worked)
+        if not self.degradations:
+            self._session_cache.to_disk(False)
+            self._on_disk = False
+
+    def _apply(self, candidate: Candidate, reply: Reply | None, sentence: str) -> bool:
+        """Go over to a candidate and tell the reply if words may differ; whether that worked."""
+        models = self._models
+        before = models.speculator.model
+        profile, identity, n_past = before.profile.name, before.capabilities.identity, before.n_past
+        lossless = self._is_lossless(candidate)
+        try:
+            models.apply(candidate)
+        except FAILURES:
+            if reply is not None and not models.is_lost and models.speculator.model.n_past < n_past:
+                reply.notice("memory is scarce: the text is read again; words may differ near ties")
+            return False
+        after = models.speculator.model
+        if reply is not None:
+            self._known[_writer(reply)] = after.profile.name
+        if reply is not None and not lossless:
+            sentence += ", from here on words may differ from those without this step"
+            if after.profile.name != profile:
+                sentence += f"; the numerics profile is {after.profile.name} now"
+            if after.capabilities.identity != identity:
+                sentence += f", its identity {after.capabilities.identity}"
+            reply.notice(sentence)
+        return True
+
+    def _is_lossless(self, candidate: Candidate) -> bool:
+        """Whether going over to a candidate leaves the text as it is, bit for bit."""
+        same_text = candidate.settings == self._models.candidate.settings
+        drafts_change_nothing = self._models.speculator.model.capabilities.identity == "bitwise"
+        return same_text and drafts_change_nothing and self._first.mode.lossless
+
+    def _lower(self, reply: Reply | None) -> Iterator[Candidate]:
+        """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
+        now, engines, speculator = self._models.candidate, self._first.engines, self._models.speculator
+        with Estimates(self._models.files) as estimates:
+            groups = candidates(self._request.lesser(now, engines), estimates)
+            open_bytes = next(groups)[0].held_bytes
+            lesser_modes = (estimates.candidate(mode, engines, now.settings) for mode in fallbacks(now.mode))
+            for candidate in (*lesser_modes, *(each for group in groups for each in group)):
+                tells = reply is not None or self._is_lossless(candidate)
+                fits = candidate.n_ctx == now.n_ctx or (
+                    reply is not None and reply.context.can_shrink(speculator, candidate.n_ctx)
+                )
+                if tells and fits and open_bytes - candidate.held_bytes >= _WORTH_BYTES:
+                    yield candidate
+
+    def _better(self, seen: Squeeze, reply: Reply | None) -> Candidate | None:
+        """The best candidate that differs from what is open in how drafts are made, and that there is room for."""
+        now, first = self._models.candidate, self._first
+        modes = (first.mode, *fallbacks(first.mode))
+        with Estimates(self._models.files) as estimates:
+            for mode in modes[: modes.index(now.mode)]:
+                candidate = estimates.candidate(mode, first.engines, now.settings)
+                n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
+                tells = reply is not None or self._is_lossless(candidate)
+                if tells and self._watch.has_room(seen, n_bytes):
+                    return first if candidate.settings == first.settings and mode is first.mode else candidate
+        return None
+
+
+def given_up(before: Candidate, after: Candidate) -> Iterator[str]:
+    """What a candidate lacks of another one."""
+    for role, what in (("intermediate", "the intermediate model"), ("draft", "the drafter")):
+        if role in before.models and role not in after.models:
+            yield f"{what} is dropped"
+    if before.mode.limit and not after.mode.limit:
+        yield "nothing is drafted"
+    if before.kv != after.kv:
+        keys, values = after.kv
+        yield f"keys and values are cached as {keys if keys == values else f'{keys}/{values}'}"
+    n_ctx = before.n_ctx
+    while n_ctx > after.n_ctx:
+        n_ctx //= 2
+        yield "half of the context is dropped"
+
+
+def _listed(before: Candidate, after: Candidate) -> str:
+    return ", ".join(given_up(before, after))
 
 
 def _writer(reply: Reply) -> object:
-    """The conversation that a reply belongs to, or itself."""
+    """The conversation that a reply belongs to, or the reply itself."""
     return reply.holder if isinstance(reply, TurnTaking) and reply.holder is not None else reply
-
-
-class _Bounded:
-    """What a policy says, within what the memory allows."""
-
-    def __init__(self, policy: Policy, relief: Relief) -> None:
-        self._policy = policy
-        self._relief = relief
-        self.learn = policy.learn
-
-    def limit(self) -> int:
-        most = self._relief.max_drafted
-        limit = self._policy.limit()
-        return limit if most is None else min(limit, most)

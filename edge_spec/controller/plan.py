@@ -1,76 +1,26 @@
-"""Which of several ways to run fits a budget, and which of those is the fastest.
+"""Which of several ways to run fits a budget, and which of those is the best.
 
-After SpecMemo (arXiv 2506.01986): the footprint of every configuration is known before anything is loaded, so the
-least budget at which each kind of speculation becomes possible is known as well.
+After SpecMemo (arXiv 2506.01986): what every candidate takes is known before anything is loaded, so the smallest
+budget at which each kind of speculation becomes possible is known as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from edge_spec.controller.advice import notes_of, refusal
+from edge_spec.controller.candidate import STAGES, TOKEN_BYTES, Candidate
+from edge_spec.controller.candidates import Estimates, candidates
+from edge_spec.controller.request import Request
+from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import BudgetExceeded
-from edge_spec.memory.footprint import Footprint
-from edge_spec.memory.ledger import reserve_bytes
-from edge_spec.memory.sizes import format_size
+from edge_spec.memory import Ledger, format_size, reserve_bytes
+from edge_spec.memory.budget import Budget
+from edge_spec.models.kv_cache import CTX_STEP
 
-__all__ = ["STAGES", "Candidate", "Plan", "choose", "said_of"]
-
-STAGES = ("plain", "tables", "drafter", "hierarchy")
-"""What drafts, by what it costs in memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One way to run.
-
-    Attributes:
-        choices: what was decided, for people: name -> value.
-        stage: one of ``STAGES``.
-        base_bytes: what the process holds with or without models.
-        parts: footprint of each model, in the order in which they are loaded.
-        tables: what the program holds beside, by name.
-        speed: by the cost model; only compared with that of others.
-        configuration: the same for the program; nothing here looks into it.
-    """
-
-    choices: Mapping[str, str | int]
-    stage: str
-    base_bytes: int
-    parts: Mapping[str, Footprint]
-    speed: float
-    tables: Mapping[str, int] = field(default_factory=dict)
-    configuration: Any = field(default=None, repr=False, compare=False)
-
-    @property
-    def held_bytes(self) -> int:
-        """What is held while it runs."""
-        return self.base_bytes + sum(self.tables.values()) + sum(part.held_bytes for part in self.parts.values())
-
-    @property
-    def reading_bytes(self) -> int:
-        """What is needed beside while a prompt is read, by one model after the other."""
-        return max((part.reading_bytes for part in self.parts.values()), default=0)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that is held at any time: while it runs, or while one of its models is loaded."""
-        held = most = self.base_bytes + sum(self.tables.values())
-        for part in self.parts.values():
-            most = max(most, held + part.loading_peak_bytes)
-            held += part.held_bytes
-        return max(most, held + self.reading_bytes)
-
-    @property
-    def needed_bytes(self) -> int:
-        """The least budget that holds it: its peak and the reserve."""
-        return self.peak_bytes + reserve_bytes(self.peak_bytes)
-
-    @property
-    def described(self) -> str:
-        """The choices in one line."""
-        return ", ".join(f"{name} {value}" for name, value in self.choices.items())
+__all__ = ["Plan", "choose", "make_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,85 +31,129 @@ class Plan:
         chosen: the way to run.
         budget_bytes: what it has to fit.
         why: in a sentence.
-        runners_up: other ways that fit, best first, one of each kind.
-        thresholds: the least budget by what it makes possible: ``fits``, and every stage but the first.
-        engine: what runs the target.
-        profile: the numerics profile that results will carry, its name and facts; None where nobody knows it yet.
+        runners_up: other ways that fit, best first, one of each stage.
+        least: what needs least, by what it makes possible: ``fits``, and every stage but the first. Only ``plan`` asks.
+        profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
+        notes: sentences about what differs from what was asked for.
     """
 
     chosen: Candidate
     budget_bytes: int
     why: str
-    runners_up: tuple[Candidate, ...]
-    thresholds: Mapping[str, int]
-    engine: str = ""
+    runners_up: tuple[Candidate, ...] = ()
+    least: Mapping[str, Candidate] = field(default_factory=dict)
     profile: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        """What runs the target."""
+        return self.chosen.engines["target"].name
+
+    @property
+    def thresholds(self) -> dict[str, int]:
+        """The smallest budget by what it makes possible; ``least`` says with which context and caches."""
+        return {name: self.least[name].needed_bytes for name in ("fits", *STAGES[1:]) if name in self.least}
+
+    def ledger(self) -> Ledger:
+        """A ledger with the budget, its reserve, and what the process holds beside models and drafters."""
+        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
+        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
+        ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
+        if self.chosen.reading_bytes:
+            ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)
+        return ledger
 
 
-def choose(
-    levels: Iterable[Sequence[Candidate]], budget_bytes: int, *, thresholds: Mapping[str, int], what: str
-) -> Plan:
-    """The plan for a budget.
+def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:
+    """The best way to run a request within a budget.
 
     Args:
-        levels: candidates in groups. Those of a group differ in speed and memory, and in the text at most by
-            rounding; every group changes more of what was requested for than the one before and is only looked at if
-            nothing in those fits.
-        thresholds: the least budget by what it makes possible, for the plan and for the error.
+        openers: make what has to be made once for a file, which can fail.
+
+    Raises:
+        BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
+        SettingsError: what was asked for contradicts a model.
+    """
+    with Estimates(request.files, base_bytes=budget.held_bytes, budget_bytes=budget.budget_bytes) as estimates:
+        while True:
+            try:
+                found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
+            except BudgetExceeded as error:
+                raise refusal(request, estimates, error) from None
+            found = _with_more_context(found, request.max_n_ctx, estimates)
+            failures = dict(_failures(request, found.chosen, openers))
+            if not failures:
+                notes = (*request.notes, *budget.notes, *notes_of(request, found.chosen, found.budget_bytes))
+                return replace(found, notes=tuple(dict.fromkeys(notes)))
+            for role, why in failures.items():
+                request = request.without(role, why)
+
+
+def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: str) -> Plan:
+    """The plan for a budget: the fastest candidate that fits, of the first group of which any does.
+
+    Args:
+        groups: see ``candidates``.
         what: is to be run, as the beginning of a sentence.
 
     Raises:
-        BudgetExceeded: nothing fits; the error names the thresholds.
+        BudgetExceeded: nothing fits.
     """
-    least: Candidate | None = None
-    for number, level in enumerate(levels):
-        for candidate in level:
-            if least is None or candidate.needed_bytes < least.needed_bytes:
-                least = candidate
+    needed: list[int] = []
+    for number, group in enumerate(groups):
+        needed += (candidate.needed_bytes for candidate in group)
         fitting = sorted(
-            (candidate for candidate in level if candidate.needed_bytes <= budget_bytes),
+            (candidate for candidate in group if candidate.needed_bytes <= budget_bytes),
             key=lambda candidate: (-candidate.speed, candidate.needed_bytes),
         )
         if fitting:
             chosen, *others = fitting
+            best_of_stage: dict[str, Candidate] = {}
+            for other in others:
+                best_of_stage.setdefault(other.stage, other)
             return Plan(
                 chosen=chosen,
                 budget_bytes=budget_bytes,
-                why=_why(chosen, level, changed=number > 0),
-                runners_up=_one_of_each(others, chosen),
-                thresholds=dict(thresholds),
+                why=_why(chosen, group, changed=number > 0),
+                runners_up=tuple(best_of_stage.values())[:3],
             )
-    needed = least.needed_bytes if least is not None else 0
-    raise BudgetExceeded(what, needed_bytes=needed, allowed_bytes=budget_bytes, hint=said_of(thresholds))
+    raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint="raise `memory`")
 
 
-def _why(chosen: Candidate, level: Sequence[Candidate], *, changed: bool) -> str:
-    faster = [other for other in level if other.speed > chosen.speed]
+def _why(chosen: Candidate, group: Sequence[Candidate], *, changed: bool) -> str:
+    faster = [other for other in group if other.speed > chosen.speed]
     reason = "the fastest of what was asked for" if not faster else "the fastest that fits"
     if changed:
-        reason += ", after what nobody fixed was made smaller"
+        reason += ", after reducing settings that you did not set"
     if faster:
         next_up = min(faster, key=lambda other: other.needed_bytes)
         reason += f"; {next_up.described} would need {format_size(next_up.needed_bytes)}"
     return reason
 
 
-def _one_of_each(others: Sequence[Candidate], chosen: Candidate) -> tuple[Candidate, ...]:
-    found: dict[str, Candidate] = {}
-    for other in others:
-        found.setdefault(other.stage, other)
-    return tuple(found.values())[:3]
+def _with_more_context(found: Plan, max_n_ctx: int, estimates: Estimates) -> Plan:
+    """The same plan with as much more context as fits."""
+    chosen, least = found.chosen, found.chosen.n_ctx
+    if max_n_ctx <= least:
+        return found
+
+    def of(n_ctx: int) -> Candidate:
+        return estimates.candidate(chosen.mode, chosen.engines, replace(chosen.settings, n_ctx=n_ctx))
+
+    places = [*range(least - least % CTX_STEP + CTX_STEP, max_n_ctx, CTX_STEP), max_n_ctx]
+    n_fitting = bisect_left(places, 1, key=lambda n_ctx: of(n_ctx).needed_bytes > found.budget_bytes)
+    if not n_fitting:
+        return found
+    why = f"{found.why}; memory has room for more than the {least} tokens of context asked for"
+    return replace(found, chosen=of(places[n_fitting - 1]), why=why)
 
 
-_SAYS = {
-    "fits": "fits from {}",
-    "tables": "speculation from {}",
-    "drafter": "model drafting from {}",
-    "hierarchy": "the hierarchy from {}",
-}
-
-
-def said_of(thresholds: Mapping[str, int]) -> str:
-    """Least budgets by what they make possible, as the end of a sentence."""
-    said = [_SAYS[name].format(format_size(n_bytes)) for name, n_bytes in thresholds.items() if name in _SAYS]
-    return ", ".join(said) if said else "raise --memory"
+def _failures(request: Request, chosen: Candidate, openers: Mapping[Engine, Opener]) -> Iterator[tuple[str, str]]:
+    """Roles whose file cannot be prepared for the engine that was chosen, where there is another one, and why."""
+    for role, engine in chosen.engines.items():
+        first, *others = request.engines[role]
+        if others and engine is first:
+            why = openers[engine].prepare(request.files[role])
+            if why is not None:
+                yield role, why

@@ -1,31 +1,32 @@
-"""What somebody wants to load, checked, and how it is planned."""
+"""What is to be loaded, checked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
-from edge_spec.controller.budget import Budget
-from edge_spec.controller.candidates import MIN_N_CTX, Planner
-from edge_spec.controller.engine_choice import AUTO, engines_of, refuse_idle_settings, settle_engines
-from edge_spec.controller.plan import Plan
-from edge_spec.engines.llama import LlamaSettings
-from edge_spec.engines.llama.library import library
-from edge_spec.engines.onnx.runner import runtime_version
-from edge_spec.engines.onnx.transcription.store import Transcriptions
-from edge_spec.errors import BudgetExceeded, SettingsError
-from edge_spec.models import ModelFile, check_pair, inspect, is_published, resolve, resolve_family
+from edge_spec.controller.candidate import Candidate
+from edge_spec.engines.base import Engine, ModelSettings
+from edge_spec.engines.registry import AUTO, settings_of
+from edge_spec.engines.registry import engine as engine_of
+from edge_spec.engines.registry import engines as all_engines
+from edge_spec.errors import SettingsError, UnsupportedModel
+from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
-__all__ = ["Request", "StrPath", "given_roles", "request_of"]
+__all__ = ["Request", "StrPath", "fallbacks", "given_roles", "request_of"]
 
 StrPath = str | os.PathLike[str]
 
 _DEFAULT_N_CTX = 4096
+
+_MIN_N_CTX = 256
+"""No context is made shorter than this for lack of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,106 +35,88 @@ class Request:
 
     Attributes:
         files: by role.
-        engines: by role; ``auto`` until ``settled``.
-        asked: settings of engines that were asked for, by name.
-        settings: all of them.
-        fixed: names of those that a plan must not change.
-        modes: ways to speculate that will do, best first.
+        engines: what may run each of them, by role, in the order of preference.
+        passed_over: why an engine that comes before these is not among them, by role.
+        settings: of the target.
+        fixed: names of the settings that the user gave: these are never changed.
+        modes: ways to speculate that are acceptable, best first.
+        min_n_ctx: tokens of context that are the least.
+        max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
+        min_rows: rows of a decode that drafts of the length asked for need.
         notes: sentences that the user should know.
-        min_n_ctx: tokens of context below which nothing may go.
-        min_rows: rows of a decode that drafts of the length asked for take.
-        max_n_ctx: tokens of context up to which more than those of ``settings`` are requested for.
-        otherwise: engines that would do as well, where the choice was left open.
-        chose: whether it was, so that ONNX Runtime has been looked at, whatever runs the models then.
     """
 
     files: Mapping[str, ModelFile]
-    engines: Mapping[str, str]
-    asked: Mapping[str, Any]
-    settings: LlamaSettings
+    engines: Mapping[str, tuple[Engine, ...]]
+    passed_over: Mapping[str, str]
+    settings: ModelSettings
     fixed: frozenset[str]
-    modes: Sequence[Mode]
-    notes: tuple[str, ...] = ()
-    min_n_ctx: int = MIN_N_CTX
-    min_rows: int = 1
+    modes: tuple[Mode, ...]
+    min_n_ctx: int = _MIN_N_CTX
     max_n_ctx: int = 0
-    otherwise: Mapping[str, str] | None = None
-    chose: bool = False
+    min_rows: int = 1
+    notes: tuple[str, ...] = ()
 
-    def load_libraries(self) -> None:
-        """So that what they take is counted before the rest is planned."""
-        library()
-        if {"onnx", AUTO} & set(self.engines.values()):
-            runtime_version()
+    @property
+    def target(self) -> ModelFile:
+        """The file of the model whose text is wanted."""
+        return self.files["target"]
 
-    def settled(self, transcriptions: Transcriptions, budget: Budget) -> Request:
-        """With an engine for every role that left it open.
+    @property
+    def in_question(self) -> tuple[Engine, ...]:
+        """All engines that may run any of them."""
+        return tuple(dict.fromkeys(each for choices in self.engines.values() for each in choices))
 
-        ONNX Runtime's caches are larger: where memory has room for more context with llama.cpp, that is what runs it.
-        """
+    def load_libraries(self, *, verbose: bool = False) -> None:
+        """Load the libraries of all engines in question, so that their memory is counted before models are planned."""
+        # The last engine's library reads tokenizers and grammars of all.
+        for each in dict.fromkeys((all_engines()[-1], *self.in_question)):
+            each.load_library(verbose=verbose)
 
-        def n_ctx_on(engines: Mapping[str, str]) -> int:
-            try:
-                least = replace(self, engines=engines, max_n_ctx=0)
-                return int(least.plan(budget).chosen.configuration.settings.n_ctx)
-            except BudgetExceeded:
-                return 0
+    def contexts(self) -> Iterator[int]:
+        """Sizes of the context, as asked for and then smaller and smaller."""
+        n_ctx = self.settings.n_ctx
+        yield n_ctx
+        while n_ctx // 2 >= self.min_n_ctx:
+            n_ctx //= 2
+            yield n_ctx
 
-        engines, notes = settle_engines(self.engines, self.files, self.asked, transcriptions, n_ctx_on=n_ctx_on)
-        other = {role: "llama" if self.engines[role] == AUTO else engine for role, engine in engines.items()}
+    def assignments(self) -> Iterator[dict[str, Engine]]:
+        """An engine for every role: each role's first choice, then second choices."""
+        for place in range(max(map(len, self.engines.values()))):
+            yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
+
+    def without(self, role: str, why: str) -> Request:
+        """The same request without the first choice of a role."""
         return replace(
             self,
-            engines=engines,
-            notes=(*self.notes, *notes),
-            otherwise=other if other != engines else None,
-            chose=AUTO in self.engines.values(),
+            engines={**self.engines, role: self.engines[role][1:]},
+            passed_over={**self.passed_over, role: why},
         )
 
-    def thresholds(self, budget: Budget) -> dict[str, int]:
-        """The least budget by what it makes possible, on the engines that take least."""
-        least: dict[str, int] = {}
-        for engines in filter(None, (self.engines, self.otherwise)):
-            with self._planner(engines, budget) as planner:
-                found = planner.thresholds(self.modes, budget.budget_bytes)
-            least |= {name: min(n_bytes, least.get(name, n_bytes)) for name, n_bytes in found.items()}
-        return least
+    def lesser(self, candidate: Candidate, engines: Mapping[str, Engine]) -> Request:
+        """What a running candidate can give way to: the same engines, the same batches, and the text as it is or less.
 
-    def plan(self, budget: Budget) -> Plan:
-        """The best way to run it within a budget; thresholds are the least of all engines. See ``Planner.plan``."""
-        try:
-            return self._plan(budget)
-        except BudgetExceeded as error:
-            if self.chose:
-                error.hint += "; without ONNX Runtime (--engine llama) the program itself takes less"
-            raise
+        Weights are loaded once, and prompts are read as they were.
+        """
+        extras = frozenset[str]().union(*(each.extras for each in engines.values()))
+        return replace(
+            self,
+            engines={role: (each,) for role, each in engines.items()},
+            settings=candidate.settings,
+            fixed=self.fixed | {"prefill_chunk", "max_rows"} | extras,
+            modes=(candidate.mode,),
+        )
 
-    def _plan(self, budget: Budget) -> Plan:
-        if self.otherwise is None:
-            return self._plan_on(self.engines, budget)
-        with self._planner(self.otherwise, budget) as planner:
-            elsewhere = planner.thresholds(self.modes, budget.budget_bytes)
-        try:
-            found = self._plan_on(self.engines, budget)
-        except BudgetExceeded as error:
-            # What fits least is what anybody wants to know now.
-            if elsewhere["fits"] < error.needed_bytes:
-                return self._plan_on(self.otherwise, budget)
-            raise
-        least = {name: min(n, elsewhere.get(name, n)) for name, n in found.thresholds.items()}
-        return replace(found, thresholds=least)
-
-    def _plan_on(self, engines: Mapping[str, str], budget: Budget) -> Plan:
-        with self._planner(engines, budget) as planner:
-            return planner.plan(self.modes, budget.budget_bytes, max_n_ctx=self.max_n_ctx)
-
-    def _planner(self, engines: Mapping[str, str], budget: Budget) -> Planner:
-        return Planner(
-            self.files,
-            engines,
-            self.settings,
-            fixed=self.fixed,
-            min_rows=self.min_rows,
-            base_bytes=budget.held_bytes,
+    def unrestricted(self, modes: tuple[Mode, ...]) -> Request:
+        """The same files with nothing fixed."""
+        n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+        return replace(
+            self,
+            settings=ModelSettings(n_ctx=max(_MIN_N_CTX, n_ctx)),
+            fixed=frozenset(),
+            modes=modes,
+            min_n_ctx=_MIN_N_CTX,
         )
 
 
@@ -143,16 +126,21 @@ def request_of(
     draft: StrPath | None = None,
     intermediate: StrPath | None = None,
     speculation: str | Mode = "auto",
-    engine: str = "auto",
+    engine: str = AUTO,
     draft_engine: str | None = None,
     intermediate_engine: str | None = None,
     draft_limit: int | None = None,
     policy: Policy | None = None,
     n_ctx: int | None = None,
     min_n_ctx: int | None = None,
-    **llama: Any,
+    cache_dir: Path | None = None,
+    **given: Any,
 ) -> Request:
     """A request of arguments of ``load``; only headers of files are read.
+
+    Args:
+        cache_dir: where transcribed models are kept; None for nowhere.
+        given: settings by name.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
@@ -166,37 +154,37 @@ def request_of(
         "draft": resolve(draft) if draft is not None else family.draft,
         "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
-    given = given_roles(paths["draft"], paths["intermediate"])
-    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=given)
-    require_models(mode, given)
-    roles = ("target", *mode.needs)
-    published = [role for role, path in paths.items() if path is not None and is_published(path)]
-    engines = engines_of(engine, draft_engine, intermediate_engine, published=published)
-    refuse_idle_settings(engines, roles, llama)
-    files = {role: inspect(path) for role, path in paths.items() if role in roles and path is not None}
+    roles = given_roles(paths["draft"], paths["intermediate"])
+    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=roles)
+    require_models(mode, roles)
+    files = {role: inspect(path) for role in ("target", *mode.needs) if (path := paths[role]) is not None}
     target = files["target"]
     for role in mode.needs:
         check_pair(target, files[role])
     if n_ctx is not None and min_n_ctx is not None:
-        raise SettingsError("n_ctx and min_n_ctx both say how long the context is", hint="give one of them")
-    given_n_ctx = n_ctx if min_n_ctx is None else min_n_ctx
-    settings = _settings(given_n_ctx, target, llama)
+        raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
+    wanted = n_ctx if min_n_ctx is None else min_n_ctx
+    settings = settings_of(_n_ctx(target) if wanted is None else wanted, given)
     if draft_limit is not None:
         require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
-    notes = []
+    named = {"target": engine, "draft": draft_engine, "intermediate": intermediate_engine}
+    chosen = {role: _engines(role, named[role], engine, file, settings, cache_dir) for role, file in files.items()}
+    engines = {role: choices for role, (choices, _) in chosen.items()}
+    _refuse_unused(engines, settings)
+    notes: tuple[str, ...] = ()
     if 0 < target.n_ctx_train < settings.n_ctx:
-        notes.append(f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}")
+        notes = (f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}",)
     return Request(
         files=files,
-        engines={role: engines[role] for role in roles},
-        asked=llama,
+        engines=engines,
+        passed_over={role: why for role, (_, why) in chosen.items() if why},
         settings=settings,
-        fixed=frozenset(llama) | (frozenset(("n_ctx",)) if given_n_ctx is not None else frozenset()),
-        min_n_ctx=MIN_N_CTX if given_n_ctx is None else settings.n_ctx,
+        fixed=frozenset(given),
+        modes=(mode, *fallbacks(mode)) if speculation == "auto" and policy is None else (mode,),
+        min_n_ctx=_MIN_N_CTX if wanted is None else settings.n_ctx,
+        max_n_ctx=0 if min_n_ctx is None else _n_ctx(target, limit=False),
         min_rows=1 if draft_limit is None else draft_limit + 1,
-        max_n_ctx=0 if min_n_ctx is None else target.n_ctx_train or _DEFAULT_N_CTX,
-        modes=_fallbacks(mode) if speculation == "auto" and policy is None else [mode],
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
@@ -205,17 +193,61 @@ def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozense
     return frozenset(role for role, path in (("draft", draft), ("intermediate", intermediate)) if path is not None)
 
 
-def _fallbacks(mode: Mode) -> list[Mode]:
-    """What ``auto`` may fall back to where there is no memory for the first, best first."""
-    tables = mode_of("auto", given=frozenset())
-    return [mode, *([tables] if mode.needs else []), MODES["off"]]
+def fallbacks(mode: Mode) -> tuple[Mode, ...]:
+    """What a mode can give way to, with fewer and fewer models, and at last without drafts."""
+    given = set(mode.needs)
+    found = []
+    for role in ("intermediate", "draft"):
+        if role in given:
+            given.remove(role)
+            found.append(mode_of("auto", given=frozenset(given)))
+    return (*found, MODES["off"]) if mode.limit else ()
 
 
-def _settings(n_ctx: int | None, target: ModelFile, llama: Mapping[str, Any]) -> LlamaSettings:
-    known = sorted(LlamaSettings.__dataclass_fields__)
-    unknown = sorted(set(llama) - set(known))
-    if unknown:
-        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(known)}")
-    if n_ctx is None:
-        n_ctx = min(target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
-    return LlamaSettings(n_ctx=n_ctx, **llama)
+def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
+    """The context that a model was trained for, up to the default if there is a ``limit``."""
+    trained = target.n_ctx_train or _DEFAULT_N_CTX
+    return min(trained, _DEFAULT_N_CTX) if limit else trained
+
+
+def _engines(
+    role: str, name: str | None, of_target: str, file: ModelFile, settings: ModelSettings, cache_dir: Path | None
+) -> tuple[tuple[Engine, ...], str]:
+    """What may run a file, and why nothing that comes before it is among them.
+
+    Args:
+        name: of the engine asked for; the target's, if that can run it, if None.
+
+    Raises:
+        UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.
+    """
+    able = [each for each in all_engines() if each.why_not(file) is None]
+    if name is None:
+        name = of_target if of_target != AUTO and engine_of(of_target) in able else AUTO
+    if name == AUTO:
+        obstacles = [each.why_not_first(file, settings, cache_dir=cache_dir) for each in able]
+        good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
+        return (good, obstacles[0] or "") if good else (tuple(able[-1:]), "")
+    wanted = engine_of(name)
+    if wanted not in able:
+        raise UnsupportedModel(
+            f"{wanted.title} cannot run {file.path.name}, the {role} model: {wanted.why_not(file)}",
+            hint="leave the engine to edge-spec",
+        )
+    missing, others = wanted.why_not_here(file), [each for each in able if each is not wanted]
+    return ((others[-1],), missing) if missing is not None and others else ((wanted,), "")
+
+
+def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings) -> None:
+    """Refuse settings that change nothing on any of the engines in question.
+
+    Raises:
+        SettingsError: there are some.
+    """
+    asked = {each for choices in engines.values() for each in choices}
+    unused = sorted(frozenset.intersection(*(frozenset(each.unused(settings)) for each in asked)))
+    if unused:
+        titles = " and ".join(sorted(each.title for each in asked))
+        raise SettingsError(
+            f"has no effect on {titles}", argument=unused[0], hint="leave it out, or use another `engine`"
+        )

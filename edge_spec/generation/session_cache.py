@@ -102,14 +102,16 @@ class Shelf:
             self._spilled.pop(holder, None)
             self._entered()
 
-    def to_disk(self, spills: bool) -> None:
-        """Whether caches lie on the disk from now on, those included that lie in memory."""
+    def to_disk(self, spills: bool) -> bool:
+        """Whether caches lie on the disk from now on; those in memory are moved then. Returns whether any were."""
         with self._lock:
             self._spills = spills
-            for holder in self._living() if spills else ():
+            in_memory = [holder for holder in self._living() if spills and holder.caches is not None]
+            for holder in in_memory:
                 if holder.caches is not None:
                     self._spill(holder, holder.caches)
             self._entered()
+            return bool(in_memory)
 
     def _spill(self, holder: Holder, caches: Caches) -> None:
         """Move caches to the disk, or give them up where they do not fit there."""
@@ -120,7 +122,7 @@ class Shelf:
     def _entered(self) -> bool:
         """Enter what is there in the ledger; False if that is more than it allows."""
         try:
-            self.ledger.enter("sessions", "laid aside", self.n_bytes)
+            self.ledger.set("sessions", "laid aside", self.n_bytes)
         except BudgetExceeded:
             return False
         self.ledger.measure("sessions", "laid aside", self.n_bytes)

@@ -44,7 +44,7 @@ class Mode:
         limit: tokens drafted per round, unless asked otherwise; 0 for none.
         needs: which of ``draft`` and ``intermediate`` must be given.
         n_bytes: the most memory that the drafter's own tables take for a context of so many tokens.
-        target_trees: whether the target must take trees.
+        target_trees, draft_trees: whether the target, or the smaller models, must take trees.
         adapts: whether the limit follows what is measured.
         lossless: whether the text has the model's own distribution; a mode that trades it away says so here.
         trusted: whether drafts can be decoded as they come; those of other modes are checked before.
@@ -56,6 +56,7 @@ class Mode:
     needs: tuple[str, ...] = ()
     n_bytes: Callable[[int], int] = lambda n_ctx: 0
     target_trees: bool = False
+    draft_trees: bool = False
     adapts: bool = False
     lossless: bool = True
     trusted: bool = False
@@ -98,8 +99,10 @@ MODES = {
     for mode in (
         Mode(name="off", build=lambda models: NoDrafter(), limit=0, trusted=True),
         Mode(name="sequence", build=_sequence, limit=3, needs=("draft",), trusted=True),
-        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True, trusted=True),
-        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate"), trusted=True),
+        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True, draft_trees=True, trusted=True),
+        Mode(
+            name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate"), draft_trees=True, trusted=True
+        ),
         Mode(name="ngram", build=_ngram, limit=3, n_bytes=table_bytes, trusted=True),
     )
 }

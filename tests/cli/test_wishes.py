@@ -46,7 +46,7 @@ def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str)
 
 def test_a_least_context_that_does_not_fit_is_refused_and_kept() -> None:
     least = plan(memory="1GiB", held_bytes=HELD, min_n_ctx=900).thresholds["fits"]
-    with pytest.raises(BudgetExceeded, match="fits from"):
+    with pytest.raises(BudgetExceeded, match="minimum"):
         plan(memory=least - 1, held_bytes=HELD, min_n_ctx=900)
     # Beyond what the model was trained for there is nothing to be gained.
     assert plan(memory="1GiB", held_bytes=HELD, min_n_ctx=3000).chosen.choices["context"] == 3000
@@ -135,5 +135,5 @@ def test_a_budget_that_cannot_be_is_answered_with_those_that_would_do(
     assert (left.value.code, said.out) == (2 if memory in ("0", "banana") else 1, "")
     (line,) = said.err.splitlines()
     assert line.startswith("edge-spec: error: ")
-    for part in ("fits from", "speculation from", "model drafting from"):
+    for part in ("minimum", "n-gram speculation from", "a drafter model from"):
         assert part in line

@@ -14,7 +14,7 @@ from gguf_files import MATRICES, write_gguf
 import edge_spec
 from edge_spec import loading
 from edge_spec.cli.progress import Bar
-from edge_spec.controller.engine_choice import engines_of
+from edge_spec.controller.request import request_of
 from edge_spec.engines.onnx import kernels
 from edge_spec.engines.onnx.transcription import plan
 from edge_spec.engines.onnx.transcription import store as transcriptions
@@ -45,12 +45,18 @@ def falls_back(path: Path | str, cache_dir: Path | None, why: str, **values: Any
     assert why in note
 
 
-def test_engines_are_named_by_role() -> None:
-    assert engines_of("auto", None, None) == dict.fromkeys(("target", "draft", "intermediate"), "auto")
-    assert engines_of("auto", "llama", None) == {"target": "auto", "draft": "llama", "intermediate": "auto"}
-    assert engines_of("onnx", "llama", None) == {"target": "onnx", "draft": "llama", "intermediate": "onnx"}
+def test_engines_are_named_by_role(tmp_path: Path) -> None:
+    def first(**names: Any) -> dict[str, str]:
+        found = request_of("demo", speculation="hierarchy", cache_dir=tmp_path, **names)
+        return {role: choices[0].name for role, choices in found.engines.items()}
+
+    roles = ("target", "draft", "intermediate")
+    assert first() == dict.fromkeys(roles, "onnx")
+    assert first(engine="llama") == dict.fromkeys(roles, "llama")
+    assert first(draft_engine="llama") == {"target": "onnx", "draft": "llama", "intermediate": "onnx"}
+    assert first(engine="llama", draft_engine="onnx") == {"target": "llama", "draft": "onnx", "intermediate": "llama"}
     with pytest.raises(SettingsError, match="tensor"):
-        engines_of("llama", "tensor", None)
+        first(draft_engine="tensor")
 
 
 def test_auto_takes_the_engine_with_our_kernels(gguf: Path, tmp_path: Path) -> None:

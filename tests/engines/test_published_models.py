@@ -450,9 +450,9 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
 
         return make
 
-    monkeypatch.setattr("edge_spec.controller.open_models.JsonTokenizer", counted("tokeniser", JsonTokenizer))
+    monkeypatch.setattr("edge_spec.engines.tokenizers.JsonTokenizer", counted("tokeniser", JsonTokenizer))
     monkeypatch.setattr(
-        "edge_spec.controller.open_models.ExternalVocabulary", counted("vocabulary", ExternalVocabulary)
+        "edge_spec.engines.tokenizers.ExternalVocabulary", counted("vocabulary", ExternalVocabulary)
     )
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
@@ -493,9 +493,9 @@ def test_a_published_model_writes_what_its_network_would(
 
 def test_llama_cpp_does_not_run_graphs(published: Callable[[str], Path]) -> None:
     folder = published("plain")
-    with pytest.raises(SettingsError, match="target model, which is an ONNX graph"):
+    with pytest.raises(UnsupportedModel, match="target model: it is an ONNX graph"):
         edge_spec.load(folder, engine="llama")
-    with pytest.raises(SettingsError, match="draft model, which is an ONNX graph"):
+    with pytest.raises(UnsupportedModel, match="draft model: it is an ONNX graph"):
         edge_spec.load(DEMO.target, draft=folder, draft_engine="llama")
     with pytest.raises(SettingsError, match="kv_k"):
         edge_spec.load(folder, kv_k="f16", speculation="off")

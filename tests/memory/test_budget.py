@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from ast import literal_eval
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,11 +17,12 @@ from gguf_files import write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.controller.budget import Budget, budget_of, ledger_of
-from edge_spec.controller.candidates import note_of
-from edge_spec.controller.estimates import Estimates
-from edge_spec.controller.plan import STAGES, Candidate, choose
-from edge_spec.engines.llama import DryModel, LlamaSettings, llama_footprint
+from edge_spec.controller.candidate import DRAFT_TABLES, STAGES, Candidate
+from edge_spec.controller.plan import choose
+from edge_spec.engines.llama.footprint import DryModel, llama_footprint
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.registry import engine as registry_engine
+from edge_spec.engines.registry import settings_of
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.loading import load, plan
 from edge_spec.memory import (
@@ -33,9 +35,12 @@ from edge_spec.memory import (
     reserve_bytes,
     usage,
 )
+from edge_spec.memory.budget import Budget, budget_of
+from edge_spec.memory.pressure import system_watch
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.kv_cache import kv_cache_bytes
-from edge_spec.speculation.modes import MODES
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.modes import MODES, Mode
 
 MIB = 1 << 20
 HELD = 60 * MIB
@@ -204,10 +209,17 @@ FOOTPRINTS = st.builds(
 )
 CANDIDATES = st.builds(
     Candidate,
-    choices=st.just({"speculation": "off"}),
-    stage=st.sampled_from(STAGES),
+    mode=st.sampled_from(tuple(MODES.values())),
+    settings=st.just(settings_of(512, {})),
+    engines=st.just({"target": registry_engine("llama")}),
+    models=st.just({"target": LlamaSettings(n_ctx=512, kv_k="f16")}),
     base_bytes=st.integers(0, 60 * MIB),
-    parts=st.dictionaries(st.sampled_from(["target", "draft", "intermediate"]), FOOTPRINTS, min_size=1),
+    parts=st.builds(
+        lambda target, others: {"target": target, **others},
+        FOOTPRINTS,
+        st.dictionaries(st.sampled_from(["draft", "intermediate"]), FOOTPRINTS),
+    ),
+    tables=st.dictionaries(st.sampled_from(["table", "tokens"]), st.integers(0, 9 * MIB)),
     speed=st.floats(0.1, 10),
 )
 
@@ -215,7 +227,7 @@ CANDIDATES = st.builds(
 @given(st.lists(st.lists(CANDIDATES, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(1, 400 * MIB))
 def test_a_plan_never_exceeds_the_budget(levels: list[list[Candidate]], budget: int) -> None:
     try:
-        found = choose(levels, budget, thresholds={}, what="model.gguf")
+        found = choose(levels, budget, what="model.gguf")
     except BudgetExceeded as error:
         assert all(candidate.needed_bytes > budget for level in levels for candidate in level)
         assert error.needed_bytes == min(candidate.needed_bytes for level in levels for candidate in level)
@@ -232,7 +244,8 @@ def test_a_plan_never_exceeds_the_budget(levels: list[list[Candidate]], budget: 
 
 @given(CANDIDATES)
 def test_the_peak_is_the_most_of_every_moment(candidate: Candidate) -> None:
-    held, moments = candidate.base_bytes, [candidate.base_bytes]
+    held = candidate.base_bytes + sum(candidate.tables.values())
+    moments = [held]
     for part in candidate.parts.values():
         moments.append(held + part.weight_bytes + part.vocabulary_bytes + part.loading_bytes)
         held += sum(part.lines().values())
@@ -251,7 +264,7 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
         found = plan(memory=budget * MIB, held_bytes=HELD)
     except BudgetExceeded as error:
         assert error.needed_bytes > budget * MIB
-        assert "fits from" in str(error)
+        assert "minimum" in str(error)
         return
     assert found.chosen.needed_bytes <= budget * MIB
     more = plan(memory=(budget + 5) * MIB, held_bytes=HELD)
@@ -280,7 +293,7 @@ def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafte
     """Large drafters too: whether they pay, the clock tells."""
     found = plan(memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
     assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("sequence", 1024)
-    assert not note_of(found, inspect(DEMO.target), LlamaSettings(n_ctx=1024), [found.chosen.configuration.mode])
+    assert not found.notes
 
 
 def test_a_drafter_goes_after_longer_pieces_of_prompt_and_before_anything_rounds_differently() -> None:
@@ -312,7 +325,6 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
 
 
 def test_notes_name_types_and_only_those_that_differ() -> None:
-    target, asked = inspect(DEMO.target), LlamaSettings(n_ctx=1024)
     for engine, kept, smaller in (("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")):
         seen = set()
         for budget in range(70, 120):
@@ -322,20 +334,58 @@ def test_notes_name_types_and_only_those_that_differ() -> None:
                 continue
             kinds = str(found.chosen.choices.get("kv", "f32/f32"))
             seen.add(kinds)
-            notes = " ".join(note_of(found, target, asked, [found.chosen.configuration.mode]))
+            notes = " ".join(found.notes)
             for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
                 said = f"{what} are cached as {new} instead of {old}"
                 assert (said in notes) == (old != new)
         assert {kept, smaller} <= seen
 
 
+def test_thresholds_say_for_which_context_and_cache() -> None:
+    for engine, kinds in (("llama", ("q8_0", "q8_0")), ("onnx", ("f16", "f16"))):
+        found = plan(memory="1GiB", held_bytes=HELD, engine=engine)
+        for name, candidate in found.least.items():
+            assert found.thresholds[name] == candidate.needed_bytes
+            assert (candidate.n_ctx, candidate.kv) == (256, kinds)
+        with pytest.raises(BudgetExceeded) as caught:
+            plan(memory=10 * MIB, held_bytes=HELD, engine=engine)
+        assert f"(context 256, cache {'/'.join(kinds)})" in caught.value.hint
+    fixed = plan(memory="1GiB", held_bytes=HELD, engine="llama", n_ctx=700, kv_k="f16", kv_v="f16").least["fits"]
+    assert (fixed.n_ctx, fixed.kv) == (700, ("f16", "f16"))
+
+
+def test_a_context_beyond_reason_is_advised_against_with_the_trained_size() -> None:
+    with pytest.raises(BudgetExceeded) as caught:
+        plan(memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
+    assert "with `n_ctx=1024` it would fit" in caught.value.hint
+
+
+def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:
+    plain, table = (
+        plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).chosen
+        for mode in (
+            "off",
+            Mode(name="mine", build=lambda models: NoDrafter(), limit=2, n_bytes=lambda n_ctx: n_ctx << 10),
+        )
+    )
+    assert table.tables[DRAFT_TABLES] == 1 << 20
+    assert table.held_bytes == plain.held_bytes + (1 << 20)
+
+
+@pytest.mark.parametrize("memory", ["banana", "0", 1 << 59])
+def test_a_budget_that_is_not_valid_is_answered_with_those_that_are(memory: Any) -> None:
+    for ask in (load, *([plan] if memory != 1 << 59 else [])):
+        with pytest.raises((SettingsError, OutOfMemory), match=r"minimum .* MiB \(context 256"):
+            ask(memory=memory)
+
+
 def test_a_refusal_names_the_engine_that_takes_less() -> None:
     with pytest.raises(BudgetExceeded) as caught:
         plan(memory=10 * MIB, held_bytes=HELD)
-    assert "--engine llama" in caught.value.hint
+    assert "`engine='llama'`" in caught.value.hint
     with pytest.raises(BudgetExceeded) as caught:
         plan(memory=10 * MIB, held_bytes=HELD, engine="llama")
-    assert "--engine llama" not in caught.value.hint
+    assert "`engine='llama'`" not in caught.value.hint
 
 
 FIXED = (
@@ -355,8 +405,9 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
             found = plan(memory=budget * MIB, held_bytes=HELD, **fixed)
         except BudgetExceeded:
             continue
-        settings = found.chosen.configuration.settings
-        assert {name: getattr(settings, name) for name in fixed} == fixed
+        settings = found.chosen.settings
+        known = {**vars(settings), **settings.extras}
+        assert {name: known[name] for name in fixed} == fixed
     with pytest.raises(BudgetExceeded, match="as asked for"):
         plan(memory="120MiB", held_bytes=HELD, n_ctx=200_000)
 
@@ -387,9 +438,9 @@ def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine
 
 
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
-    with pytest.raises(BudgetExceeded, match=r"would fit; fits from .* the hierarchy from") as caught:
+    with pytest.raises(BudgetExceeded, match=r"would fit; minimum .* the hierarchy from") as caught:
         plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")
-    assert "--speculation" in caught.value.hint
+    assert "`speculation=" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -406,15 +457,11 @@ def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
     budget = MIB + plan(memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="it would fit") as caught:
         plan(memory=budget, held_bytes=HELD, **asked)
-    said = re.findall(r"--(ctx|speculation|kv) ([^ ,]+)", caught.value.hint)
-    assert said
-    for name, value in said:
-        asked = {key: old for key, old in asked.items() if name != "ctx" or key != "min_n_ctx"}
-        keys, _, values = value.partition("/")
-        asked |= {"ctx": {"n_ctx": value}, "speculation": {"speculation": value}}.get(
-            name, {"kv_k": keys, "kv_v": values or keys}
-        )
-    asked |= {"n_ctx": int(asked["n_ctx"])} if "n_ctx" in asked else {}
+    said = re.search(r"with `([^`]+)` it would fit", caught.value.hint)
+    assert said is not None
+    changes = {name: literal_eval(value) for name, value in re.findall(r"(\w+)=([^,]+)", said[1])}
+    asked = {name: value for name, value in asked.items() if name != "min_n_ctx" or "n_ctx" not in changes}
+    asked |= changes
     assert plan(memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
 
 
@@ -442,16 +489,16 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, head_dim: int
 ) -> None:
     monkeypatch.setattr("gguf_files.HEAD_DIM", head_dim)
-    file = inspect(write_gguf(tmp_path / "model.gguf"))
-    asked = LlamaSettings(n_ctx=4096, n_threads=1)
-    requested = (asked, replace(asked, kv_k="f16"), replace(asked, kv_k="f32", kv_v="f32"))
+    file, on = inspect(write_gguf(tmp_path / "model.gguf")), registry_engine(engine)
+    asked = settings_of(4096, {"n_threads": 1})
+    requested = (asked, replace(asked, kv_k="f16", kv_v="f16"), replace(asked, kv_k="f32", kv_v="f32"))
     alone: list[Footprint] = []
     for settings in requested:
-        with Estimates({"target": file}, {"target": engine}) as estimates:
-            alone.append(estimates.of("target", settings, trees=False))
+        with on.estimator() as estimates:
+            alone.append(estimates.footprint(file, settings, tokenizer=True))
     for order in itertools.permutations(range(len(requested))):
-        with Estimates({"target": file}, {"target": engine}) as estimates:
-            assert all(estimates.of("target", requested[n], trees=False) == alone[n] for n in order)
+        with on.estimator() as estimates:
+            assert all(estimates.footprint(file, requested[n], tokenizer=True) == alone[n] for n in order)
     for settings in requested:
         kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
         chosen = plan(
@@ -466,14 +513,22 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
         ).chosen
         footprint = chosen.parts["target"]
         shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
-        cells = kv_cache_bytes(file, n_ctx=4096, kv_k=shown[0], kv_v=shown[1])
+        cells = kv_cache_bytes(
+            n_ctx=4096,
+            n_layers=file.n_layers,
+            n_head_kv=file.n_head_kv,
+            head_dim_k=file.head_dim_k,
+            head_dim_v=file.head_dim_v,
+            type_k=shown[0],
+            type_v=shown[1],
+        )
         # The angles of positions come on top.
         assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 
 
 def test_compute_buffers_are_what_llama_cpp_allocates() -> None:
     for trees, chunk in itertools.product((False, True), (64, 512)):
-        settings = LlamaSettings(n_ctx=512, trees=trees, prefill_chunk=chunk, kv_k="q8_0")
+        settings = LlamaSettings(n_ctx=512, trees=trees, prefill_chunk=chunk, kv_k="q8_0", kv_v="f16")
         file = inspect(DEMO.target)
         with DryModel(file) as dry:
             said = dry.compute_bytes(settings)
@@ -558,14 +613,14 @@ def test_a_tight_budget_drops_the_drafter_and_says_so(
     tight = Budget(budget_bytes=thresholds["drafter"] - 1, held_bytes=HELD)
     # What this process holds changes from test to test.
     monkeypatch.setattr("edge_spec.loading.budget_of", lambda memory: tight)
-    model = loaded(memory="unused", n_ctx=256, engine="llama")
+    model = loaded(memory="unused", n_ctx=256, engine="llama", watch=system_watch())
     assert model.mode == "ngram"
     assert any("instead of 'sequence'" in note for note in model.notes)
     assert {line.owner for line in model.ledger} == {"process", "target"}
 
 
 def test_nothing_is_loaded_that_does_not_fit(loaded: Callable[..., Any]) -> None:
-    with pytest.raises(BudgetExceeded, match=r"fits from .* MiB"):
+    with pytest.raises(BudgetExceeded, match=r"minimum .* MiB"):
         loaded(memory="10MiB")
     with pytest.raises(BudgetExceeded):
         loaded(memory=usage().resident_bytes + 12 * MIB, speculation="hierarchy", n_ctx=4096)
@@ -575,7 +630,7 @@ def test_nothing_is_loaded_that_does_not_fit(loaded: Callable[..., Any]) -> None
 
 def test_books_of_a_plan_leave_the_reserve_alone() -> None:
     found = plan(memory="200MiB", held_bytes=HELD, speculation="sequence")
-    ledger = ledger_of(found)
+    ledger = found.ledger()
     for role, part in found.chosen.parts.items():
         ledger.claim_all(role, part.lines())
     ledger.check_integrity()

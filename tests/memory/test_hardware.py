@@ -152,12 +152,12 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("size", "says"),
     [
-        ("10MiB", "fits from"),
+        ("10MiB", "minimum"),
         ("0", "write 2GiB"),
         ("banana", "write 2GiB"),
         ("-3", "write 2GiB"),
-        ("30MiB", "model drafting from"),
-        ("900TiB", "choose less"),
+        ("30MiB", "a drafter model from"),
+        ("900TiB", "choose a smaller"),
     ],
 )
 def test_an_impossible_budget_is_one_line(capsys: pytest.CaptureFixture[str], size: str, says: str) -> None:

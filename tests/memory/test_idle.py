@@ -35,7 +35,6 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
             now[0] += 100.0
             return now[0]
 
-        monkeypatch.setattr("edge_spec.controller.degradation.monotonic", clock)
         monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", every_s)
         watch = PressureWatch(lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock)
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
@@ -69,7 +68,7 @@ def test_between_replies_only_what_costs_no_word_is_given_up(load: Callable[...,
         profile, held = model.profile, model.ledger.held_bytes
         for _ in range(9):
             assert model.check_memory()
-        assert len(model.degradations) == 3
+        assert len(model.degradations) == 2
         assert model.ledger.held_bytes < held
         assert model.profile == profile
         now = BETWEEN
@@ -109,7 +108,7 @@ def test_a_talk_that_waits_is_looked_after_by_itself(load: Callable[..., TextMod
         calm = talk(model)
     now = SCARCE
     with load(lambda: now, every_s=0.01) as model:
-        wait_until(lambda: len(model.degradations) == 3)
+        wait_until(lambda: len(model.degradations) == 2)
         now = PLENTY
         wait_until(lambda: model.degradations == ())
         assert talk(model) == calm
@@ -123,7 +122,7 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
         rng = random.Random(run)
 
         def decide(rng: random.Random = rng) -> int:
-            down = bool(model_of) and len(model_of[0].degradations) < 3
+            down = bool(model_of) and len(model_of[0].degradations) < 2
             return rng.choice([SCARCE if down else BETWEEN, BETWEEN, PLENTY])
 
         model_of.clear()

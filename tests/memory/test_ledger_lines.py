@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
+from edge_spec.controller.candidate import DRAFT_TABLES, TOKEN_BYTES
 from edge_spec.engines.llama.grammar import grammar_bytes
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import Ledger
+from edge_spec.memory.pressure import PressureWatch, Squeeze
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
-from edge_spec.speculation.modes import MODES
 from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT, TokenBytes
 
 MIB = 1 << 20
@@ -104,19 +105,19 @@ def lines_of(model: TextModel) -> dict[str, Any]:
 def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[..., TextModel]) -> None:
     planned = plan(memory="1GiB", speculation="ngram", n_ctx=512, n_threads=1).chosen
     with load(speculation="ngram") as model:
-        before = lines_of(model)["n-gram table"].measured_bytes
+        before = lines_of(model)[DRAFT_TABLES].measured_bytes
         model.generate("Tell me a story.", seed=1, max_tokens=60, ignore_eos=True).read()
         lines = lines_of(model)
-        for name, n_bytes in (("n-gram table", table_bytes(512)), ("bytes of tokens", TOKEN_BYTES_LIMIT)):
+        for name, n_bytes in ((DRAFT_TABLES, table_bytes(512)), (TOKEN_BYTES, TOKEN_BYTES_LIMIT)):
             assert planned.tables[name] == lines[name].predicted_bytes == n_bytes
             assert 0 < lines[name].measured_bytes <= n_bytes
-        assert lines["n-gram table"].measured_bytes > before
+        assert lines[DRAFT_TABLES].measured_bytes > before
         report = {line["name"]: line for line in json.loads(json.dumps(model.ledger.report()))["lines"]}
-        assert report["n-gram table"]["measured_bytes"] == lines["n-gram table"].measured_bytes
-        assert "bytes of tokens" in model.ledger.table()
+        assert report[DRAFT_TABLES]["measured_bytes"] == lines[DRAFT_TABLES].measured_bytes
+        assert TOKEN_BYTES in model.ledger.table()
         model.ledger.check_integrity()
     with load(speculation="sequence") as model:
-        assert "n-gram table" not in lines_of(model)
+        assert DRAFT_TABLES not in lines_of(model)
 
 
 GRAMMARS_HELD = """
@@ -188,24 +189,38 @@ def test_without_room_a_grammar_is_refused_and_the_model_goes_on(load: Callable[
         model.ledger.check_integrity()
 
 
-def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(load: Callable[..., TextModel]) -> None:
-    with load(speculation="sequence") as model:
-        relief, held = model._relief, model.ledger.held_bytes
-        assert relief is not None
-        family, ledger = relief._family, model.ledger
-        assert relief._draft_with(lambda: relief._drafter(MODES["ngram"]))
-        assert lines_of(model)["n-gram table"].predicted_bytes == table_bytes(512)
-        assert "draft" not in {line.owner for line in ledger}
-        assert relief._draft_with(lambda: relief._drafter(relief._mode))
-        assert "n-gram table" not in lines_of(model)
-        assert ledger.held_bytes == held
-        # Without room for a table nothing drafts, and the text is the same.
+@pytest.mark.parametrize("room", [True, False])
+def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(
+    load: Callable[..., TextModel], room: bool
+) -> None:
+    now, available = [0.0], 150
+
+    def clock() -> float:
+        now[0] += 100.0
+        return now[0]
+
+    watch = PressureWatch(lambda: Squeeze(available_bytes=available), low_bytes=100, interval_s=0.0, clock=clock)
+    with load(speculation="sequence", watch=watch) as model:
         text = model.generate("Hello", seed=1, max_tokens=20).read()
-        family.release("draft")
-        ledger.claim("test", "all there is", ledger.left_bytes or 0)
-        assert not relief._draft_with(lambda: relief._drafter(relief._mode))
-        assert model._speculator.drafter.name == "off"
+        held, ledger = model.ledger.held_bytes, model.ledger
+        drafter = sum(line.predicted_bytes for line in ledger if line.owner == "draft")
+        if not room:
+            # Without room for a table nothing drafts, and the text is the same.
+            ledger.budget_bytes = held + ledger.reserve_bytes - drafter
+        available = 0
+        model.check_memory()
+        available = 150
+        assert "draft" not in {line.owner for line in ledger}
+        lines = lines_of(model)
+        assert [lines[name].predicted_bytes for name in lines if name == DRAFT_TABLES] == [table_bytes(512)] * room
+        assert model._speculator.drafter.name == ("ngram" if room else "off")
         assert model.generate("Hello", seed=1, max_tokens=20).read() == text
+        ledger.budget_bytes = None
+        available = 1 << 40
+        for _ in range(4):
+            model.check_memory()
+        assert DRAFT_TABLES not in lines_of(model)
+        assert ledger.held_bytes == held
         ledger.check_integrity()
 
 
@@ -225,7 +240,7 @@ def test_copies_made_while_a_talk_is_saved_are_claimed_for_as_long(
         (line,) = model.ledger.lent
         assert line.measured_bytes is not None
         assert 0 < line.measured_bytes <= line.predicted_bytes
-        assert "copies to save, given back" in model.ledger.table()
+        assert "copies to save, returned" in model.ledger.table()
         assert model.ledger.report()["lent"][0]["measured_bytes"] == line.measured_bytes
         # To lay a talk aside is to copy it as well.
         model.generate("Hello", seed=1, max_tokens=2).read()

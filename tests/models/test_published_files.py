@@ -16,10 +16,10 @@ import pytest
 from gguf_files import write_gguf
 from published_models import Weights, publish, read_weights
 
-from edge_spec.controller.estimates import Estimates
-from edge_spec.engines.llama import LlamaSettings, LlamaWeights
+from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.registry import engine, settings_of
 from edge_spec.errors import (
     EdgeSpecError,
     ModelNotFound,
@@ -505,8 +505,8 @@ def test_a_tokenizer_is_planned_by_its_own_formula_and_loaded_before_the_weights
     assert file.graph is not None and file.graph.tokenizer is not None
     size = file.graph.tokenizer
     assert size.n_merges == file.n_merges > 0
-    with Estimates({"target": file}, {"target": "onnx"}) as estimates:
-        found = estimates.of("target", LlamaSettings(n_ctx=128), trees=False)
+    with engine("onnx").estimator() as estimates:
+        found = estimates.footprint(file, settings_of(128, {}), tokenizer=True)
     assert found.vocabulary_bytes == tokenizer_bytes(size)
     assert found.loading_peak_bytes >= loading_peak_bytes(size) >= tokenizer_bytes(size)
 

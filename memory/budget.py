@@ -1,15 +1,16 @@
-"""The memory that a process may hold, and how a plan is entered into the books."""
+"""How much memory a process may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_spec.controller.plan import Plan
 from edge_spec.errors import OutOfMemory
-from edge_spec.memory import Device, Ledger, Usage, format_size, parse_size, probe, reserve_bytes, usage
+from edge_spec.memory.device import Device, probe
+from edge_spec.memory.sizes import format_size, parse_size
+from edge_spec.memory.usage import Usage, usage
 
-__all__ = ["SHARE", "Budget", "budget_of", "ledger_of"]
+__all__ = ["SHARE", "Budget", "budget_of"]
 
 SHARE = 4, 5
 """Of what is available, unless the user says how much."""
@@ -17,10 +18,10 @@ SHARE = 4, 5
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What may be held.
+    """How much memory a process may hold.
 
     Attributes:
-        budget_bytes: by this process altogether, with what it holds already.
+        budget_bytes: in total, including what it holds already.
         held_bytes: what it holds already.
         notes: sentences that the user should know.
     """
@@ -36,14 +37,14 @@ def budget_of(
     device: Callable[[], Device] = probe,
     reading: Callable[[], Usage] = usage,
 ) -> Budget:
-    """The budget that a user means.
+    """The budget that the argument ``memory`` of ``edge_spec.load`` stands for.
 
     Args:
-        memory: as in ``edge_spec.load``.
+        memory: a size; four fifths of what is available if None.
         device, reading: what this computer has and this process holds; tests hand in their own.
 
     Raises:
-        SettingsError: it is no size.
+        SettingsError: it is not a size.
         OutOfMemory: it is more than this computer could ever give.
     """
     wanted = parse_size(memory) if memory is not None else None
@@ -53,22 +54,12 @@ def budget_of(
         return Budget(budget_bytes=held + found.available_bytes * SHARE[0] // SHARE[1], held_bytes=held)
     if wanted > max(found.total_bytes, free):
         raise OutOfMemory(
-            "the memory budget asked for",
+            "the memory budget",
             needed_bytes=wanted,
             available_bytes=free,
-            hint="choose less, or none at all to use most of what is free",
+            hint="choose a smaller `memory`, or leave it out to use most of what is free",
         )
     if wanted > free:
-        note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now, and no more will be used"
+        note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now; no more will be used"
         return Budget(budget_bytes=free, held_bytes=held, notes=(note,))
     return Budget(budget_bytes=wanted, held_bytes=held)
-
-
-def ledger_of(plan: Plan) -> Ledger:
-    """Books for a plan: its budget, its reserve, and what the process holds beside models."""
-    ledger = Ledger(plan.budget_bytes, reserve=reserve_bytes(plan.chosen.peak_bytes))
-    ledger.claim("process", "interpreter and libraries", plan.chosen.base_bytes)
-    ledger.claim_all("process", plan.chosen.tables)
-    if plan.chosen.reading_bytes:
-        ledger.claim("process", "while a prompt is read", plan.chosen.reading_bytes)
-    return ledger

@@ -1,0 +1,203 @@
+"""Laws of patience: down at once but one step at a time, up only after a while of plenty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_spec.controller.patience import Patience
+from edge_spec.memory.pressure import PressureWatch, Squeeze, memory_stall, system_watch
+from edge_spec.memory.usage import resident_bytes, usage
+
+LOW = 100
+PLENTY = 2 * LOW + 50
+
+
+class World:
+    """A clock, a memory, and so many steps that each give some of it back."""
+
+    def __init__(self, n_steps: int, *, fails: bool = False) -> None:
+        self.now = 0.0
+        self.available = 1000
+        self.stalled: float | None = None
+        self.left: int | None = None
+        self.n_down = 0
+        self.log: list[str] = []
+        self._n_steps = n_steps
+        self._fails = fails
+        self._patience = Patience(lambda: self.now, patience_s=20, settle_s=1)
+        self._watch = PressureWatch(self.look, low_bytes=LOW, interval_s=0.5, clock=lambda: self.now)
+
+    def look(self) -> Squeeze:
+        return Squeeze(available_bytes=self.available, stalled_percent=self.stalled, left_bytes=self.left)
+
+    def check(self) -> None:
+        seen = self._watch.scarcity()
+        if seen is None:
+            return
+        if self._watch.is_scarce(seen):
+            if self._patience.may_step_down() and self.n_down < self._n_steps:
+                self.n_down += 1
+                self.log.append(f"down to {self.n_down}")
+                self._patience.stepped_down()
+        elif self._patience.may_step_up(self.n_down > 0 and self._watch.has_room(seen, 50)):
+            self.n_down -= not self._fails
+            self.log.append(f"up to {self.n_down}")
+            self._patience.stepped_up(worked=not self._fails)
+
+    def wait(self, seconds: float, available: int) -> None:
+        self.available = available
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.5
+            self.check()
+
+
+def test_while_memory_is_scarce_it_goes_down_step_by_step() -> None:
+    world = World(3)
+    world.wait(0.5, available=LOW - 1)
+    assert world.log == ["down to 1"]
+    world.wait(10, available=LOW - 1)
+    assert world.log == ["down to 1", "down to 2", "down to 3"]
+
+
+def test_it_goes_up_only_after_a_while_of_plenty() -> None:
+    world = World(3)
+    world.wait(5, available=LOW - 1)
+    world.log.clear()
+    world.wait(15, available=PLENTY)
+    assert world.log == []
+    world.wait(200, available=PLENTY)
+    assert world.log == ["up to 2", "up to 1", "up to 0"]
+
+
+def test_between_scarce_and_plenty_nothing_happens() -> None:
+    world = World(3)
+    world.wait(1, available=LOW - 1)
+    world.log.clear()
+    for available in (LOW, 2 * LOW, PLENTY - 1):
+        world.wait(500, available=available)
+    assert world.log == []
+
+
+def test_a_while_of_plenty_that_is_interrupted_begins_again() -> None:
+    world = World(1)
+    world.wait(1, available=LOW - 1)
+    world.log.clear()
+    for _ in range(20):
+        world.wait(15, available=PLENTY)
+        world.wait(1, available=LOW)
+    assert world.log == []
+
+
+def test_a_system_that_thrashes_is_scarce_whatever_is_available() -> None:
+    world = World(2)
+    world.stalled = 15.0
+    world.wait(1, available=100 * LOW)
+    assert world.log == ["down to 1"]
+    world.stalled = 5.0
+    world.wait(500, available=100 * LOW)
+    assert world.log == ["down to 1"]
+
+
+def test_who_holds_more_than_the_budget_is_scarce_whatever_is_available() -> None:
+    world = World(9)
+    world.left = -1
+    world.wait(1, available=100 * LOW)
+    assert world.log == ["down to 1"]
+    # Exactly the budget may be held, and a step up has to fit it.
+    for left in (0, 49):
+        world.left = left
+        world.wait(500, available=100 * LOW)
+        assert world.log == ["down to 1"]
+    world.left = 50
+    world.wait(500, available=100 * LOW)
+    assert world.log == ["down to 1", "up to 0"]
+
+
+def test_the_watch_on_this_computer_compares_this_process_with_its_budget() -> None:
+    held = 70 << 20
+    for budget_bytes, scarce in ((held - 1, True), (held, False), (None, False)):
+        watch = system_watch(budget_bytes, resident=lambda: held)
+        seen = watch.scarcity()
+        assert seen is not None
+        if seen.available_bytes >= watch.low_bytes and (seen.stalled_percent or 0) < 1:
+            assert watch.is_scarce(seen) == scarce
+        assert seen.left_bytes == (None if budget_bytes is None else budget_bytes - held)
+
+
+def test_what_this_process_holds_is_read_quickly_and_alike() -> None:
+    assert resident_bytes() == pytest.approx(usage().resident_bytes, rel=0.05)
+    texts = {"/proc/self/statm": "9000 512 20 1 0 800 0\n"}
+    assert resident_bytes(texts.get) % 512 == 0
+    assert resident_bytes(texts.get) > 0
+    rollup = {"/proc/self/smaps_rollup": "Rss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 20 kB\nAnonymous: 18 kB\n"}
+    assert resident_bytes(rollup.get) == 40 << 10
+
+
+def test_who_must_step_down_again_soon_waits_twice_as_long() -> None:
+    world = World(1)
+    times = []
+    for _ in range(4):
+        world.wait(1, available=LOW - 1)
+        start = world.now
+        while world.n_down:
+            world.wait(0.5, available=10 * LOW)
+        times.append(world.now - start)
+    assert [round(time / times[0]) for time in times] == [1, 2, 4, 8]
+
+
+def test_a_step_up_that_fails_is_tried_again_after_twice_as_long() -> None:
+    world = World(1, fails=True)
+    world.wait(1, available=LOW - 1)
+    tries = []
+    for _ in range(3):
+        start, n = world.now, len(world.log)
+        while len(world.log) == n:
+            world.wait(0.5, available=1 << 30)
+        tries.append(world.now - start)
+    assert world.n_down == 1
+    assert [round(time / tries[0]) for time in tries] == [1, 2, 4]
+
+
+@given(readings=st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 400)), max_size=60))
+def test_steps_are_single_and_each_has_its_reason(readings: list[tuple[float, int]]) -> None:
+    world = World(5)
+    before = 0
+    for seconds, available in readings:
+        world.now += seconds
+        world.available = available
+        world.check()
+        assert abs(world.n_down - before) <= 1
+        assert world.n_down <= before or available < LOW
+        assert world.n_down >= before or available >= PLENTY
+        before = world.n_down
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({}, None),
+        ({"proc/pressure/memory": "some avg10=1.50 avg60=0.00 total=5\nfull avg10=0.1 avg60=0 total=0\n"}, 1.5),
+        ({"proc/pressure/memory": "nonsense"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/user/app\n",
+                "sys/fs/cgroup/user/app/memory.pressure": "some avg10=22.00 avg60=0.00 total=5\n",
+                "proc/pressure/memory": "some avg10=1.50 avg60=0.00 total=5\n",
+            },
+            22.0,
+        ),
+    ],
+)
+def test_stalls_are_read_where_the_system_keeps_them(
+    files: dict[str, str], wanted: float | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory_stall(tmp_path) == wanted
