@@ -11,6 +11,7 @@ import click
 from edge_spec.cli.help import Count, default_of, option, with_default
 from edge_spec.cli.progress import Bar
 from edge_spec.cli.wording import in_options
+from edge_spec.controller.request import DEFAULT_N_CTX
 from edge_spec.engines.registry import AUTO, engine_names
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.loading import load
@@ -75,7 +76,7 @@ def model_options(command: Command) -> Command:
             type=_Context(),
             metavar="N[+]",
             help="Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. "
-            "[default: what the model was trained for, up to 4096]",
+            f"[default: what the model was trained for, up to {DEFAULT_N_CTX}]",
         ),
         option(
             _RUNNING,

@@ -108,7 +108,9 @@ def _print(found: Plan) -> None:
             click.echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
     click.echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
-        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}")
+        least = found.least[name]
+        cache = "/".join(least.kv)
+        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
 
 
 def _mib(n_bytes: int) -> str:

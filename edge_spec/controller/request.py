@@ -19,11 +19,11 @@ from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_fa
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
-__all__ = ["Request", "StrPath", "fallbacks", "given_roles", "request_of"]
+__all__ = ["DEFAULT_N_CTX", "Request", "StrPath", "fallbacks", "given_roles", "request_of"]
 
 StrPath = str | os.PathLike[str]
 
-_DEFAULT_N_CTX = 4096
+DEFAULT_N_CTX = 4096
 
 _MIN_N_CTX = 256
 """No context is made shorter than this for lack of memory."""
@@ -110,7 +110,7 @@ class Request:
 
     def unrestricted(self, modes: tuple[Mode, ...]) -> Request:
         """The same files with nothing fixed."""
-        n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+        n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
         return replace(
             self,
             settings=ModelSettings(n_ctx=max(_MIN_N_CTX, n_ctx)),
@@ -206,8 +206,8 @@ def fallbacks(mode: Mode) -> tuple[Mode, ...]:
 
 def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
     """The context that a model was trained for, up to the default if there is a ``limit``."""
-    trained = target.n_ctx_train or _DEFAULT_N_CTX
-    return min(trained, _DEFAULT_N_CTX) if limit else trained
+    trained = target.n_ctx_train or DEFAULT_N_CTX
+    return min(trained, DEFAULT_N_CTX) if limit else trained
 
 
 def _engines(
