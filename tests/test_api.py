@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from letters import LetterTokenizer
 
 from edge_spec import TextModel, errors
 from edge_spec.engines.table import TableModel, random_table
@@ -18,28 +19,6 @@ from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
-
-
-class Speller:
-    """Five letters and a way to spell with them; no token ends a reply."""
-
-    adds_bos = False
-    bos = eos = -1
-
-    def token_bytes(self, token: int) -> bytes:
-        return b"abcde"[token : token + 1]
-
-    def ends(self, token: int) -> bool:
-        return False
-
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        return ["abcde".index(letter) for letter in text]
-
-    def text(self, tokens: Sequence[int]) -> str:
-        return "".join("abcde"[token] for token in tokens)
-
-    def name(self, token: int) -> str:
-        return ""
 
 
 class Gated(TableModel):
@@ -64,7 +43,7 @@ class Gated(TableModel):
 def text_model(model: TableModel | None = None, **values: Any) -> TextModel:
     model = model or TableModel(TABLE, n_ctx=400)
     speculator = Speculator(model, ModelDrafter(TableModel(TABLE, n_ctx=400)))
-    return TextModel(speculator, lambda: FixedPolicy(3), Speller(), mode="sequence", **values)
+    return TextModel(speculator, lambda: FixedPolicy(3), LetterTokenizer(), mode="sequence", **values)
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from letters import LetterTokenizer
 
 from edge_spec import SamplerSettings, TableModel, random_table
 from edge_spec.evaluation.acceptance import Written, acceptance, rows_after, write
@@ -21,16 +22,6 @@ SETTINGS = [
 ]
 
 
-class Letters:
-    """Tokens without end."""
-
-    def token_bytes(self, token: int) -> bytes:
-        return b"abcde"[token : token + 1]
-
-    def ends(self, token: int) -> bool:
-        return False
-
-
 def written(settings: SamplerSettings, max_tokens: int = 40) -> list[Written]:
     return list(write(TableModel(TABLE), PROMPTS, settings, ends=lambda token: False, max_tokens=max_tokens))
 
@@ -39,7 +30,7 @@ def written(settings: SamplerSettings, max_tokens: int = 40) -> list[Written]:
 def test_the_text_is_the_one_that_a_reply_would_be(settings: SamplerSettings) -> None:
     for each in written(settings):
         speculator = Speculator(TableModel(TABLE), NoDrafter())
-        reply = Reply(speculator, FixedPolicy(0), Letters(), each.prompt, each.settings, max_tokens=40)
+        reply = Reply(speculator, FixedPolicy(0), LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
         reply.read()
         assert tuple(reply.token_ids) == each.reply
 

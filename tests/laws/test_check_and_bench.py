@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from letters import LetterTokenizer
 
 from edge_spec import TextModel
 from edge_spec.cli import main
@@ -28,28 +29,6 @@ TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPTS = ["abc", "deadbeed", "a", "bad" * 9]
 Command = Callable[..., tuple[int, str, str]]
 MODES = ("sequence", "tree", "hierarchy", "ngram")
-
-
-class Speller:
-    """Five letters; the last one ends a reply."""
-
-    adds_bos = False
-    bos = eos = -1
-
-    def token_bytes(self, token: int) -> bytes:
-        return b"abcde"[token : token + 1]
-
-    def ends(self, token: int) -> bool:
-        return token == 4
-
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        return ["abcde".index(letter) for letter in text]
-
-    def text(self, tokens: Sequence[int]) -> str:
-        return "".join("abcde"[token] for token in tokens)
-
-    def name(self, token: int) -> str:
-        return ""
 
 
 def drafter(mode: str) -> Drafter:
@@ -80,7 +59,9 @@ def opener(
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
         policy = RandomPolicy(6) if random_limits else FixedPolicy(4)
-        return TextModel(Speculator(target, drafter(actual)), lambda: policy, Speller(), mode=actual, notes=notes)
+        return TextModel(
+            Speculator(target, drafter(actual)), lambda: policy, LetterTokenizer(end=4), mode=actual, notes=notes
+        )
 
     return open_model
 

@@ -1,9 +1,10 @@
-"""A chat model whose laws are a table: letters, three control tokens, and a template for them."""
+"""A chat model whose distributions are a table: letters, three control tokens, and a template for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from letters import LetterTokenizer
 
 from edge_spec import TextModel
 from edge_spec.engines.table import TableModel, random_table
@@ -20,33 +21,6 @@ TEMPLATE = (
 )
 
 
-class Speller:
-    """Letters and control tokens."""
-
-    adds_bos = False
-    bos = eos = -1
-
-    def token_bytes(self, token: int) -> bytes:
-        return LETTERS[token : token + 1].encode()
-
-    def ends(self, token: int) -> bool:
-        return token == END
-
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        tokens: list[int] = []
-        while text:
-            control = next((token for token, name in NAMES.items() if text.startswith(name)), None)
-            tokens.append(LETTERS.index(text[0]) if control is None else control)
-            text = text[1 if control is None else len(NAMES[control]) :]
-        return tokens
-
-    def text(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.token_bytes, tokens)).decode()
-
-    def name(self, token: int) -> str:
-        return NAMES.get(token, LETTERS[token : token + 1]) if token >= 0 else ""
-
-
 def chat_table(seed: int = 0, order: int = 2, end: float = 0.0) -> Any:
     """Logits that let a model say letters, and end more often the higher ``end`` is; never a control token else."""
     table = random_table(N_VOCAB, order=order, seed=seed, scale=1.5)
@@ -59,4 +33,6 @@ def chat_model(table: Any, drafter: Any = None, *, policy: Policy | None = None,
     """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
     speculator = Speculator(TableModel(table, **model), drafter or NoDrafter())
     chosen = policy or FixedPolicy(4)
-    return TextModel(speculator, lambda: chosen, Speller(), mode="test", chat_template=TEMPLATE)
+    return TextModel(
+        speculator, lambda: chosen, LetterTokenizer(LETTERS, names=NAMES, end=END), mode="test", chat_template=TEMPLATE
+    )
