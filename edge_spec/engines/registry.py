@@ -1,4 +1,4 @@
-"""The engines there are."""
+"""The engines there are. Importing this loads none of them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.errors import SettingsError
+
+if TYPE_CHECKING:
+    from edge_spec.engines.base import Engine, ModelSettings
 
 __all__ = ["AUTO", "engine", "engine_names", "engines", "settings_of"]
 
 AUTO = "auto"
-"""Stands for the first engine that has nothing against a file and its settings."""
+"""Stands for the first engine that has no reason against a file and its settings."""
 
 _ENGINES = {
     "onnx": "edge_spec.engines.onnx.engine:OnnxEngine",
     "llama": "edge_spec.engines.llama.engine:LlamaEngine",
 }
-"""Where each engine is, by name, in the order in which ``auto`` asks them. The last one runs what no other can."""
+"""Where each engine is defined, by name, in the order in which ``auto`` asks them.
+
+A new engine is a folder and a line here. The last one takes the files that no other takes first.
+"""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -40,7 +45,7 @@ def engine(name: str) -> Engine:
             f"there is no engine {name!r}", hint=f"choose one of {', '.join((AUTO, *sorted(_ENGINES)))}"
         )
     module, _, kind = _ENGINES[name].partition(":")
-    return cast(Engine, getattr(import_module(module), kind)())
+    return cast("Engine", getattr(import_module(module), kind)())
 
 
 def engines() -> tuple[Engine, ...]:
@@ -54,6 +59,8 @@ def settings_of(n_ctx: int, given: Mapping[str, Any]) -> ModelSettings:
     Raises:
         SettingsError: a setting that no engine has, or a value out of its range.
     """
+    from edge_spec.engines.settings import ModelSettings
+
     common = {field.name for field in fields(ModelSettings)} - {"n_ctx", "extras"}
     extras = frozenset[str]().union(*(each.extras for each in engines()))
     unknown = sorted(given.keys() - common - extras)
