@@ -36,8 +36,9 @@ from typing import Any, Self
 import numpy as np
 
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
-from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx import open_onnx
 from edge_spec.engines.onnx.transcription import Transcription, transcribe
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import ModelFile, inspect, resolve
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
@@ -76,7 +77,7 @@ class Contestant:
         source = transcribe(file, cache)
         if self.build:
             source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
-        onnx = OnnxSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
+        onnx = ModelSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
         return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], "our kernels"
 
     def environment(self) -> dict[str, str]:

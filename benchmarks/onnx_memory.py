@@ -54,14 +54,15 @@ def held_by(path: Path) -> tuple[dict[str, int], list[tuple[int, int]]]:
 def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
     """What the measured process does."""
     import edge_spec
-    from edge_spec.engines.onnx import OnnxSettings, onnx_footprint
+    from edge_spec.engines.onnx import onnx_footprint
+from edge_spec.engines.settings import ModelSettings
     from edge_spec.engines.onnx.transcription import transcribe
     from edge_spec.memory import usage
     from edge_spec.models import inspect, resolve_family
 
     asked: dict[str, Any] = {"engine": "onnx", "speculation": "off", "cache_dir": cache, "n_threads": 2}
     file = inspect(resolve_family(model).target)
-    parts = onnx_footprint(file, OnnxSettings(n_ctx=n_ctx, n_threads=2))
+    parts = onnx_footprint(file, ModelSettings(n_ctx=n_ctx, n_threads=2))
     weights = transcribe(file, cache / "onnx").folder / "weights.bin"
     steps: dict[str, int] = {}
 

@@ -1,20 +1,23 @@
 """The interface of an engine: what the controller asks of whatever computes rows of logits.
 
 An engine is one object. Nothing outside this folder compares names of engines: the object says which models it can
-run, what that takes and how fast it is, and opens them.
+run, what that takes and how fast it is, and opens them. A new engine derives from ``Engine`` and ``Opener``; what has
+a body here need not be written.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.tokenizers import FileTokenizer
+from edge_spec.engines.tokenizers import FileTokenizer, open_tokenizer, with_tokenizer
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
@@ -30,8 +33,12 @@ class OpenedModel:
     probed: ProbeResult
 
 
-class Estimator(Protocol):
+class Estimator(ABC):
     """Says how much memory models take. A context manager: it may hold models without weights meanwhile."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, ModelSettings, bool], Footprint] = {}
+        self._open = ExitStack()
 
     def footprint(
         self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
@@ -42,20 +49,43 @@ class Estimator(Protocol):
             rough: ask no library; the size of compute buffers is estimated.
             tokenizer: include what the file's tokenizer takes: for the target, whose tokenizer will be opened.
         """
+        key = (file.path, settings, rough)
+        if key not in self._known:
+            self._known[key] = self._footprint(file, settings, rough=rough)
+        found = self._known[key]
+        return with_tokenizer(found, file) if tokenizer and not found.vocabulary_bytes else found
 
-    def __enter__(self) -> Self: ...
+    @abstractmethod
+    def _footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool) -> Footprint:
+        """Of weights, cache and buffers; what it opens for that goes to ``self._open``."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._open.close()
 
 
-class Opener(Protocol):
-    """Opens models of one engine for one load; models of the same file share their weights."""
+class Opener(ABC):
+    """Opens models of one engine for one load; models of the same file share their weights.
+
+    Args:
+        cache_dir: where probe results and transcriptions are kept; None for nowhere.
+        on_wait: told, in a sentence, what takes long.
+    """
+
+    def __init__(self, *, cache_dir: Path | None, on_wait: Callable[[str], None]) -> None:
+        self._cache_dir = cache_dir
+        self._on_wait = on_wait
+        self._tokenizers: dict[Path, FileTokenizer] = {}
 
     def prepare(self, file: ModelFile) -> str | None:
         """Make what has to be made once for a file, such as a transcription; why that failed, or None."""
+        return None
 
+    @abstractmethod
     def open(
         self,
         file: ModelFile,
@@ -74,16 +104,24 @@ class Opener(Protocol):
         """
 
     def tokenizer(self, file: ModelFile) -> FileTokenizer:
-        """The tokenizer of a file: that of its weights where they hold one and are loaded. Closed with the opener."""
+        """The tokenizer of a file, that of its weights if they are loaded and have one. Closed with the opener."""
+        if file.path not in self._tokenizers:
+            self._tokenizers[file.path] = self._open_tokenizer(file)
+        return self._tokenizers[file.path]
 
-    def release(self, file: ModelFile) -> None:
+    def _open_tokenizer(self, file: ModelFile) -> FileTokenizer:
+        return open_tokenizer(file)
+
+    def release(self, file: ModelFile) -> None:  # noqa: B027  (weights that are mapped need no release)
         """Free the weights of a file whose models are all closed, unless its tokenizer has been handed out."""
 
     def close(self) -> None:
         """Free everything; models must be closed before. Safe to call twice."""
+        while self._tokenizers:
+            self._tokenizers.popitem()[1].close()
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """One way to compute rows of logits.
 
     Attributes:
@@ -97,18 +135,20 @@ class Engine(Protocol):
 
     name: str
     title: str
-    extras: frozenset[str]
+    extras: frozenset[str] = frozenset()
     process_bytes: int
-    hidden_rows: bool
-    several_texts: bool
+    hidden_rows: bool = False
+    several_texts: bool = False
 
+    @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:
         """Load the libraries below, so that their memory is counted before models are planned.
 
         Args:
-            verbose: let its log through to standard error, if it has one.
+            verbose: let their logs through to standard error.
         """
 
+    @abstractmethod
     def why_not(self, file: ModelFile) -> str | None:
         """Why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
 
@@ -120,16 +160,23 @@ class Engine(Protocol):
 
         Another engine should then run it, with a notice, even if this one was asked for by name.
         """
+        return None
 
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         """Why ``auto`` should rather take another engine for a file, as a clause; None if this one is a good choice.
 
         Covers ``why_not`` and ``why_not_here``, and settings that would change nothing.
         """
+        unused = ", ".join(self.unused(settings))
+        if unused:
+            return f"{unused} would change nothing on {self.title}"
+        return self.why_not(file) or self.why_not_here(file)
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
-        """Names of settings that were given values and change nothing on this engine."""
+        """Names of settings that were given values and change nothing on this engine, sorted."""
+        return tuple(sorted(settings.extras.keys() - self.extras))
 
+    @abstractmethod
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
         """The settings that a model of this file is opened with: nothing is ``auto`` any more.
 
@@ -138,27 +185,34 @@ class Engine(Protocol):
         """
 
     def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
-        """Settings with the same text but for rounding, at another speed and size; the given ones first.
+        """Settings, not resolved, with the same text but for rounding, at another speed and size; the given first.
 
         Args:
             fixed: names of settings that must stay.
         """
+        yield settings
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         """Types of keys and values that take less than those of ``settings`` and hardly round, largest first."""
+        return []
 
+    @abstractmethod
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         """Seconds of a plain decode, up to a factor that all engines share: an estimate to compare plans by."""
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         """What a plan should show of resolved settings beside context, chunk and rows: name -> value."""
+        return {}
 
+    @abstractmethod
     def estimator(self) -> Estimator:
         """A new estimator."""
 
+    @abstractmethod
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         """The numerics profile that an opened model will have; None if it has yet to be probed on this device."""
 
+    @abstractmethod
     def opener(
         self,
         *,

@@ -63,6 +63,15 @@ class ModelSettings:
             require_one_of(name, getattr(self, name), ("auto", *KV_TYPES))
 
     @property
+    def n_cells(self) -> int:
+        """Tokens that a cache has room for.
+
+        Room for drafts and padding is added to what the user asked for, always the same: it must not make a difference
+        to the text that fits.
+        """
+        return self.n_ctx + 2 * self.max_rows
+
+    @property
     def threads(self) -> tuple[int, int]:
         """Threads for one row and for many, resolved."""
         n = self.n_threads or physical_cores()

@@ -14,9 +14,10 @@ from gguf_files import GEMMA3, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_spec.engines.onnx import OnnxModel, OnnxSettings, open_onnx
+from edge_spec.engines.onnx import OnnxModel, open_onnx
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription import transcribe
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.language_model import LanguageModel
@@ -50,7 +51,7 @@ def open_demo_onnx(probe_cache: Path) -> Iterator[Opener]:
         if key not in opened:
             file = inspect(getattr(resolve_family("demo"), role))
             source = transcribe(file, probe_cache / "onnx")
-            given_values = OnnxSettings(**({"n_ctx": 640, "n_threads": 1} | values))
+            given_values = ModelSettings(**({"n_ctx": 640, "n_threads": 1} | values))
             opened[key] = open_onnx(source, given_values, file=file.fingerprint, cache_dir=probe_cache)[0]
         model = opened[key]
         model.resume()
@@ -115,7 +116,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(open_demo_onnx: Opener, cut
 @pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
 def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
-    given_values = OnnxSettings(n_ctx=600, n_threads=1, trees=True, kv_k=kv, kv_v=kv)
+    given_values = ModelSettings(n_ctx=600, n_threads=1, trees=True, kv_k=kv, kv_v=kv)
     model, found = open_onnx(source, given_values, file="x", cache_dir=None)
     assert found.capabilities.takes_trees
     assert set(range(1, 9)) <= set(found.capabilities.widths)
@@ -249,9 +250,9 @@ def test_wrong_calls_are_told(small: OnnxModel, open_demo_onnx: Opener) -> None:
         small.rollback(1)
     with pytest.raises(ValueError, match="sequences"):
         open_demo_onnx().decode(Tree((400, 401), (-1, -1)))
-    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv_k": "q8_0"}):
+    for wrong in ({"n_ctx": 0}, {"n_ctx": 8, "kv_k": "q3"}):
         with pytest.raises(SettingsError):
-            OnnxSettings(**wrong)
+            ModelSettings(**wrong)
 
 
 # --- stopping

@@ -20,7 +20,8 @@ from published_models import Weights, publish, read_weights
 
 import edge_spec
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
-from edge_spec.engines.onnx import OnnxModel, OnnxSettings, open_published
+from edge_spec.engines.onnx import OnnxModel, open_published
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import (
     BackendError,
     Cancelled,
@@ -86,7 +87,7 @@ def open_it(published: Callable[[str], Path]) -> Iterator[Opener]:
     def open_one(name: str, *, fresh: bool = False, **values: Any) -> OnnxModel:
         key = (name, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
-            given_values = OnnxSettings(**({"n_ctx": 300, "n_threads": 1} | values))
+            given_values = ModelSettings(**({"n_ctx": 300, "n_threads": 1} | values))
             opened[key] = open_published(inspect(published(name)), given_values, cache_dir=None)[0]
         opened[key].resume()
         opened[key].rollback(0)
@@ -510,7 +511,7 @@ def test_prompts_are_read_in_chunks_that_bound_what_a_run_takes(open_it: Opener,
     """Rows of 8192 logits are few bytes; the scores of long contexts and of more heads are not."""
     assert open_it("plain").settings.prefill_chunk == 512
     file = inspect(published("plain"))
-    wide = OnnxSettings(n_ctx=60_000, n_threads=1)
+    wide = ModelSettings(n_ctx=60_000, n_threads=1)
     model = open_published(file, wide, cache_dir=None)[0]
     try:
         assert wide.max_rows <= model.settings.prefill_chunk < 512
@@ -533,7 +534,7 @@ def test_a_graph_that_onnx_runtime_does_not_take_is_unsupported(
         change(model)
         onnx.save(model, path)
         with pytest.raises(UnsupportedModel) as raised:
-            open_published(inspect(path), OnnxSettings(n_ctx=64, n_threads=1), cache_dir=None)
+            open_published(inspect(path), ModelSettings(n_ctx=64, n_threads=1), cache_dir=None)
         assert "\n" not in str(raised.value)
         assert raised.value.hint
         return str(raised.value)

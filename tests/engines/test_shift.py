@@ -10,9 +10,10 @@ import pytest
 from gguf_files import write_gguf
 
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
-from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx import open_onnx
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription import transcribe
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.tree import Tree
@@ -64,7 +65,7 @@ def opened(engine: str, path: Path) -> tuple[LanguageModel, Any]:
         weights = LlamaWeights(path)
         settings = LlamaSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v="f16", trees=True)
         return open_llama(weights, settings, file="x", cache_dir=None)[0], weights.close
-    settings = OnnxSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v=kind)
+    settings = ModelSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v=kind)
     return open_onnx(transcribe(inspect(path), path.parent), settings, file="x", cache_dir=None)[0], lambda: None
 
 

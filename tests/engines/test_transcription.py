@@ -10,9 +10,10 @@ import pytest
 from gguf_files import MATRICES, N_VOCAB, write_gguf
 
 from edge_spec.engines.llama import LlamaSettings, LlamaWeights, open_llama
-from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx import open_onnx
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription import Transcription, transcribe
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
@@ -56,7 +57,7 @@ def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, A
 
 
 def on_onnx(source: Transcription, tokens: list[int], **values: Any) -> np.ndarray[Any, Any]:
-    model, _ = open_onnx(source, OnnxSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
+    model, _ = open_onnx(source, ModelSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
     rows = rows_of(model, tokens)
     model.close()
     return rows

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from gguf_files import MATRICES, write_gguf
 
-from edge_spec.engines.onnx import OnnxSettings, open_onnx
+from edge_spec.engines.onnx import open_onnx
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription import plan, read_transcription, transcribe
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, DiskFull, ModelFileError
 from edge_spec.models import inspect
 
@@ -121,7 +122,7 @@ def test_missing_and_short_weights_are_a_clear_error(gguf: Path, tmp_path: Path,
     else:
         os.truncate(weights, n_bytes if n_bytes >= 0 else weights.stat().st_size + n_bytes)
     with pytest.raises(BackendError, match="ONNX Runtime"):
-        open_onnx(source, OnnxSettings(n_ctx=8, n_threads=1), file="x", cache_dir=None)
+        open_onnx(source, ModelSettings(n_ctx=8, n_threads=1), file="x", cache_dir=None)
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(

@@ -29,9 +29,7 @@ def context_parameters(settings: LlamaSettings) -> Any:
     """The library's parameters of a context."""
     params = library().c.llama_context_default_params()
     n_sequences = settings.max_rows + 1 if settings.trees else 1
-    # Room for drafts and padding is added to what the user asked for, always the same: it must not make a difference
-    # to the text that fits.
-    params.n_ctx = settings.n_ctx + 2 * settings.max_rows
+    params.n_ctx = settings.n_cells
     params.n_batch = params.n_ubatch = settings.prefill_chunk
     params.n_seq_max = n_sequences
     params.kv_unified = settings.trees

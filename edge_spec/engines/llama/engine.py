@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from edge_spec.engines.llama.footprint import LlamaEstimator
+from edge_spec.engines.base import Engine
 from edge_spec.engines.llama.library import library
-from edge_spec.engines.llama.opener import LlamaOpener
+from edge_spec.engines.llama.opener import LlamaEstimator, LlamaOpener
 from edge_spec.engines.llama.opening import llama_profile
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.probe_cache import known_profile
@@ -27,30 +27,19 @@ _MAPPED_SLOWDOWN = 1.5
 """How much longer a decode takes with weights in the file's layout than with repacked ones."""
 
 
-class LlamaEngine:
-    """Runs GGUFs on llama.cpp; see ``Engine`` for what the methods promise."""
+class LlamaEngine(Engine):
+    """Runs GGUFs on llama.cpp."""
 
     name = "llama"
     title = "llama.cpp"
     extras = LLAMA_EXTRAS
     process_bytes = 6 << 20
-    hidden_rows = several_texts = False
 
     def load_library(self, *, verbose: bool = False) -> None:
         library().verbose = verbose
 
     def why_not(self, file: ModelFile) -> str | None:
         return "it is an ONNX graph" if file.graph is not None else None
-
-    def why_not_here(self, file: ModelFile) -> str | None:
-        return None
-
-    def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
-        unused = ", ".join(self.unused(settings))
-        return self.why_not(file) or (f"{unused} would change nothing on {self.title}" if unused else None)
-
-    def unused(self, settings: ModelSettings) -> tuple[str, ...]:
-        return tuple(sorted(settings.extras.keys() - self.extras))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> LlamaSettings:
         return llama_settings(file, settings)

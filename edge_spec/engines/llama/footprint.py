@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import Library, library
-from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
-from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.memory.heap import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.kv_cache import kv_cache_bytes
 
-__all__ = ["DryModel", "LlamaEstimator", "listen_to_buffers", "llama_footprint", "loads_mapped"]
+__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
@@ -88,38 +86,6 @@ class DryModel:
         self.close()
 
 
-class LlamaEstimator:
-    """Footprints on llama.cpp; see ``Estimator``."""
-
-    def __init__(self) -> None:
-        self._dry: dict[Path, DryModel] = {}
-        self._known: dict[tuple[Path, LlamaSettings, bool], Footprint] = {}
-        self._open = ExitStack()
-
-    def footprint(
-        self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
-    ) -> Footprint:
-        """See ``Estimator``; weights always include their tokenizer."""
-        own = llama_settings(file, settings)
-        key = (file.path, own, rough)
-        if key not in self._known:
-            self._known[key] = llama_footprint(file, own, dry=None if rough else self._dry_model(file))
-        return self._known[key]
-
-    def _dry_model(self, file: ModelFile) -> DryModel:
-        if file.path not in self._dry:
-            self._dry[file.path] = self._open.enter_context(DryModel(file))
-        return self._dry[file.path]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-
 @contextmanager
 def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
     """Pass on what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
@@ -158,7 +124,7 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
         copied_bytes=0 if mapped else others,
         loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
         vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
-        kv_cache_bytes=kv_cache_bytes(file, settings.n_ctx + 2 * settings.max_rows, settings.kv_k, settings.kv_v),
+        kv_cache_bytes=kv_cache_bytes(file, settings.n_cells, settings.kv_k, settings.kv_v),
         compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
         logits_bytes=4 * file.n_vocab * settings.max_rows,
     )
@@ -210,5 +176,4 @@ def _graph_bytes(file: ModelFile) -> int:
 
 def _guess_compute_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     """For when the library says nothing: 17 numbers per token and width, a mask twice, and the rows of logits."""
-    n_cells = settings.n_ctx + 2 * settings.max_rows
-    return settings.prefill_chunk * (file.n_embd * 17 * 4 + n_cells * 6) + 4 * file.n_vocab * settings.max_rows
+    return settings.prefill_chunk * (file.n_embd * 17 * 4 + settings.n_cells * 6) + 4 * file.n_vocab * settings.max_rows

@@ -3,6 +3,5 @@
 from edge_spec.engines.onnx.footprint import onnx_footprint
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opening import open_onnx, open_published
-from edge_spec.engines.onnx.settings import OnnxSettings
 
-__all__ = ["OnnxModel", "OnnxSettings", "onnx_footprint", "open_onnx", "open_published"]
+__all__ = ["OnnxModel", "onnx_footprint", "open_onnx", "open_published"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from edge_spec.engines.base import Engine
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.onnx.kernels import KINDS, why_slow
 from edge_spec.engines.onnx.opener import OnnxEstimator, OnnxOpener
 from edge_spec.engines.onnx.opening import known_onnx_profile
 from edge_spec.engines.onnx.runner import runtime_version
-from edge_spec.engines.onnx.settings import OnnxSettings, cache_kind, onnx_settings
+from edge_spec.engines.onnx.settings import cache_kind, onnx_settings
 from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.store import Transcriptions
@@ -28,14 +29,12 @@ _SPEED_UP = 0.7
 """A decode takes so much of llama.cpp's time with repacked weights (measured on a 1.0B shape)."""
 
 
-class OnnxEngine:
-    """Runs models on ONNX Runtime; see ``Engine`` for what the methods promise."""
+class OnnxEngine(Engine):
+    """Runs models on ONNX Runtime."""
 
     name = "onnx"
     title = "ONNX Runtime"
-    extras: frozenset[str] = frozenset()
     process_bytes = 8 << 20
-    hidden_rows = several_texts = False
 
     def load_library(self, *, verbose: bool = False) -> None:
         # llama.cpp has the tokenizers of GGUFs and the grammars.
@@ -56,31 +55,21 @@ class OnnxEngine:
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:
             return None
-        unused = ", ".join(self.unused(settings))
-        if unused:
-            return f"{unused} would change nothing on {self.title}"
-        return (
-            self.why_not(file)
-            or self.why_not_here(file)
-            or _too_few_packed(file)
-            or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
-        )
+        why = super().why_not_first(file, settings, cache_dir=cache_dir) or _too_few_packed(file)
+        return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
-        names = {*settings.extras, *(["n_threads_batch"] if settings.n_threads_batch else [])}
+        names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}
         if cache_kind(settings) is None:
             names |= {name for name in ("kv_k", "kv_v") if getattr(settings, name) != "auto"}
         return tuple(sorted(names))
 
-    def resolve(self, file: ModelFile, settings: ModelSettings) -> OnnxSettings:
+    def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
         return onnx_settings(settings)
-
-    def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
-        yield settings
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.
-        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv == "f32" else []
+        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
 
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         return footprint.weight_bytes * _SPEED_UP
@@ -92,7 +81,7 @@ class OnnxEngine:
         return OnnxEstimator()
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-        return known_onnx_profile(file, onnx_settings(settings), cache_dir=cache_dir)
+        return known_onnx_profile(file, settings, cache_dir=cache_dir)
 
     def opener(
         self,

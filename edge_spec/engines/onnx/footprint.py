@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edge_spec.engines.onnx.published import published_footprint
-from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.engines.onnx.transcription import LANES
 from edge_spec.engines.onnx.transcription.matrices import stored_bytes
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 
@@ -21,7 +21,7 @@ _SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""
 
 
-def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
+def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """What ``file`` takes with ``settings``, without its tokenizer."""
     if file.graph is not None:
         return published_footprint(file, settings)
@@ -35,7 +35,7 @@ def onnx_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
     ]
     n_cells = settings.n_cells + -settings.n_cells % LANES
     per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
-    cache = (2 if settings.kv == "f16" else 4) * n_cells * per_cell
+    cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * file.head_dim_k
     of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
     n_ff = max((t.shape[1] for t in matrices if t.name.endswith("ffn_up.weight")), default=4 * file.n_embd)

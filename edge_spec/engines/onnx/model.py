@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.onnx.kv_cache import Cells, Place
-from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.engines.pending import check_path, n_new_nodes
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.heap import trim_heap
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
@@ -71,7 +71,7 @@ class OnnxModel:
     def __init__(
         self,
         session: Computation,
-        settings: OnnxSettings,
+        settings: ModelSettings,
         *,
         name: str,
         profile: NumericsProfile,
@@ -99,7 +99,7 @@ class OnnxModel:
         return self._n_past
 
     @property
-    def settings(self) -> OnnxSettings:
+    def settings(self) -> ModelSettings:
         """The settings this model was opened with."""
         return self._settings
 

@@ -11,11 +11,12 @@ from edge_spec.engines.onnx.model import Computation, OnnxModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.engines.onnx.settings import onnx_settings
 from edge_spec.engines.onnx.transcription import Transcription
 from edge_spec.engines.probe import PLAIN, ProbeResult
 from edge_spec.engines.probe_cache import ProfileOf, known_profile, probe_once
 from edge_spec.engines.processor import processor
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import NumericsProfile
@@ -27,7 +28,7 @@ Facts = tuple[tuple[str, str], ...]
 
 def open_onnx(
     source: Transcription,
-    settings: OnnxSettings,
+    settings: ModelSettings,
     *,
     file: str,
     cache_dir: Path | None,
@@ -40,6 +41,7 @@ def open_onnx(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before the model is probed for the first time.
     """
+    settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings))
     model = _unprobed(Session(source, settings), settings, file, profile_of)
     found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True)
@@ -48,7 +50,7 @@ def open_onnx(
 
 def open_published(
     file: ModelFile,
-    settings: OnnxSettings,
+    settings: ModelSettings,
     *,
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
@@ -65,7 +67,7 @@ def open_published(
     """
     graph, name = file.graph, file.fingerprint
     assert graph is not None
-    settings, facts = _published(file, settings)
+    settings, facts = _published(file, onnx_settings(settings))
     profile_of = _profile_of(name, settings, facts)
     model = _unprobed(PublishedSession(graph, settings, n_vocab=file.n_vocab), settings, name, profile_of)
     _run_once(model, graph.path)
@@ -83,14 +85,15 @@ def open_published(
     return model, found
 
 
-def known_onnx_profile(file: ModelFile, settings: OnnxSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
     """The profile that an opened model will have; None if it has yet to be probed."""
+    settings = onnx_settings(settings)
     settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
     profile_of = _profile_of(file.fingerprint, settings, facts)
     return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
 
 
-def _unprobed(session: Computation, settings: OnnxSettings, file: str, profile_of: ProfileOf) -> OnnxModel:
+def _unprobed(session: Computation, settings: ModelSettings, file: str, profile_of: ProfileOf) -> OnnxModel:
     return OnnxModel(session, settings, name=file, profile=profile_of(()), capabilities=PLAIN)
 
 
@@ -108,12 +111,12 @@ def _run_once(model: OnnxModel, graph: Path) -> None:
         ) from error
 
 
-def _transcribed(settings: OnnxSettings) -> Facts:
+def _transcribed(settings: ModelSettings) -> Facts:
     """What rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
-    return (("weights", "rows"), ("kv", f"{settings.kv}/{settings.kv}"), ("attention", "rows"))
+    return (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
 
 
-def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, Facts]:
+def _published(file: ModelFile, settings: ModelSettings) -> tuple[ModelSettings, Facts]:
     """Settings as far as a published graph can follow them, and what rounds in it."""
     graph = file.graph
     assert graph is not None
@@ -133,7 +136,7 @@ def _published(file: ModelFile, settings: OnnxSettings) -> tuple[OnnxSettings, F
     )
 
 
-def _profile_of(file: str, settings: OnnxSettings, facts: Facts) -> ProfileOf:
+def _profile_of(file: str, settings: ModelSettings, facts: Facts) -> ProfileOf:
     """Everything that rounds. In our own graphs threads do not: each output is summed by one of them."""
 
     def profile_of(widths: tuple[int, ...]) -> NumericsProfile:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kv_cache import Cells, Place
 from edge_spec.engines.onnx.past import move_cells, new_past, restore_cells, save_cells
 from edge_spec.engines.onnx.runner import Runner, value_of
-from edge_spec.engines.onnx.settings import OnnxSettings
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
@@ -38,11 +38,11 @@ class PublishedSession:
         UnsupportedModel: ONNX Runtime cannot load it; the error quotes its reason.
     """
 
-    def __init__(self, graph: PublishedGraph, settings: OnnxSettings, *, n_vocab: int) -> None:
+    def __init__(self, graph: PublishedGraph, settings: ModelSettings, *, n_vocab: int) -> None:
         self._runner = Runner(
             graph.path,
             n_threads=settings.threads[0],
-            spin=settings.spin,
+            spin=settings.exact,
             external=True,
             hint="get another export of the model, or a newer onnxruntime",
         )
@@ -147,7 +147,7 @@ def cell_bytes(graph: PublishedGraph) -> int:
     return sum(port.n_heads * port.head_dim for port in graph.cache) * np.dtype(graph.cache_kind).itemsize
 
 
-def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: OnnxSettings) -> int:
+def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: ModelSettings) -> int:
     """How many tokens of a prompt are read in one run: as many as asked for, limited by what they take.
 
     Graphs compute the logits of every token unless told otherwise, and the scores of every token with every other one.
@@ -158,13 +158,13 @@ def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: OnnxSettings
     return min(settings.prefill_chunk, max(settings.max_rows, _MAX_BYTES // row))
 
 
-def _logit_rows(graph: PublishedGraph, settings: OnnxSettings) -> int:
+def _logit_rows(graph: PublishedGraph, settings: ModelSettings) -> int:
     if graph.last_row_only:
         return 1
     return settings.max_rows if graph.keep is not None else settings.prefill_chunk
 
 
-def published_footprint(file: ModelFile, settings: OnnxSettings) -> Footprint:
+def published_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """What a published model takes: weights, KV cache, logits, and what reading a chunk of a prompt computes.
 
     ONNX Runtime keeps a second copy of 4-bit weights in an order of its own, and 16-bit ones as 32-bit where the

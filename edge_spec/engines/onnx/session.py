@@ -9,8 +9,8 @@ import numpy as np
 from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import Cells, KVCache, Place
 from edge_spec.engines.onnx.runner import Runner, value_of
-from edge_spec.engines.onnx.settings import OnnxSettings
 from edge_spec.engines.onnx.transcription import Transcription
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.speculation.language_model import Logits
 
 __all__ = ["Session"]
@@ -30,12 +30,12 @@ class Session:
 
     pads_logits = False
 
-    def __init__(self, model: Transcription, settings: OnnxSettings) -> None:
-        f16 = settings.kv == "f16"
+    def __init__(self, model: Transcription, settings: ModelSettings) -> None:
+        f16 = settings.kv_k == "f16"
         self._runner = Runner(
             model.graph(f16=f16),
             n_threads=settings.threads[0],
-            spin=settings.spin,
+            spin=settings.exact,
             operators=library_path(),
             hint="delete that folder, so that it is made again, or use --engine llama",
         )
