@@ -10,13 +10,17 @@ import pytest
 from gguf_files import write_gguf
 from published_models import publish, read_weights
 
-from edge_spec.engines.base import Engine
+from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.onnx.kernels import why_slow
+from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.registry import engine, engine_names, engines, settings_of
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.table import TableModel, random_table
 from edge_spec.engines.tokenizers import Grammars, grammar_lines, open_tokenizer
 from edge_spec.errors import Closed, SettingsError
+from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, inspect, resolve_family
+from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.tree import Tree
 
 DRAFT = resolve_family("demo").draft
@@ -105,6 +109,64 @@ def test_settings_that_would_change_nothing_are_named(
     for each in engines():
         why = each.why_not_first(gguf, settings, cache_dir=tmp_path)
         assert not unused[each.name] or (why is not None and ", ".join(unused[each.name]) in why)
+
+
+# --- a new engine
+
+
+class TableEstimator(Estimator):
+    def _footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool) -> Footprint:
+        return Footprint(copied_bytes=9)
+
+
+class TableOpener(Opener):
+    def open(self, file: ModelFile, settings: ModelSettings, **_: Any) -> OpenedModel:
+        model = TableModel(random_table(7), n_ctx=settings.n_ctx)
+        return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
+
+
+class TableEngine(Engine):
+    """All that a new engine has to write."""
+
+    name, title, process_bytes = "table", "tables", 0
+
+    def load_library(self, *, verbose: bool = False) -> None:
+        """There is none."""
+
+    def why_not(self, file: ModelFile) -> str | None:
+        return "it is an ONNX graph" if file.graph is not None else None
+
+    def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
+        return replace(settings, kv_k="f32", kv_v="f32", extras={})
+
+    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
+        return footprint.weight_bytes
+
+    def estimator(self) -> Estimator:
+        return TableEstimator()
+
+    def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+        return None
+
+    def opener(self, *, cache_dir: Path | None, **_: Any) -> Opener:
+        return TableOpener(cache_dir=cache_dir, on_wait=lambda sentence: None)
+
+
+def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) -> None:
+    new = TableEngine()
+    assert new.why_not_here(gguf) is new.why_not_first(gguf, small(), cache_dir=None) is None
+    assert new.why_not_first(graph, small(), cache_dir=None) == new.why_not(graph) is not None
+    assert new.why_not_first(gguf, small(repack=True), cache_dir=None) == "repack would change nothing on tables"
+    assert (list(new.variants(small(), frozenset())), new.smaller_caches(gguf, small())) == ([small()], [])
+    with new.estimator() as estimator:
+        assert estimator.footprint(gguf, small()) == Footprint(copied_bytes=9)
+        assert estimator.footprint(gguf, small(), tokenizer=True).vocabulary_bytes > 0
+    opener = new.opener(cache_dir=None)
+    assert opener.prepare(gguf) is None
+    assert opener.open(gguf, small()).model.n_ctx == 64
+    opener.release(gguf)
+    assert opener.tokenizer(gguf) is opener.tokenizer(gguf)
+    opener.close()
 
 
 # --- files
