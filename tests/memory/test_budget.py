@@ -513,15 +513,7 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(
         ).chosen
         footprint = chosen.parts["target"]
         shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
-        cells = kv_cache_bytes(
-            n_ctx=4096,
-            n_layers=file.n_layers,
-            n_head_kv=file.n_head_kv,
-            head_dim_k=file.head_dim_k,
-            head_dim_v=file.head_dim_v,
-            type_k=shown[0],
-            type_v=shown[1],
-        )
+        cells = kv_cache_bytes(file, 4096, *shown)
         # The angles of positions come on top.
         assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
 
