@@ -41,11 +41,6 @@ class Transcriptions:
         self._made: dict[Path, Transcription] = {}
         self._scratch: TemporaryDirectory[str] | None = None
 
-    @property
-    def are_kept(self) -> bool:
-        """Whether they are there the next time."""
-        return self._cache_dir is not None
-
     def of(self, file: ModelFile) -> Transcription:
         """The transcription of a file; raises what ``transcribe`` does."""
         if file.path not in self._made:

@@ -1,0 +1,58 @@
+"""Published models that tests of engines share: the demo's drafter with every signature that exports have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from published_models import Weights, publish, read_weights
+from published_signatures import SIGNATURES
+
+from edge_spec.engines.onnx import OnnxModel, open_published
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.models import inspect, resolve_family
+
+DEMO = resolve_family("demo")
+assert DEMO.draft is not None
+assert DEMO.intermediate is not None
+
+Opener = Callable[..., OnnxModel]
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Weights:
+    return read_weights(DEMO.draft)
+
+
+@pytest.fixture(scope="module")
+def published(numbers: Weights, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    root = tmp_path_factory.mktemp("published")
+
+    def folder(name: str) -> Path:
+        if not (root / name).exists():
+            style, kind, rest = SIGNATURES[name]
+            publish(root / name, numbers, style, kind, **rest)
+        return root / name
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def open_it(published: Callable[[str], Path]) -> Iterator[Opener]:
+    """Opens a model, the same one for the same settings, with an empty cache."""
+    opened: dict[Any, OnnxModel] = {}
+
+    def open_one(name: str, *, fresh: bool = False, **values: Any) -> OnnxModel:
+        key = (name, len(opened) if fresh else -1, tuple(sorted(values.items())))
+        if key not in opened:
+            given_values = ModelSettings(**({"n_ctx": 300, "n_threads": 1} | values))
+            opened[key] = open_published(inspect(published(name)), given_values, cache_dir=None)[0]
+        opened[key].resume()
+        opened[key].rollback(0)
+        return opened[key]
+
+    yield open_one
+    for model in opened.values():
+        model.close()
