@@ -4,7 +4,7 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
     {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
 
-Other files, or another family, need no change of code.
+Other files, or another family, need no change of the code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MANIFEST = "family.json"
 _PART = re.compile(r"-([0-9]{5})-of-[0-9]{5}$")
 _ROLES = ("target", "intermediate", "draft")
 _OLD_NAMES = {"middle": "intermediate"}
-"""Roles as manifests of version 0.1 call them."""
+"""Role names of version 0.1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class Family:
 
     Attributes:
         name: of the family; empty for a single file.
-        target: the model whose text is wanted.
-        intermediate: drafts for the target and is drafted for; None if there is none.
-        draft: the smallest; None if there is none.
+        target: the model that writes the text.
+        intermediate: drafts for the target, and has a drafter itself; None if there is none.
+        draft: the smallest model; None if there is none.
     """
 
     name: str = ""
@@ -54,9 +54,9 @@ def resolve(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Path:
 def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Family:
     """The models that a name or a path means.
 
-    A name wins over a file of the same name: write ``./demo`` for the file. A path is a model file, which
-    makes a family of only a target, a folder with a manifest, one with a published ONNX model, or one with a
-    single GGUF.
+    A name takes precedence over a file of the same name: write ``./demo`` for the file. A path is a model file, which
+    makes a family of a target alone, a folder with a manifest, one with a published ONNX model, or one with a single
+    GGUF.
 
     Raises:
         ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.
@@ -76,12 +76,12 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
         found = path.is_file()
         is_folder = path.is_dir()
         if is_folder:
-            from edge_spec.models.onnx import find_graph
+            from edge_spec.models.onnx.inspection import find_graph
 
             ggufs = _ggufs(path)
             graph = find_graph(path) or (ggufs[0] if len(ggufs) == 1 else None)
             path, found = graph or path, graph is not None
-    except (OSError, ValueError):  # no right to look, too long, or a zero byte
+    except (OSError, ValueError):  # no permission, too long, or a zero byte
         found = False
     if found:
         return Family(target=path)
@@ -132,16 +132,19 @@ def _read_family(folder: Path, name: str) -> Family:
     try:
         roles = json.loads(manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise NotAModel(f"{manifest} is no readable JSON", hint='it should look like {"target": "a.gguf"}') from error
+        raise NotAModel(f"{manifest} is not readable JSON", hint='it should look like {"target": "a.gguf"}') from error
     if isinstance(roles, dict):
         roles = {_OLD_NAMES.get(role, role): file_name for role, file_name in roles.items()}
     if not isinstance(roles, dict) or "target" not in roles or not set(roles) <= set(_ROLES):
         raise NotAModel(f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed")
     paths: dict[str, Path] = {}
     for role, file_name in roles.items():
-        # Only names: a manifest from elsewhere must not reach outside its folder.
+        # Only names: a downloaded manifest must not reach outside its folder.
         if not isinstance(file_name, str) or Path(file_name).name != file_name or "\0" in file_name:
-            raise NotAModel(f"{manifest} gives no plain file name for the role {role}", hint="put files beside it")
+            raise NotAModel(
+                f"{manifest} does not give a plain file name for the role {role}",
+                hint="put files into its folder",
+            )
         paths[role] = folder / file_name
         if not paths[role].is_file():
             raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again")

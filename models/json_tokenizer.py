@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.heap import trim_heap
-from edge_spec.models.onnx import TokenizerSize
+from edge_spec.models.onnx.tokens import TokenizerSize
 from edge_spec.tokens.token_bytes import TokenBytes
 
 __all__ = ["BYTE_LETTERS", "JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
@@ -68,7 +68,7 @@ class JsonTokenizer:
     beginning, which belongs to the prompt and not to a reply.
 
     Attributes:
-        remembered: the bytes of tokens that were asked for lately.
+        token_cache: the bytes of tokens that were asked for lately.
 
     Args:
         path: of ``tokenizer.json``.
@@ -106,7 +106,7 @@ class JsonTokenizer:
         self.eos = eos
         first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
-        self.remembered = TokenBytes()
+        self.token_cache = TokenBytes()
 
     @property
     def _tokenizer(self) -> Any:
@@ -139,7 +139,7 @@ class JsonTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for special tokens and for ids without a token."""
-        return self.remembered.of(token, self._read_bytes)
+        return self.token_cache.of(token, self._read_bytes)
 
     def _read_bytes(self, token: int) -> bytes:
         added = self._added.get(token)

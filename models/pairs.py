@@ -15,12 +15,12 @@ __all__ = ["check_pair"]
 def check_pair(target: ModelFile, drafter: ModelFile) -> None:
     """Check that every token id means the same text to both models.
 
-    Token types and the first and last tokens may differ, as they do between a base model and its chat
-    version: only the target's are ever used.
+    Token types and the tokens that begin and end a text may differ, as they do between a base model and its chat
+    version: only the target's are used.
 
     Raises:
         VocabularyMismatch: the message says where they first differ.
-        ModelNotFound, TruncatedModel: a file has changed since it was inspected.
+        ModelNotFound, TruncatedModel: a file was changed since it was inspected.
     """
     of_target, of_drafter = target.vocabulary, drafter.vocabulary
     if of_target.tokens_hash == of_drafter.tokens_hash and target.n_vocab == drafter.n_vocab:
@@ -37,7 +37,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
 
 def _texts(model: ModelFile) -> Sequence[object]:
     if model.graph is not None:
-        from edge_spec.models.onnx import published_texts
+        from edge_spec.models.onnx.inspection import published_texts
 
         return published_texts(model)
     array = token_texts(read_header(model.path).metadata)
@@ -50,6 +50,6 @@ def _difference(target: ModelFile, drafter: ModelFile) -> str:
     sizes = f"they have {drafter.n_vocab} and {target.n_vocab} tokens"
     for token, (ours, theirs) in enumerate(zip(*texts, strict=False)):
         if ours != theirs:
-            first = f"token {token} is {str(ours)[:32]!r} to one and {str(theirs)[:32]!r} to the other"
+            first = f"token {token} is {str(ours)[:32]!r} in one and {str(theirs)[:32]!r} in the other"
             return first if drafter.n_vocab == target.n_vocab else f"{sizes}, and {first}"
     return sizes if drafter.n_vocab != target.n_vocab else "their tokens differ"

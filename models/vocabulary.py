@@ -1,4 +1,4 @@
-"""What the token ids of a model mean."""
+"""The identity of a vocabulary: whether two models mean the same by their token ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, Value
 
-__all__ = ["Vocabulary", "read_vocabulary"]
+__all__ = ["VocabularyIdentity", "read_vocabulary"]
 
 _TOKENS = "tokenizer.ggml.tokens"
 _TYPES = "tokenizer.ggml.token_type"
@@ -20,15 +20,15 @@ _SETTINGS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class VocabularyIdentity:
     """The identity of a vocabulary.
 
     Attributes:
         n_tokens: number of token ids; 0 if the file lists none.
         kind: the tokenizer, such as ``gpt2`` or ``llama``; empty if the file names none.
         tokens_hash: hash of the kind and the texts. Equal hashes: every id means the same text.
-        fingerprint: hash of all of that, the token types, and the first, last and added tokens. Equal
-            fingerprints: the two vocabularies can stand in for each other.
+        fingerprint: hash of all that, of the token types, and of the tokens that begin and end a text. Equal
+            fingerprints: the two vocabularies are interchangeable.
     """
 
     n_tokens: int
@@ -37,8 +37,8 @@ class Vocabulary:
     fingerprint: str
 
 
-def read_vocabulary(header: GGUFHeader) -> Vocabulary:
-    """Identify the vocabulary of a file: hashes over the raw bytes, so that nothing need be decoded.
+def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
+    """Identify the vocabulary of a file by hashes of its raw bytes, without decoding them.
 
     Raises:
         ModelNotFound, TruncatedModel: the file has changed since its header was read.
@@ -56,9 +56,9 @@ def read_vocabulary(header: GGUFHeader) -> Vocabulary:
     types = metadata.get(_TYPES)
     if isinstance(types, GGUFArray):
         state.update(types.raw())
-    # Names before values: a missing setting must not look like another one.
+    # With their names: a missing setting must not look like another one.
     state.update("".join(f"\x1f{key}={_shown(metadata.get(key))}" for key in _SETTINGS).encode())
-    return Vocabulary(
+    return VocabularyIdentity(
         n_tokens=tokens.length if tokens is not None else 0,
         kind=kind if isinstance(kind, str) else "",
         tokens_hash=tokens_hash,

@@ -72,7 +72,6 @@ def test_imports_lead_downwards(folder: str) -> None:
     cases(
         FOLDERS,
         {
-            "models": "the kinds of files are told apart in a circle",
             "chat": "is to know a protocol of the model",
             "model": "chat is to know a protocol of it",
             "cli": "the terminal's commands and its loop know each other",

@@ -15,7 +15,7 @@ from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
-from edge_spec.models.onnx import TOKENIZER
+from edge_spec.models.onnx.config_files import TOKENIZER
 from edge_spec.tokens.token_bytes import TokenBytes
 from edge_spec.tokens.tokenizer import Tokenizer
 
@@ -26,10 +26,10 @@ class FileTokenizer(Tokenizer, Protocol):
     """The tokenizer of a model file.
 
     Attributes:
-        remembered: the bytes of tokens that were asked for lately.
+        token_cache: the bytes of tokens that were asked for lately.
     """
 
-    remembered: TokenBytes
+    token_cache: TokenBytes
 
     @property
     def n_vocab(self) -> int:

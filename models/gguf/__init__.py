@@ -1,1 +1,1 @@
-"""GGUF files: their header, read without trusting a single number in it."""
+"""GGUF files: their header, read by a reader that trusts none of its numbers, and what it says of the model."""

@@ -1,9 +1,9 @@
-"""Reading a GGUF front to back without trusting a single number in it.
+"""Reading the header of a GGUF from front to back.
 
-The file is untrusted: it may be cut off, damaged or made to hurt. Every length is checked against the size of
-the file before anything is read or allocated by it, so memory stays below ``MAX_HEADER_BYTES`` whatever the
-file claims. Plain reads instead of a memory map: a file that shrinks or a card with bad sectors then raises
-instead of killing the process.
+The file is untrusted: it may be cut off, damaged or malicious. Every length is checked against the size of the file
+before anything is read or allocated by it, so memory stays below ``MAX_HEADER_BYTES`` whatever the file claims. Plain
+reads instead of a memory map: with a file that shrinks or a card with bad sectors they raise, where a map would kill
+the process.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def truncated(path: Path, missing_bytes: int) -> TruncatedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GGUFArray:
-    """An array in a header, left where it is: vocabularies are large and rarely needed decoded.
+    """An array in a header that stays in the file: vocabularies are large and rarely needed.
 
     Attributes:
         path: the file.
         element_type: GGUF value type of the elements; ``STRING`` or a key of ``VALUE_TYPES``.
         length: number of elements.
-        offset: where the first element begins, bytes from the start of the file.
-        n_bytes: what all elements take, string lengths included.
+        offset: where the first element begins, in bytes from the start of the file.
+        n_bytes: size of all elements, including the lengths of strings.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class GGUFArray:
         """The bytes as they are in the file, ``[n_bytes]``.
 
         Raises:
-            ModelNotFound, TruncatedModel: the file has gone or has been cut since its header was read.
+            ModelNotFound, TruncatedModel: the file was removed or cut off since its header was read.
         """
         try:
             with self.path.open("rb") as file:
@@ -99,7 +99,7 @@ class GGUFArray:
         return data
 
     def decode(self) -> tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | tuple[str, ...]:
-        """The elements, ``[length]``. Bytes of a string that are no UTF-8 become U+FFFD."""
+        """The elements, ``[length]``. Bytes of a string that are not UTF-8 become U+FFFD."""
         data = self.raw()
         if self.element_type != STRING:
             return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", data)
@@ -115,7 +115,7 @@ class GGUFArray:
 
 
 class Cursor:
-    """A place in a file that moves forward only.
+    """A position in a file that only moves forward.
 
     Every method raises ``TruncatedModel`` when it would pass the end of the file, and ``UnsupportedModel``
     when it would pass ``MAX_HEADER_BYTES``.
@@ -139,7 +139,7 @@ class Cursor:
             )
 
     def _fetch(self, n_bytes: int) -> None:
-        """Make sure that ``n_bytes`` from here on are in memory."""
+        """Make sure that the next ``n_bytes`` are in memory."""
         self.require(n_bytes)
         held = len(self._data)
         if self.at + n_bytes > held:
@@ -169,15 +169,15 @@ class Cursor:
         return self.take(self.integer("Q"))
 
     def name(self, kind: str) -> str:
-        """The next string, which names a ``kind`` of thing and must be UTF-8."""
+        """The next string, which is the name of a ``kind`` and must be UTF-8."""
         raw = self.text()
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise damaged(self.path, f"the name of a {kind} is no text") from error
+            raise damaged(self.path, f"the name of a {kind} is not text") from error
 
     def array(self) -> GGUFArray:
-        """The next array, stepped over."""
+        """The next array, skipped."""
         element_type = self.integer("I")
         length = self.integer("Q")
         start = self.at
@@ -199,8 +199,8 @@ class Cursor:
         start = 0
         while start < n:
             data, at = self._data, self.at
-            # The hot loop of the whole reader, 300k rounds for a vocabulary of 152k: each length must be read
-            # to find the next. It is left by an exception when the data in memory ends, to fetch more.
+            # The hot loop of the reader, 300k iterations for a vocabulary of 152k: each length must be read to find
+            # the next. When the data in memory ends, an exception leaves it, and more is read.
             try:
                 for index in range(start, n):  # noqa: B007
                     at += 8 + unpack(data, at)[0]

@@ -23,7 +23,7 @@ from edge_spec.models.gguf.types import TYPES_BY_NUMBER, TensorType
 __all__ = ["GGUFArray", "GGUFHeader", "TensorInfo", "Value", "read_header"]
 
 Value = bool | int | float | str | GGUFArray
-"""What metadata holds."""
+"""A value of the metadata."""
 
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
@@ -31,17 +31,17 @@ _DEFAULT_ALIGNMENT = 32
 _MAX_PAIRS = 1 << 16
 _MAX_TENSORS = 1 << 17
 _MAX_NAME_BYTES = 63
-_LEAST_PAIR_BYTES = 8 + 4 + 1
-_LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
+_MIN_PAIR_BYTES = 8 + 4 + 1
+_MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """Where a tensor lies and what it is.
+    """A tensor: what it is and where its data are.
 
     Attributes:
         name: such as ``blk.0.attn_q.weight``.
-        shape: as in the file, fastest dimension first: ``(inputs, outputs)`` for a matrix.
+        shape: as in the file, the fastest dimension first: ``(inputs, outputs)`` for a matrix.
         type: of its values.
         offset: bytes from the header's ``data_offset``.
     """
@@ -69,14 +69,14 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class GGUFHeader:
-    """Everything a GGUF says before its tensor data.
+    """What a GGUF says before its tensor data.
 
     Attributes:
         path: the file.
         version: 2 or 3.
         metadata: in file order; arrays stay in the file, see ``GGUFArray``.
         tensors: in file order.
-        data_offset: where tensor data begins, bytes from the start of the file.
+        data_offset: where tensor data begin, in bytes from the start of the file.
         file_bytes: size of the file.
     """
 
@@ -92,18 +92,18 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     """Read and check the header of a GGUF file (version 2 or 3, little endian).
 
     Raises:
-        ModelNotFound: no such file, no regular file, or unreadable.
+        ModelNotFound: the file does not exist, is not a regular file, or cannot be read.
         NotAModel: another kind of file, or a header that contradicts itself.
-        TruncatedModel: header or tensor data run past the end of the file.
+        TruncatedModel: the header or the tensor data would extend beyond the end of the file.
         UnsupportedModel: another version, big endian, or a tensor type that is not known here.
     """
     path = Path(path)
     hint = "give the path of a .gguf file that you may read"
     try:
-        # Looked at before it is opened: opening a pipe would wait for a writer.
+        # Checked before it is opened: opening a pipe would wait for a writer.
         mode = _mode(path)
         if not stat.S_ISREG(mode):
-            raise ModelNotFound(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}", hint=hint)
+            raise ModelNotFound(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}", hint=hint)
         with path.open("rb") as file:
             return _parse(Cursor(file, path, os.fstat(file.fileno()).st_size))
     except FileNotFoundError as error:
@@ -116,7 +116,7 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except ValueError as error:  # a zero byte or a lone surrogate
-        raise ModelNotFound(f"{str(path)!r} is no possible file name", hint="give the path of a .gguf file") from error
+        raise ModelNotFound(f"{str(path)!r} is not a valid file name", hint="give the path of a .gguf file") from error
 
 
 def _parse(cursor: Cursor) -> GGUFHeader:
@@ -126,16 +126,16 @@ def _parse(cursor: Cursor) -> GGUFHeader:
         raise NotAModel(f"{path} {what}", hint="models for llama.cpp are files that end in .gguf")
     version = cursor.integer("I")
     if version not in _VERSIONS:
-        # Read in the wrong order, a small number has its digits in the upper half.
+        # In the wrong byte order, the digits of a small number are in the upper half.
         if version and not version & 0xFFFF:
             raise UnsupportedModel(f"{path} is a big-endian GGUF", hint="get the little-endian file of the same model")
         raise UnsupportedModel(
-            f"{path} is GGUF version {version}, and versions 2 and 3 can be read",
+            f"{path} is GGUF version {version}; only versions 2 and 3 are supported",
             hint="convert the model again with a current llama.cpp",
         )
     n_tensors = cursor.integer("Q")
     n_pairs = cursor.integer("Q")
-    cursor.require(n_pairs * _LEAST_PAIR_BYTES + n_tensors * _LEAST_TENSOR_BYTES)
+    cursor.require(n_pairs * _MIN_PAIR_BYTES + n_tensors * _MIN_TENSOR_BYTES)
     if n_pairs > _MAX_PAIRS or n_tensors > _MAX_TENSORS:
         raise damaged(path, f"{n_pairs} metadata pairs and {n_tensors} tensors")
 
@@ -148,7 +148,7 @@ def _parse(cursor: Cursor) -> GGUFHeader:
 
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise damaged(path, "an alignment that is no power of two")
+        raise damaged(path, "an alignment that is not a power of two")
     tensors = _tensors(cursor, n_tensors, alignment)
 
     data_offset = cursor.at + -cursor.at % alignment

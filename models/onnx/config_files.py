@@ -1,4 +1,4 @@
-"""The files that lie beside a published graph: settings, ids of special tokens, and how conversations are written."""
+"""The configuration files of a published graph: settings, ids of special tokens, and the chat template."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import NotAModel
-from edge_spec.models.onnx.content import open_regular
+from edge_spec.models.onnx.tensors import open_regular
 
-__all__ = ["GENAI", "TOKENIZER", "Beside", "read_json"]
+__all__ = ["GENAI", "TOKENIZER", "ConfigFiles", "read_json"]
 
 GENAI = "genai_config.json"
 TOKENIZER = "tokenizer.json"
 
 _MAX_JSON_BYTES = 256 << 20
-"""More than any tokenizer takes; 33 MB for 262k tokens."""
+"""More than any tokenizer needs; 33 MB for 262k tokens."""
 
 _MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -27,19 +27,19 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is no such file.
 
     Raises:
-        NotAModel: it is no JSON object, or too large. ModelNotFound: it cannot be read.
+        NotAModel: it is not a JSON object, or too large. ModelNotFound: it cannot be read.
     """
     if not path.exists():
         return {}
     raw = _read(path, _MAX_JSON_BYTES)
     if raw.startswith(b"version https://git-lfs"):
-        raise NotAModel(f"{path} only says where Git LFS keeps it", hint="run 'git lfs pull' beside it")
+        raise NotAModel(f"{path} is only a Git LFS pointer", hint="run 'git lfs pull' in its folder")
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise NotAModel(f"{path} is no readable JSON", hint="download it again") from error
+        raise NotAModel(f"{path} is not readable JSON", hint="download it again") from error
     if not isinstance(found, dict):
-        raise NotAModel(f"{path} is no JSON object", hint="download it again")
+        raise NotAModel(f"{path} is not a JSON object", hint="download it again")
     return found
 
 
@@ -51,8 +51,8 @@ def _read(path: Path, max_bytes: int) -> bytes:
     return raw
 
 
-class Beside:
-    """The settings in the folder of a model; whatever is missing there is empty here.
+class ConfigFiles:
+    """The settings in the folder of a model; files that are missing count as empty.
 
     Attributes:
         genai: the model's part of ``genai_config.json``, as ONNX Runtime GenAI reads it.
@@ -86,7 +86,7 @@ class Beside:
         return next((v[:64] for v in found if isinstance(v, str) and v and v[:64].isprintable()), "")
 
     def ids(self, name: str) -> Iterator[int]:
-        """Every token id that any of the settings gives under this name, alone or in a list."""
+        """Every token id under this name in any of the settings, alone or in a list."""
         for source in (self.generation, self.genai, self.config):
             value = source.get(name)
             for item in value if isinstance(value, list) else [value]:
@@ -94,14 +94,14 @@ class Beside:
                     yield item
 
     def token(self, name: str) -> str | None:
-        """The text of a special token in ``tokenizer_config.json``; None if it says nothing, or that there is none."""
+        """The text of a special token in ``tokenizer_config.json``; None if it does not name one."""
         value = self.tokenizer.get(name)
         if isinstance(value, dict):
             value = value.get("content")
         return value if isinstance(value, str) else None
 
     def chat_template(self) -> str | None:
-        """The Jinja template of a conversation; a file of its own comes before the tokenizer's settings."""
+        """The Jinja template of a conversation; a separate file takes precedence over the tokenizer's settings."""
         path = self.folder / "chat_template.jinja"
         if path.exists():
             return _read(path, _MAX_TEMPLATE_BYTES).decode("utf-8", "replace")

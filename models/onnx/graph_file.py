@@ -11,8 +11,8 @@ from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
-from edge_spec.models.onnx.content import Tensor, check_sizes, fingerprint, open_regular
 from edge_spec.models.onnx.element_types import ELEMENT_TYPES
+from edge_spec.models.onnx.tensors import Tensor, check_sizes, fingerprint, open_regular
 from edge_spec.models.onnx.wire import Span, WireFile
 
 __all__ = ["GraphFile", "Node", "Port", "read_graph"]
@@ -27,7 +27,7 @@ class Port:
     """An input or output of a graph.
 
     Attributes:
-        kind: type of its elements, such as ``float16``; empty if it is no array of a known type.
+        kind: type of its elements, such as ``float16``; empty if it is not an array of a known type.
         shape: sizes; a name or an empty text where one is known only when the graph runs.
     """
 
@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFile:
-    """An ONNX file, looked at but not loaded.
+    """An ONNX file that was read without its weights.
 
     Attributes:
         inputs, outputs: by name, in order.
@@ -70,10 +70,10 @@ def read_graph(path: Path) -> GraphFile:
     The fingerprint hashes the sizes of all files, the whole graph, and of each constant up to 4 KiB from the middle.
 
     Raises:
-        ModelNotFound: it, or a file with its weights, is not there.
+        ModelNotFound: it, or a file with its weights, does not exist.
         NotAModel: another kind of file, or a damaged one.
         TruncatedModel: it, or a file with its weights, ends too early.
-        UnsupportedModel: its weights lie outside its folder.
+        UnsupportedModel: its weights are outside its folder.
     """
     try:
         with open_regular(path) as file:
@@ -110,7 +110,7 @@ def _another_kind(wire: WireFile) -> NotAModel:
     if not start:
         return NotAModel(f"{wire.path} is empty", hint="download it again")
     if start.startswith(b"version https://git-lfs"):
-        return NotAModel(f"{wire.path} only says where Git LFS keeps the model", hint="run 'git lfs pull' beside it")
+        return NotAModel(f"{wire.path} is only a Git LFS pointer", hint="run 'git lfs pull' in its folder")
     return NotAModel(f"{wire.path} is not an ONNX file", hint="it may be damaged: download it again")
 
 
@@ -129,7 +129,7 @@ def _read_graph(wire: WireFile, graph: Span) -> GraphFile:
             tensors.append(_read_tensor(wire, value))
         elif number in ports:
             ports[number].append(_read_port(wire, value))
-    # Old exporters list constants among the inputs.
+    # Old exporters list constants as inputs too.
     constants = {tensor.name for tensor in tensors}
     return GraphFile(
         path=wire.path,
@@ -202,7 +202,7 @@ def _read_tensor(wire: WireFile, message: Span) -> Tensor:
         elif isinstance(value, Span) and value.n_bytes > data.n_bytes:
             data = value
     if len(shape) > _MAX_DIMS or any(size < 0 for size in shape):
-        raise wire.damaged(f"the constant {name[:64]!r} in an impossible shape")
+        raise wire.damaged(f"the constant {name[:64]!r} has an impossible shape")
     kind, bits = ELEMENT_TYPES.get(type_id, ("", 0))
     n_bytes = -(-prod(shape) * bits // 8)
     if not elsewhere:
@@ -210,18 +210,19 @@ def _read_tensor(wire: WireFile, message: Span) -> Tensor:
     try:
         offset, n_bytes = int(facts.get("offset", 0)), int(facts.get("length", n_bytes))
     except ValueError:
-        raise wire.damaged(f"the constant {name[:64]!r} lies nowhere") from None
+        raise wire.damaged(f"the constant {name[:64]!r} has an impossible place") from None
     if offset < 0 or n_bytes < 0:
-        raise wire.damaged(f"the constant {name[:64]!r} lies nowhere")
+        raise wire.damaged(f"the constant {name[:64]!r} has an impossible place")
     file = wire.path.parent / _inside(wire, facts.get("location", ""))
     return Tensor(name=name, kind=kind, shape=tuple(shape), file=file, offset=offset, n_bytes=n_bytes)
 
 
 def _inside(wire: WireFile, location: str) -> str:
-    """The name of a file beside the graph: a model from elsewhere must not reach outside its folder."""
+    """The path of a file in the graph's folder: a downloaded model must not reach outside it."""
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     if not location.isprintable() or not parts or ".." in parts or PureWindowsPath(location).anchor:
         raise UnsupportedModel(
-            f"{wire.path} has its weights in {location[:64]!r}, outside its folder", hint="get a model that is whole"
+            f"{wire.path} has its weights in {location[:64]!r}, outside its folder",
+            hint="get it in one folder",
         )
     return location

@@ -1,4 +1,4 @@
-"""What goes into a published graph and comes out of it: tokens, their places, and the keys and values of the text."""
+"""The inputs and outputs of a published graph: tokens, positions, and the keys and values of the text so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import UnsupportedModel
-from edge_spec.models.onnx.config_files import Beside
+from edge_spec.models.onnx.config_files import ConfigFiles
 from edge_spec.models.onnx.graph_file import GraphFile, Port
 from edge_spec.models.onnx.tokens import TokenizerSize
 
@@ -41,24 +41,24 @@ class CachePort:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedGraph:
-    """A decoder with a cache, in the signature that exporters have settled on.
+    """A decoder with a cache, with the inputs and outputs that exporters have settled on.
 
     Attributes:
         path: the ``.onnx`` file.
-        folder: where its tokenizer and settings are.
+        folder: that of its tokenizer and settings.
         ids: tokens ``[1, S]``.
-        mask: which tokens are seen: 1 for each ``[1, n_past + S]``, or what is added to (``bool``: which are seen of)
-            the scores ``[1, 1, S, n_past + S]``; None if the graph wants none.
-        positions: ``[1, S]``; None if the graph counts itself.
-        keep: takes how many of the last rows of logits are wanted; None if the graph has no such input.
-        cache: keys and values by turns, layer by layer.
+        mask: 1 for each visible token, ``[1, n_past + S]``, or what is added to the scores (``bool``: which are
+            visible), ``[1, 1, S, n_past + S]``; None if the graph has no such input.
+        positions: ``[1, S]``; None if the graph counts by itself.
+        keep: how many of the last rows of logits to return; None if the graph has no such input.
+        cache: keys and values alternately, layer by layer.
         cache_kind: ``float32`` or ``float16``.
         logits: ``[1, S, n_vocab]``, ``float32`` or ``float16``.
-        in_place: keys and values may go in and come out in the same memory, with room for tokens to come.
+        in_place: keys and values may enter and leave in the same memory, with room for more tokens.
         bos: the token that begins a text, -1 if there is none.
         eos: the token that ends a text, -1 if there is none.
         ends: the tokens that end a reply.
-        tokenizer: how large its tokenizer is; None until that is read.
+        tokenizer: size of its tokenizer; None until that is read.
     """
 
     path: Path
@@ -78,16 +78,16 @@ class PublishedGraph:
 
     @property
     def takes_trees(self) -> bool:
-        """Whether a token can be told which others it sees, and where it stands."""
+        """Whether a token can be given a mask and a position of its own."""
         return self.mask is not None and len(self.mask.shape) == 4 and self.positions is not None
 
     @property
     def last_row_only(self) -> bool:
-        """Whether logits of the last token alone come out."""
+        """Whether only the logits of the last token come out."""
         return self.logits.shape[1] == 1
 
 
-def read_signature(file: GraphFile, beside: Beside, tokens: Mapping[str, int]) -> PublishedGraph:
+def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, int]) -> PublishedGraph:
     """Recognise the inputs and outputs of a graph.
 
     Args:
@@ -96,7 +96,7 @@ def read_signature(file: GraphFile, beside: Beside, tokens: Mapping[str, int]) -
     Raises:
         UnsupportedModel: a graph of another kind; the error names the input or output that does not fit.
     """
-    names = _Names(beside.decoder)
+    names = _Names(configs.decoder)
     unknown = dict(file.inputs)
     ids, mask, positions, keep = (unknown.pop(names.input(name), None) for name in (_IDS, _MASK, _POSITIONS, _KEEP))
     if ids is None or ids.kind not in _WHOLE or len(ids.shape) != 2:
@@ -109,22 +109,22 @@ def read_signature(file: GraphFile, beside: Beside, tokens: Mapping[str, int]) -
     for port, n_dims in ((positions, 2), (keep, 0)):
         if port is not None and (port.kind not in _WHOLE or len(port.shape) != n_dims):
             raise _other(file, f"takes {port.name} as {port.kind} of {len(port.shape)} dimensions")
-    cache = _cache(file, unknown, names, beside)
+    cache = _cache(file, unknown, names, configs)
     if not cache:
         raise _other(file, f"takes no keys and values of earlier tokens: its inputs are {_listed(file.inputs)}")
     if unknown:
-        raise _other(file, f"wants {_listed(unknown)}, which edge-spec does not know")
+        raise _other(file, f"needs the input {_listed(unknown)}, which edge-spec does not know")
     kinds = {file.inputs[port.past].kind for port in cache} | {file.outputs[port.present].kind for port in cache}
     if len(kinds) != 1 or not kinds <= set(_REAL):
         raise _other(file, f"caches keys and values as {' and '.join(sorted(kinds))}")
     logits = file.outputs.get(names.output(_LOGITS))
     if logits is None or logits.kind not in _REAL or len(logits.shape) != 3:
-        raise _other(file, f"gives no {names.output(_LOGITS)} of shape [batch, tokens, vocabulary]")
-    bos, ends = _special(beside, tokens)
-    own_end = tokens.get(beside.token("eos_token") or "", -1)
+        raise _other(file, f"has no output {names.output(_LOGITS)} of shape [batch, tokens, vocabulary]")
+    bos, ends = _special(configs, tokens)
+    own_end = tokens.get(configs.token("eos_token") or "", -1)
     return PublishedGraph(
         path=file.path,
-        folder=beside.folder,
+        folder=configs.folder,
         ids=ids,
         mask=mask,
         positions=positions,
@@ -166,8 +166,8 @@ def _named(names: object, key: str, default: str) -> str:
     return found if isinstance(found, str) and found else default
 
 
-def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, beside: Beside) -> tuple[CachePort, ...]:
-    """Keys and values by turns; what is recognised is taken out of ``unknown``."""
+def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, configs: ConfigFiles) -> tuple[CachePort, ...]:
+    """Keys and values alternately; what is recognised is removed from ``unknown``."""
     layers: dict[int, dict[str, Port]] = {}
     for part in _PARTS:
         pattern = re.compile(re.escape(names.past(part)).replace("%d", "([0-9]{1,4})", 1))
@@ -181,28 +181,28 @@ def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, beside: Bes
             present = names.present(part).replace("%d", str(layer), 1)
             if part not in parts or present not in file.outputs:
                 raise _other(file, f"has no {present if part in parts else names.past(part) % layer}")
-            ports.append(_cache_port(file, parts[part], present, beside))
+            ports.append(_cache_port(file, parts[part], present, configs))
     return tuple(ports)
 
 
-def _cache_port(file: GraphFile, past: Port, present: str, beside: Beside) -> CachePort:
+def _cache_port(file: GraphFile, past: Port, present: str, configs: ConfigFiles) -> CachePort:
     if len(past.shape) != 4:
         raise _other(file, f"takes {past.name} in {len(past.shape)} dimensions instead of 4")
     n_heads, head_dim = past.shape[1], past.shape[3]
     if not isinstance(n_heads, int):
-        n_heads = beside.number("num_key_value_heads", "num_attention_heads")
+        n_heads = configs.number("num_key_value_heads", "num_attention_heads")
     if not isinstance(head_dim, int):
-        head_dim = beside.number("head_size", "head_dim")
-        head_dim = head_dim or beside.number("hidden_size") // (beside.number("num_attention_heads") or 1)
+        head_dim = configs.number("head_size", "head_dim")
+        head_dim = head_dim or configs.number("hidden_size") // (configs.number("num_attention_heads") or 1)
     if not (0 < n_heads < 1 << 16 and 0 < head_dim < 1 << 16):
-        raise _other(file, f"does not say how large {past.name} is")
+        raise _other(file, f"does not say the size of {past.name}")
     return CachePort(past=past.name, present=present, n_heads=n_heads, head_dim=head_dim)
 
 
 def _in_place(file: GraphFile, cache: tuple[CachePort, ...]) -> bool:
-    """Whether every past goes into a grouped attention and nowhere else, and its present comes out of the same one.
+    """Whether every past goes only into a grouped attention, and its present comes out of the same one.
 
-    That operator writes new keys and values behind the old ones and leaves these alone if both lie in the same memory.
+    That operator appends new keys and values to the old ones, and does not copy these if both are in the same memory.
     """
     wanted = {port.past: port.present for port in cache}
     users: dict[str, int] = {}
@@ -215,12 +215,12 @@ def _in_place(file: GraphFile, cache: tuple[CachePort, ...]) -> bool:
     return all(pair in paired and users[pair[0]] == 1 for pair in wanted.items())
 
 
-def _special(beside: Beside, tokens: Mapping[str, int]) -> tuple[int, list[int]]:
+def _special(configs: ConfigFiles, tokens: Mapping[str, int]) -> tuple[int, list[int]]:
     """The token that begins a text, and those that end one."""
-    known = next(beside.ids("bos_token_id"), -1)
-    # Where there are settings of the tokeniser they have the last word: they may say that there is none.
-    bos = tokens.get(beside.token("bos_token") or "", -1) if beside.tokenizer else known
-    return bos, list(dict.fromkeys(beside.ids("eos_token_id")))
+    known = next(configs.ids("bos_token_id"), -1)
+    # tokenizer_config.json takes precedence: it can say that there is no such token.
+    bos = tokens.get(configs.token("bos_token") or "", -1) if configs.tokenizer else known
+    return bos, list(dict.fromkeys(configs.ids("eos_token_id")))
 
 
 def _listed(ports: Mapping[str, Port]) -> str:

@@ -1,4 +1,4 @@
-"""The tokens of a ``tokenizer.json``, in the words in which a GGUF lists them."""
+"""The tokens of a ``tokenizer.json``, under the names that a GGUF would list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_spec.errors import ModelNotFound, NotAModel
 from edge_spec.models.onnx.config_files import TOKENIZER, read_json
-from edge_spec.models.vocabulary import Vocabulary
+from edge_spec.models.vocabulary import VocabularyIdentity
 
 __all__ = ["TokenizerSize", "kind_of", "read_tokens", "size_of_tokenizer", "texts_by_id", "vocabulary_of"]
 
@@ -21,13 +21,13 @@ _KINDS = {"Unigram": "t5", "WordPiece": "bert"}
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSize:
-    """What decides how much memory a ``tokenizer.json`` takes when it is loaded.
+    """What determines how much memory a ``tokenizer.json`` takes when it is loaded.
 
     Attributes:
-        n_tokens: in it, added ones included.
-        n_merges: pairs that it joins.
+        n_tokens: including added ones.
+        n_merges: merges of pairs.
         in_pairs: each merge is a list of two texts, as newer files write it, and not one text with a space.
-        n_prefixes: different beginnings, in bytes, of all tokens of a unigram model, which keeps a trie of them; 0 for
+        n_prefixes: distinct prefixes, in bytes, of all tokens of a unigram model, which keeps a trie of them; 0 for
             other kinds.
         file_bytes: size of the file.
     """
@@ -43,7 +43,7 @@ def size_of_tokenizer(folder: Path, tokens: Collection[str], model: Mapping[str,
     """The size of a tokenizer.
 
     Args:
-        tokens, model: as ``read_tokens`` finds them.
+        tokens, model: what ``read_tokens`` returns.
     """
     merges = model.get("merges")
     merges = merges if isinstance(merges, list) else []
@@ -67,7 +67,7 @@ def _n_prefixes(tokens: Collection[str]) -> int:
 
 
 def read_tokens(folder: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
-    """Id of each token by its text, and the tokenizer's model as the file describes it.
+    """The id of each token by its text, and the part of the file that describes the model.
 
     Raises:
         ModelNotFound: there is no ``tokenizer.json``. NotAModel: it lists no tokens.
@@ -96,7 +96,7 @@ def kind_of(model: Mapping[str, Any]) -> str:
 
 
 def texts_by_id(tokens: Mapping[str, int], n_vocab: int) -> Sequence[str]:
-    """The text of each token id, ``[n_vocab]``; ids without one are called what a conversion to GGUF calls them."""
+    """The text of each token id, ``[n_vocab]``; ids without one are named as a conversion to GGUF names them."""
     texts = [f"[PAD{token}]" for token in range(n_vocab)]
     for text, token in tokens.items():
         if 0 <= token < n_vocab:
@@ -104,8 +104,8 @@ def texts_by_id(tokens: Mapping[str, int], n_vocab: int) -> Sequence[str]:
     return texts
 
 
-def vocabulary_of(tokens: Mapping[str, int], kind: str, n_vocab: int, special: Sequence[int]) -> Vocabulary:
-    """Identity of a vocabulary; the hash of its tokens is that of a GGUF with the same ones.
+def vocabulary_of(tokens: Mapping[str, int], kind: str, n_vocab: int, special: Sequence[int]) -> VocabularyIdentity:
+    """The identity of a vocabulary; the hash of its tokens equals that of a GGUF with the same tokens.
 
     Args:
         special: the tokens that begin and end a text.
@@ -116,4 +116,4 @@ def vocabulary_of(tokens: Mapping[str, int], kind: str, n_vocab: int, special: S
         state.update(_LENGTH.pack(len(raw)) + raw)
     tokens_hash = state.hexdigest()
     state.update(repr(sorted(special)).encode())
-    return Vocabulary(n_tokens=n_vocab, kind=kind, tokens_hash=tokens_hash, fingerprint=state.hexdigest())
+    return VocabularyIdentity(n_tokens=n_vocab, kind=kind, tokens_hash=tokens_hash, fingerprint=state.hexdigest())

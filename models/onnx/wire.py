@@ -19,7 +19,7 @@ __all__ = ["Span", "WireFile", "bytes_field", "float_field", "int_field"]
 
 _MAX_TEXT_BYTES = 1 << 16
 _HEAD_BYTES = 20
-"""Of a field: two numbers of at most ten bytes each."""
+"""The start of a field: two numbers of at most ten bytes each."""
 
 
 def _varint(value: int) -> bytes:
@@ -33,7 +33,7 @@ def _varint(value: int) -> bytes:
 
 
 def int_field(number: int, value: int) -> bytes:
-    """A field that holds a whole number."""
+    """A field that holds an integer."""
     return _varint(number << 3) + _varint(value)
 
 
@@ -50,7 +50,7 @@ def bytes_field(number: int, value: bytes | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a value of variable length lies in its file."""
+    """Where a value of variable length is in its file."""
 
     start: int
     end: int
@@ -88,10 +88,10 @@ class WireFile:
             raise self.damaged("a name that is not a text") from None
 
     def fields(self, message: Span) -> Iterator[tuple[int, int | Span]]:
-        """Number and value of each field of a message: a whole number, or where a longer value lies.
+        """Number and value of each field of a message: an integer, or where a longer value is.
 
         Raises:
-            NotAModel: the bytes are not a message, or a value reaches beyond it.
+            NotAModel: the bytes are not a message, or a value extends beyond it.
         """
         at = message.start
         while at < message.end:
@@ -114,11 +114,11 @@ class WireFile:
             else:
                 raise self.damaged(f"a field of kind {kind}")
             if at > message.end:
-                raise self.damaged(f"a field that reaches {at - message.end:,} bytes too far")
+                raise self.damaged(f"a field that is {at - message.end:,} bytes too long")
             yield number, value
 
     def numbers(self, value: int | Span) -> list[int]:
-        """The whole numbers of a repeated field, packed or not."""
+        """The integers of a repeated field, packed or not."""
         if isinstance(value, int):
             return [signed(value)]
         raw, at, found = self.read(value), 0, []
@@ -145,5 +145,5 @@ class WireFile:
 
 
 def signed(value: int) -> int:
-    """A number as it was before it was written as 64 bits."""
+    """A number as a signed one: protobuf writes negative numbers as unsigned 64-bit numbers."""
     return value - (1 << 64) if value >= 1 << 63 else value

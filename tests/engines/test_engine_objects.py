@@ -265,7 +265,7 @@ def test_a_tokenizer_belongs_to_the_file(kind: str, graph: ModelFile) -> None:
     tokenizer = open_tokenizer(graph if kind == "graph" else inspect(DRAFT))
     tokens = tokenizer.tokenize("abc", add_special=False)
     assert b"".join(map(tokenizer.token_bytes, tokens)).strip() == b"abc"
-    assert tokenizer.remembered.held_bytes > 0
+    assert tokenizer.token_cache.held_bytes > 0
     lines = grammar_lines(tokenizer)
     assert ("vocabulary of grammars" in lines) == (kind == "graph")
     grammars = Grammars(tokenizer)

@@ -186,7 +186,7 @@ def test_what_cannot_be_opened_is_not_found(tmp_path: Path) -> None:
             read_header(path)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(ModelNotFound, match="no regular file"):
+        with pytest.raises(ModelNotFound, match="not a regular file"):
             read_header(tmp_path / "pipe")
 
 

@@ -166,7 +166,13 @@ def _shorten(path: Path, n: int) -> None:
 
 Break = Callable[[Path], object]
 BAD: list[tuple[str, str, Break, type[EdgeSpecError], str]] = [
-    ("no data", "plain", lambda f: (f / "onnx/model.onnx_data").unlink(), ModelNotFound, "model.onnx_data is missing"),
+    (
+        "no data",
+        "plain",
+        lambda f: (f / "onnx/model.onnx_data").unlink(),
+        ModelNotFound,
+        "model.onnx_data holds weights .* and is missing",
+    ),
     ("short data", "plain", lambda f: _shorten(f / "onnx/model.onnx_data", 999), TruncatedModel, "bytes of the w"),
     ("empty graph", "plain", lambda f: _shorten(f / "onnx/model.onnx", 0), NotAModel, "is empty"),
     ("short graph", "plain", lambda f: _shorten(f / "onnx/model.onnx", 5000), TruncatedModel, "ends before"),
@@ -181,8 +187,8 @@ BAD: list[tuple[str, str, Break, type[EdgeSpecError], str]] = [
     ),
     ("no tokenizer", "plain", lambda f: (f / "tokenizer.json").unlink(), ModelNotFound, "tokenizer.json"),
     ("no tokens", "plain", lambda f: (f / "tokenizer.json").write_text('{"model": 3}'), NotAModel, "no tokens"),
-    ("list", "plain", lambda f: (f / "tokenizer.json").write_text("[1]"), NotAModel, "no JSON object"),
-    ("no JSON", "plain", lambda f: (f / "config.json").write_text("{"), NotAModel, "config.json is no readable JSON"),
+    ("list", "plain", lambda f: (f / "tokenizer.json").write_text("[1]"), NotAModel, "not a JSON object"),
+    ("no JSON", "plain", lambda f: (f / "config.json").write_text("{"), NotAModel, "config.json is not readable JSON"),
     ("deep", "plain", lambda f: (f / "config.json").write_text("[" * 99999), NotAModel, "config.json"),
     ("no such graph", "genai", lambda f: (f / "model.onnx").unlink(), ModelNotFound, "genai_config.json names"),
     (
@@ -221,7 +227,7 @@ def test_graphs_of_another_kind_are_refused_by_what_does_not_fit(weights_of_draf
     import onnx
 
     path = publish(tmp_path, weights_of_draft, "plain", extra_input="pixel_values")
-    with pytest.raises(UnsupportedModel, match="wants 'pixel_values'"):
+    with pytest.raises(UnsupportedModel, match="needs the input 'pixel_values'"):
         inspect(path)
 
     def rewritten(change: Callable[[Any], object]) -> Path:
@@ -238,7 +244,7 @@ def test_graphs_of_another_kind_are_refused_by_what_does_not_fit(weights_of_draf
     for change, says in (
         (lambda graph: rename(graph.input, "input_ids", "image"), "takes 'image'.* and no input_ids"),
         (lambda graph: rename(graph.input, "past_key_values", "state"), "no keys and values of earlier tokens"),
-        (lambda graph: rename(graph.output, "logits", "hidden"), "gives no logits"),
+        (lambda graph: rename(graph.output, "logits", "hidden"), "has no output logits"),
         (lambda graph: rename(graph.output, "present.0", "gone.0"), "has no present.0.key"),
         (lambda graph: setattr(graph.input[-1].type.tensor_type, "elem_type", 16), "as bfloat16 and float32"),
     ):
@@ -436,7 +442,7 @@ import gc, json, re, sys
 from pathlib import Path
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.memory import usage
-from edge_spec.models.onnx import TokenizerSize
+from edge_spec.models.onnx.tokens import TokenizerSize
 
 folder, tiny = Path(sys.argv[1]), Path(sys.argv[2])
 none = {"bos": -1, "eos": -1, "ends": frozenset()}

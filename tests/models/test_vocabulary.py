@@ -64,7 +64,7 @@ def test_a_chat_version_may_draft_for_a_base_model(target: ModelFile, tmp_path: 
 
 def test_a_mismatch_names_the_first_token_that_differs(target: ModelFile, tmp_path: Path) -> None:
     other = model(tmp_path / "other.gguf", [*WORDS[:40], "something else", *WORDS[41:]])
-    with pytest.raises(VocabularyMismatch, match=r"token 40 is 'something else' to one and 'word 40'") as caught:
+    with pytest.raises(VocabularyMismatch, match=r"token 40 is 'something else' in one and 'word 40'") as caught:
         check_pair(target, other)
     assert caught.value.hint
 

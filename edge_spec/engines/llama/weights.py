@@ -24,7 +24,7 @@ class LlamaWeights:
     """The weights of a GGUF, and its tokenizer.
 
     Attributes:
-        remembered: the bytes of tokens that were asked for lately.
+        token_cache: the bytes of tokens that were asked for lately.
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
@@ -57,7 +57,7 @@ class LlamaWeights:
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
-        self.remembered = TokenBytes()
+        self.token_cache = TokenBytes()
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
@@ -130,7 +130,7 @@ class LlamaWeights:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for control tokens."""
-        return self.remembered.of(token, self._read_bytes)
+        return self.token_cache.of(token, self._read_bytes)
 
     @cached_property
     def speaking(self) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edge_spec.engines.onnx.kv_cache import Cells
 from edge_spec.engines.onnx.runner import value_of
-from edge_spec.models.onnx import CachePort, PublishedGraph
+from edge_spec.models.onnx.signature import CachePort, PublishedGraph
 
 __all__ = ["Alternating", "InPlace", "Past", "move_cells", "new_past", "restore_cells", "save_cells"]
 

@@ -14,7 +14,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
-from edge_spec.models.onnx import PublishedGraph
+from edge_spec.models.onnx.signature import PublishedGraph
 from edge_spec.speculation.language_model import Logits
 
 __all__ = ["PublishedSession", "prefill_chunk", "published_footprint"]

@@ -1,4 +1,4 @@
-"""The constants of a graph: the files they lie in, and the identity of what these hold."""
+"""The constants of a graph, which are mostly weights: the files that hold them, and the identity of their content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Tensor:
     """A constant.
 
     Attributes:
-        file: where it lies.
+        kind: type of its elements, such as ``float16``; empty if it is not known here.
+        file: the file that holds it.
         offset, n_bytes: where in that file.
     """
 
@@ -36,15 +37,15 @@ class Tensor:
 
     @property
     def n_elements(self) -> int:
-        """How many numbers it holds."""
+        """The number of its elements."""
         return prod(self.shape)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A plain file, open for reading; a folder, or a pipe that would block, is refused.
+    """Open a regular file for reading; a folder, or a pipe that would block, is refused.
 
     Raises:
-        ModelNotFound: it is not there, or no plain file.
+        ModelNotFound: it does not exist, or is not a regular file.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -57,7 +58,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def check_sizes(tensors: tuple[Tensor, ...], graph: Path) -> None:
-    """Check that every file that holds weights is there, and long enough.
+    """Check that every file that holds weights exists and is long enough.
 
     Raises:
         ModelNotFound, TruncatedModel: one is not.
@@ -75,7 +76,7 @@ def check_sizes(tensors: tuple[Tensor, ...], graph: Path) -> None:
 
 
 def fingerprint(wire: WireFile, tensors: tuple[Tensor, ...]) -> str:
-    """Hash of the sizes of all files, of all of the graph but its constants, and of a sample of each of these."""
+    """Hash of the sizes of all files, of the whole graph without its constants, and of a sample of each constant."""
     state = blake2b(digest_size=16)
     at = 0
     inline = (tensor for tensor in tensors if tensor.file == wire.path and tensor.n_bytes > _SAMPLE_BYTES)
@@ -107,5 +108,5 @@ def _size(file: Path, graph: Path) -> int:
         return file.stat().st_size
     except OSError as error:
         raise ModelNotFound(
-            f"{file} is missing, which holds weights of {graph.name}", hint="download it into the same folder"
+            f"{file} holds weights of {graph.name} and is missing", hint="download it into the same folder"
         ) from error

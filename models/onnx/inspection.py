@@ -1,4 +1,4 @@
-"""Published models on disk: which graph a folder means, and what it holds."""
+"""Published models on disk: which graph a folder stands for, and what it holds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
-from edge_spec.models.model_file import ModelFile
-from edge_spec.models.onnx.config_files import GENAI, TOKENIZER, Beside
+from edge_spec.models.model_file import ModelFile, bytes_by_type
+from edge_spec.models.onnx.config_files import GENAI, TOKENIZER, ConfigFiles
 from edge_spec.models.onnx.element_types import ELEMENT_NUMBERS
 from edge_spec.models.onnx.graph_file import GraphFile, read_graph
 from edge_spec.models.onnx.signature import read_signature
@@ -26,7 +26,7 @@ __all__ = ["find_graph", "inspect_published", "published_texts"]
 _SUFFIX = ".onnx"
 
 _PREFERRED = ("model_q4", "model_q4f16", "model", "model_fp16", "decoder_with_past_model")
-"""Graphs that hubs put side by side, the likeliest to be wanted on a small computer first."""
+"""Names of graphs that hubs put into one folder, the best for a small computer first."""
 
 _SUBFOLDER = "onnx"
 _FOUR_BITS = ("MatMulNBits", "GatherBlockQuantized")
@@ -35,18 +35,18 @@ _FOUR_BITS = ("MatMulNBits", "GatherBlockQuantized")
 def find_graph(folder: Path) -> Path | None:
     """The graph that a folder stands for; None if there is none in it.
 
-    ``genai_config.json`` names it; else it is the only one, in the folder or in its subfolder ``onnx``, or of several
-    that in 4 bits before others.
+    ``genai_config.json`` names it; else it is the only one in the folder and its subfolder ``onnx``, or, of several,
+    the first of the usual names, of which those with 4 bits come first.
 
     Raises:
         ModelNotFound: ``genai_config.json`` names one that is not there.
         UnsupportedModel: there are several, and nothing tells which is meant.
     """
-    name = Beside(folder).decoder.get("filename") if (folder / GENAI).is_file() else None
+    name = ConfigFiles(folder).decoder.get("filename") if (folder / GENAI).is_file() else None
     if isinstance(name, str):
         graph = folder / name
         if Path(name).name != name or not graph.is_file():
-            raise ModelNotFound(f"{folder / GENAI} names {name[:64]!r}, which is not beside it", hint="download it")
+            raise ModelNotFound(f"{folder / GENAI} names {name[:64]!r}, which is not in its folder", hint="download it")
         return graph
     graphs = sorted(path for each in (folder, folder / _SUBFOLDER) for path in each.glob(f"*{_SUFFIX}"))
     if len(graphs) > 1:
@@ -70,34 +70,34 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
     if graph is None:
         raise ModelNotFound(f"there is no graph in {given}", hint="give the path of an .onnx file or its folder")
     file = read_graph(graph)
-    beside = Beside(_home(graph))
-    # What it is comes before what it lacks.
-    read_signature(file, beside, {})
-    tokens, tokenizer = read_tokens(beside.folder)
-    size = size_of_tokenizer(beside.folder, tokens, tokenizer)
-    signature = read_signature(file, beside, tokens)
+    configs = ConfigFiles(_home(graph))
+    # A graph of another kind is an error that should come before a missing tokenizer.
+    read_signature(file, configs, {})
+    tokens, tokenizer = read_tokens(configs.folder)
+    size = size_of_tokenizer(configs.folder, tokens, tokenizer)
+    signature = read_signature(file, configs, tokens)
     n_vocab = signature.logits.shape[2]
     if not isinstance(n_vocab, int):
-        n_vocab = beside.number("vocab_size") or max(tokens.values()) + 1
+        n_vocab = configs.number("vocab_size") or max(tokens.values()) + 1
     if not 0 < n_vocab < 1 << 24:
         raise UnsupportedModel(f"{graph} has {n_vocab} tokens", hint="check where it comes from")
-    types = _bytes_per_type(file)
+    types = bytes_by_type((tensor.kind or "other", tensor.n_bytes) for tensor in file.tensors)
     n_heads = tuple(port.n_heads for port in signature.cache[::2])
     return ModelFile(
         path=graph,
         parts=(graph,),
         fingerprint=file.fingerprint,
-        architecture=beside.text("model_type", "type") or "unknown",
-        name=beside.folder.resolve().name or graph.stem,
+        architecture=configs.text("model_type", "type") or "unknown",
+        name=configs.folder.resolve().name or graph.stem,
         n_layers=len(n_heads),
-        n_embd=beside.number("hidden_size"),
-        n_head=beside.number("num_attention_heads") or max(n_heads),
+        n_embd=configs.number("hidden_size"),
+        n_head=configs.number("num_attention_heads") or max(n_heads),
         n_head_kv=n_heads,
         head_dim_k=max(port.head_dim for port in signature.cache[::2]),
         head_dim_v=max(port.head_dim for port in signature.cache[1::2]),
-        n_ctx_train=beside.number("context_length", "max_position_embeddings"),
+        n_ctx_train=configs.number("context_length", "max_position_embeddings"),
         n_vocab=n_vocab,
-        sliding_window=beside.number("sliding_window") or None,
+        sliding_window=configs.number("sliding_window") or None,
         tensors=(),
         n_merges=size.n_merges,
         n_params=_n_params(file),
@@ -105,7 +105,7 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         tensor_types=types,
         quantisation="int4" if _in_four_bits(file) else next(iter(types), "none"),
         vocabulary=vocabulary_of(tokens, kind_of(tokenizer), n_vocab, (signature.bos, *signature.ends)),
-        chat_template=beside.chat_template(),
+        chat_template=configs.chat_template(),
         graph=replace(signature, ends=frozenset(token for token in signature.ends if token < n_vocab), tokenizer=size),
     )
 
@@ -124,19 +124,12 @@ def _home(graph: Path) -> Path:
     return folder
 
 
-def _bytes_per_type(file: GraphFile) -> dict[str, int]:
-    types: dict[str, int] = {}
-    for tensor in file.tensors:
-        types[tensor.kind or "other"] = types.get(tensor.kind or "other", 0) + tensor.n_bytes
-    return dict(sorted(types.items(), key=lambda item: (-item[1], item[0])))
-
-
 def _in_four_bits(file: GraphFile) -> bool:
     return any(node.operator in _FOUR_BITS for node in file.nodes)
 
 
 def _n_params(file: GraphFile) -> int:
-    """About how many weights there are: two in a byte where the graph has 4-bit operators."""
+    """Roughly how many weights there are: two in a byte where the graph has 4-bit operators."""
     packed = 2 if _in_four_bits(file) else 1
     known = (tensor for tensor in file.tensors if tensor.kind in ELEMENT_NUMBERS)
     return sum(tensor.n_elements * (packed if tensor.kind == "uint8" else 1) for tensor in known)

@@ -1,0 +1,176 @@
+"""What a GGUF says about its model: its metadata, its parts, and its fingerprint."""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import blake2b
+from pathlib import Path
+
+from edge_spec.errors import ModelNotFound, UnsupportedModel
+from edge_spec.models.gguf.cursor import truncated
+from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
+from edge_spec.models.model_file import ModelFile, bytes_by_type
+from edge_spec.models.vocabulary import VocabularyIdentity, read_vocabulary
+
+__all__ = ["inspect_gguf"]
+
+_SAMPLE_BYTES = 4096
+
+
+def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
+    """Look at a GGUF without loading it.
+
+    A model that is split into several files is named by the first of them; the others are in the same folder.
+
+    Raises:
+        ModelNotFound, NotAModel, TruncatedModel: see ``read_header``.
+        UnsupportedModel: it does not hold a whole language model, or is a later part of one.
+    """
+    header = read_header(path)
+    headers = (header, *map(read_header, _further_parts(header)))
+    tensors = tuple(tensor for part in headers for tensor in part.tensors)
+    _require_a_whole_model(header, len(tensors))
+    facts = _Facts(header, len(tensors))
+    n_layers = facts.required("block_count")
+    n_embd = facts.required("embedding_length")
+    n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
+    n_head = max(n_heads)
+    head_dim = n_embd // n_head if n_head else 0
+    vocabulary = read_vocabulary(header)
+    types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in tensors)
+    in_layers = bytes_by_type((t.type_name, t.n_bytes) for t in tensors if t.name.startswith("blk."))
+    merges = header.metadata.get("tokenizer.ggml.merges")
+    name = header.metadata.get("general.name")
+    template = header.metadata.get("tokenizer.chat_template")
+    return ModelFile(
+        path=header.path,
+        parts=tuple(part.path for part in headers),
+        fingerprint=_fingerprint(headers),
+        architecture=facts.architecture,
+        name=(_printable(name) if isinstance(name, str) else "") or header.path.stem,
+        n_layers=n_layers,
+        n_embd=n_embd,
+        n_head=n_head,
+        n_head_kv=facts.per_layer("attention.head_count_kv", n_layers, default=n_heads),
+        head_dim_k=facts.optional("attention.key_length", head_dim),
+        head_dim_v=facts.optional("attention.value_length", head_dim),
+        n_ctx_train=facts.optional("context_length", 0),
+        n_vocab=_n_vocab(header, tensors, vocabulary, facts),
+        sliding_window=facts.optional("attention.sliding_window", 0) or None,
+        tensors=tensors,
+        n_merges=merges.length if isinstance(merges, GGUFArray) else 0,
+        n_params=sum(tensor.n_elements for tensor in tensors),
+        weight_bytes=sum(types.values()),
+        tensor_types=types,
+        quantisation=next(iter(in_layers or types)),
+        vocabulary=vocabulary,
+        chat_template=template if isinstance(template, str) else None,
+    )
+
+
+def _further_parts(header: GGUFHeader) -> list[Path]:
+    """The other files of a split model, named as by llama-gguf-split."""
+    n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
+    if type(n_parts) is not int or n_parts < 2:
+        return []
+    name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
+    if number != 0 or name is None or int(name[2]) != n_parts:
+        raise UnsupportedModel(
+            f"{path} is one of {n_parts} parts of a model", hint=f"use the first one, ...-00001-of-{n_parts:05}.gguf"
+        )
+    return [path.with_name(f"{name[1]}-{part:05}-of-{name[2]}.gguf") for part in range(2, n_parts + 1)]
+
+
+def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
+    metadata, path = header.metadata, header.path
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModel(f"{path} is of type {str(kind)[:32]!r}, not a model", hint="use the model itself")
+    if not n_tensors:
+        raise UnsupportedModel(f"{path} holds no weights", hint="it may be a vocabulary only; get the whole model")
+
+
+class _Facts:
+    """The metadata whose keys begin with the architecture, checked as they are read."""
+
+    def __init__(self, header: GGUFHeader, n_tensors: int) -> None:
+        self._header = header
+        self._n_tensors = n_tensors
+        architecture = header.metadata.get("general.architecture")
+        # It is printed: it must not contain control characters for a terminal.
+        if not isinstance(architecture, str) or not 0 < len(architecture) <= 64 or not architecture.isprintable():
+            raise self._unsupported("does not name its architecture")
+        self.architecture = architecture
+
+    def _unsupported(self, what: str) -> UnsupportedModel:
+        return UnsupportedModel(f"{self._header.path} {what}", hint="convert the model again with a current llama.cpp")
+
+    def _get(self, key: str) -> Value | None:
+        return self._header.metadata.get(f"{self.architecture}.{key}")
+
+    def _checked(self, key: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value < 1 << 31:
+            raise self._unsupported(f"has no valid number for {self.architecture}.{key}")
+        return value
+
+    def required(self, key: str) -> int:
+        """A number above 0."""
+        value = self._checked(key, self._get(key))
+        if value == 0:
+            raise self._unsupported(f"has {self.architecture}.{key} = 0")
+        return value
+
+    def optional(self, key: str, default: int) -> int:
+        """A number; ``default`` where the file has none or, as some do, one per layer."""
+        value = self._get(key)
+        return default if value is None or isinstance(value, GGUFArray) else self._checked(key, value)
+
+    def per_layer(self, key: str, n_layers: int, *, default: tuple[int, ...] | None) -> tuple[int, ...]:
+        """A number for each layer, ``[n_layers]``, whether the file gives one or all."""
+        value = self._get(key)
+        if isinstance(value, GGUFArray):
+            if value.length != n_layers:
+                raise self._unsupported(f"has {value.length} values of {self.architecture}.{key}, {n_layers} layers")
+            return tuple(self._checked(key, item) for item in value.decode())
+        if value is None and default is not None:
+            return default
+        # Bounds what is allocated here, where a damaged count would not.
+        if n_layers > self._n_tensors:
+            raise self._unsupported(f"claims {n_layers} layers and holds {self._n_tensors} tensors")
+        return (self._checked(key, value),) * n_layers
+
+
+def _n_vocab(header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: VocabularyIdentity, facts: _Facts) -> int:
+    embedding = next((t for t in tensors if t.name == "token_embd.weight"), None)
+    rows = embedding.shape[-1] if embedding is not None else facts.optional("vocab_size", 0)
+    if vocabulary.n_tokens and rows and vocabulary.n_tokens != rows:
+        raise UnsupportedModel(
+            f"{header.path} lists {vocabulary.n_tokens} tokens and has embeddings for {rows}",
+            hint="convert the model again with a current llama.cpp",
+        )
+    return vocabulary.n_tokens or rows
+
+
+def _printable(name: str) -> str:
+    """The name without control characters, which could change a terminal."""
+    return "".join(letter for letter in name[:128] if letter.isprintable()).strip()
+
+
+def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
+    state = blake2b(digest_size=16)
+    for header in parts:
+        state.update(header.file_bytes.to_bytes(8, "little"))
+        try:
+            with header.path.open("rb") as file:
+                state.update(file.read(header.data_offset))
+                for tensor in header.tensors:
+                    n = min(tensor.n_bytes, _SAMPLE_BYTES)
+                    file.seek(header.data_offset + tensor.offset + (tensor.n_bytes - n) // 2)
+                    sample = file.read(n)
+                    if len(sample) < n:
+                        raise truncated(header.path, n - len(sample))
+                    state.update(sample)
+        except OSError as error:
+            raise ModelNotFound(f"{header.path} cannot be read ({error.strerror})", hint="was it moved?") from error
+    return state.hexdigest()

@@ -1,0 +1,35 @@
+"""Looking at a model file of any kind without loading it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edge_spec.models.model_file import ModelFile
+
+__all__ = ["inspect", "is_published"]
+
+
+def inspect(path: str | os.PathLike[str]) -> ModelFile:
+    """Look at a model file, a GGUF or a published ONNX graph, without loading it.
+
+    The fingerprint hashes the sizes of the files, everything but the weights, and up to 4 KiB from the middle of each
+    tensor: a few megabytes instead of everything. Retraining or requantizing a tensor changes it, but an edit of a few
+    bytes elsewhere goes unnoticed: it identifies what is cached and is not a signature.
+
+    Raises:
+        ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel: it cannot be used; see ``inspect_gguf`` and
+            ``inspect_published``.
+    """
+    if is_published(path):
+        from edge_spec.models.onnx.inspection import inspect_published
+
+        return inspect_published(path)
+    from edge_spec.models.gguf.inspection import inspect_gguf
+
+    return inspect_gguf(path)
+
+
+def is_published(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of an ONNX graph, or of a folder with one, by its name alone."""
+    return Path(path).suffix == ".onnx" or Path(path).is_dir()
