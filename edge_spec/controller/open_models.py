@@ -106,7 +106,7 @@ class OpenModels:
     def tokenizer(self) -> FileTokenizer:
         """The target's tokenizer."""
         tokenizer = self._openers[self.candidate.engines["target"]].tokenizer(self.files["target"])
-        self.ledger.gauge("process", TOKEN_BYTES, lambda: tokenizer.remembered.held_bytes)
+        self.ledger.gauge("process", TOKEN_BYTES, lambda: tokenizer.token_cache.held_bytes)
         return tokenizer
 
     def close(self) -> None:
