@@ -128,7 +128,7 @@ class Engine(ABC):
         name: as on the command line and in numerics profiles.
         title: as in sentences, such as ``llama.cpp``.
         extras: names of settings that only this engine has.
-        process_bytes: what its library, and the one that has its tokenizers, grow by while it runs, beside models.
+        process_bytes: what its own library grows by while it runs, beside models.
         hidden_rows: whether its models return hidden rows as well.
         several_texts: whether one decode can advance several texts.
     """

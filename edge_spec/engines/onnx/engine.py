@@ -34,7 +34,7 @@ class OnnxEngine(Engine):
 
     name = "onnx"
     title = "ONNX Runtime"
-    process_bytes = 8 << 20
+    process_bytes = 2 << 20
 
     def load_library(self, *, verbose: bool = False) -> None:
         # llama.cpp has the tokenizers of GGUFs and the grammars.
