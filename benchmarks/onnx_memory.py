@@ -55,8 +55,8 @@ def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
     """What the measured process does."""
     import edge_spec
     from edge_spec.engines.onnx import onnx_footprint
-from edge_spec.engines.settings import ModelSettings
     from edge_spec.engines.onnx.transcription import transcribe
+    from edge_spec.engines.settings import ModelSettings
     from edge_spec.memory import usage
     from edge_spec.models import inspect, resolve_family
 
