@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,18 @@ def test_no_python_file_is_long(folder: str) -> None:
 def test_only_engines_know_their_names() -> None:
     """Elsewhere an engine is an object to ask, and its name is something to print."""
     assert not engine_lines(MODULES, {name: path.read_text("utf-8") for name, path in MODULES.items()})
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "benchmarks/README.md", "README.md"])
+def test_documents_name_files_that_exist(document: str) -> None:
+    folder = (ROOT / document).parent
+    named = re.findall(r"`((?:\.ci/|[\w/-]+\.)[\w./-]*)`", (ROOT / document).read_text("utf-8"))
+    paths = [name for name in named if re.fullmatch(r"[\w./-]+\.(py|md|toml|c)|\.ci/\w+|[\w/-]+/", name)]
+    assert paths or document == "README.md"
+    for path in paths:
+        places = (ROOT, folder, ROOT / "edge_spec", ROOT / "edge_spec" / "engines")
+        assert any((place / path).exists() for place in places), path
+
+
+def test_the_page_on_the_architecture_stays_a_page() -> None:
+    assert len((ROOT / "docs" / "architecture.md").read_text("utf-8").splitlines()) <= 80
