@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from edge_spec.chat import ChatReply, ChatSession
+from edge_spec.chat import ChatSession
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
@@ -25,6 +25,7 @@ from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.plain_display import PlainDisplay
 from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.wording import in_options
+from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
@@ -95,7 +96,7 @@ def command(**values: Any) -> None:
         keeps = (is_interactive and not values["no_history"]) or values["resume"]
         session, autosave = _conversation(model, values, options, data if keeps else None, display)
 
-        def on_answer(reply: ChatReply) -> None:
+        def on_answer(reply: Reply) -> None:
             if values["stats"]:
                 print_summary(model, reply)
 

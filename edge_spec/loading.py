@@ -17,7 +17,7 @@ from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
 from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
-from edge_spec.generation.session_cache import Shelf
+from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
@@ -202,7 +202,7 @@ def _text_model(
     """The model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
-    session_cache = Shelf(ledger, folder=models.folder)
+    session_cache = SessionCache(ledger, folder=models.folder)
     most = draft_limit or mode.limit
 
     def new_policy() -> Policy:
@@ -224,8 +224,8 @@ def _text_model(
         notes=[*planned.notes, *models.notes],
         grammars=grammars.new,
         ledger=ledger,
-        shelf=session_cache,
-        relief=Degradation(models, request, session_cache, watch or system_watch(planned.budget_bytes)),
+        session_cache=session_cache,
+        guard=Degradation(models, request, session_cache, watch or system_watch(planned.budget_bytes)),
         on_close=close,
     )
 

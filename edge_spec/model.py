@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from operator import index
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from edge_spec.controller.idle import IdleWatch
-from edge_spec.errors import Closed, PromptError, SettingsError
-from edge_spec.generation.chat_template import render_chat
-from edge_spec.generation.lock import Turns, TurnTaking
-from edge_spec.generation.reply import Reply
-from edge_spec.generation.session_cache import Shelf
+from edge_spec.errors import Closed, SettingsError
+from edge_spec.generation.access import ModelAccess
+from edge_spec.generation.context import Context
+from edge_spec.generation.lock import GenerationLock
+from edge_spec.generation.memory_guard import MemoryGuard
+from edge_spec.generation.options import ReplyOptions
+from edge_spec.generation.prompts import Messages, PromptBuilder
+from edge_spec.generation.reply import Recorder, Reply
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.sessions import Sessions
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
-from edge_spec.sampling.dry import Breakers, find_breakers
 from edge_spec.sampling.grammar import Grammar
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
@@ -29,28 +29,30 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
-    from edge_spec.controller.degradation import Degradation
 
-__all__ = ["Messages", "TextModel"]
-
-Messages = Sequence[Mapping[str, str]]
-"""A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
-
-
-AnyReply = TypeVar("AnyReply", bound=TurnTaking)
+__all__ = ["TextModel"]
 
 
 class TextModel:
-    """A loaded model, its drafter and its policy. A context manager; usable from any thread.
+    """A loaded model with its drafter. A context manager; usable from any thread.
 
-    One reply is written at a time: a second thread waits for its turn, the same thread gets an error, since
-    it would wait for itself.
+    It writes one reply at a time; others wait for their turn. Where a wait could never end, since the thread or task
+    that waits would have to read the other reply first, it is an error instead.
+
+    Args:
+        speculator: target and drafter.
+        policy: makes the policy of each reply, which says how far to draft.
+        tokenizer: the target's.
+        chat_template: how the model writes conversations; None if it does not.
+        session_cache: where caches of waiting conversations are kept.
+        guard: looks after memory.
+        grammars: makes a grammar of its text.
+        on_close: called when everything is freed.
 
     Attributes:
         mode: the name of the way it speculates.
-        lossless: whether the text has the model's own law.
+        lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
-        turns: who uses the models.
         ledger: who holds which bytes, and what is left of the memory budget.
     """
 
@@ -64,8 +66,8 @@ class TextModel:
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
-        shelf: Shelf | None = None,
-        relief: Degradation | None = None,
+        session_cache: SessionCache | None = None,
+        guard: MemoryGuard | None = None,
         grammars: Callable[[str], Grammar] | None = None,
         ledger: Ledger | None = None,
         on_close: Callable[[], None] = lambda: None,
@@ -74,106 +76,95 @@ class TextModel:
         self.lossless = lossless
         self.notes = tuple(notes)
         self.ledger = ledger if ledger is not None else Ledger()
-        self._speculator = speculator
+        cache = session_cache or SessionCache(self.ledger)
+        self._access = ModelAccess(speculator, tokenizer, session_cache=cache, guard=guard)
+        self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
+        self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars)
         self._new_policy = policy
-        self._tokenizer = tokenizer
-        self._chat_template = chat_template
-        self._grammars = lru_cache(4)(grammars) if grammars is not None else None
-        self._breakers = lru_cache(4)(self._find_breakers)
         self._on_close = on_close
-        self._shelf = shelf or Shelf(self.ledger)
-        self._relief = relief
-        self.turns = Turns(speculator, self._shelf)
-        self._idle = IdleWatch(self.check_memory) if relief is not None else None
+        self._idle = IdleWatch(self.check_memory) if guard is not None else None
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.lock.closed else ""
+        return f"<TextModel {self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
 
     @property
     def n_ctx(self) -> int:
         """The most tokens of prompt and reply together."""
-        return self._speculator.model.n_ctx
+        return self._access.speculator.model.n_ctx
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        return self._speculator.model.n_vocab
+        return self._access.speculator.model.n_vocab
 
     @property
     def profile(self) -> NumericsProfile:
         """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
-        return self._speculator.model.profile
+        return self._access.speculator.model.profile
 
     @property
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._speculator.model.capabilities.identity
+        return self._access.speculator.model.capabilities.identity
+
+    @property
+    def drafter_name(self) -> str:
+        """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
+        return self._access.speculator.drafter.name
+
+    @property
+    def followed(self) -> Mapping[str, FollowedText]:
+        """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
+        return self._access.speculator.followed
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce, in order; see ``Degradation``."""
-        return self._relief.degradations if self._relief is not None else ()
+        """What is given up now because memory is scarce, in order."""
+        return self._access.guard.degradations
 
     @property
     def session_cache_bytes(self) -> int:
-        """Memory that laid aside conversations take."""
-        return self._shelf.n_bytes
+        """Memory that the caches of suspended conversations take."""
+        return self.sessions.cache.n_bytes
+
+    @property
+    def lock(self) -> GenerationLock:
+        """Whose turn it is to use the models."""
+        return self._access.lock
+
+    @property
+    def sessions(self) -> Sessions:
+        """Suspends and resumes conversations."""
+        return self._access.sessions
+
+    @property
+    def prompts(self) -> PromptBuilder:
+        """Writes prompts in the model's tokens.
+
+        Raises:
+            Closed: the model is closed.
+        """
+        if self.lock.closed:
+            raise Closed("the model")
+        return self._prompts
 
     @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
-        return self._chat_template is not None
+        return self._prompts.has_chat_template
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text."""
-        self._check_open()
-        if not isinstance(text, str):
-            raise PromptError(f"a text is wanted, not {type(text).__name__}")
-        return self._tokenizer.tokenize(text, add_special=add_special)
+        return self.prompts.tokenize(text, add_special=add_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without control tokens."""
-        self._check_open()
-        return self._tokenizer.text(self.known_tokens(tokens))
+        return self.prompts.detokenize(tokens)
 
     def prompt_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt as ``generate`` would use it."""
-        self._check_open()
-        if raw or self._chat_template is None:
-            if not isinstance(prompt, str):
-                raise PromptError("messages need a chat template", hint="this model has none: give a text")
-            return self._tokenizer.tokenize(prompt, add_special=True)
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
-            raise PromptError("a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}')
-        return self.prompt_tokens(self.render(messages))
-
-    def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
-        """A conversation as the model's template writes it; see ``render_chat``.
-
-        Raises:
-            PromptError: there is no template, or it refuses the messages.
-        """
-        self._check_open()
-        if self._chat_template is None:
-            raise PromptError("messages need a chat template", hint="this model has none: give a text")
-        bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
-        return render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
-
-    def prompt_tokens(self, text: str) -> list[int]:
-        """Token ids of a rendered conversation."""
-        bos = self._tokenizer.name(self._tokenizer.bos)
-        # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
-        return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
-
-    def is_control(self, token: int) -> bool:
-        """Whether a token stands for no text, but for a place in it, such as the end of a message."""
-        return not self._tokenizer.token_bytes(token) and bool(self._tokenizer.name(token))
-
-    def spelling(self, token: int) -> bytes:
-        """How a rendered conversation writes a token: its bytes, or the name of a control token."""
-        return self._tokenizer.token_bytes(token) or self._tokenizer.name(token).encode()
-
-    def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
-        return self._tokenizer.ends(token)
+        return self.prompts.tokens_of(prompt, raw=raw)
 
     def generate(
         self,
@@ -189,7 +180,7 @@ class TextModel:
         json_schema: str | Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Reply:
-        """A reply, to be iterated over piece by piece; it is written as it is asked for.
+        """A reply, to be iterated over piece by piece; each is written when it is asked for.
 
         Args:
             prompt: a text, or messages of a conversation.
@@ -206,16 +197,15 @@ class TextModel:
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed.
         """
-        self._check_open()
+        prompts = self.prompts
         if (prompt is None) == (tokens is None):
-            raise SettingsError("give either a prompt or tokens")
+            raise SettingsError("give either `prompt` or `tokens`")
         if tokens is None:
             assert prompt is not None
-            tokens = self.prompt_of(prompt, raw=raw)
-        tokens = self.known_tokens(tokens)
+            tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         return self.reply(
-            TurnTaking, tokens, settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
+            prompts.known(tokens), settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
         )
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
@@ -232,75 +222,60 @@ class TextModel:
         Raises:
             SettingsError: a value out of its range, or an unknown name.
         """
-        if ignore_eos:
-            ends = (token for token in range(self.n_vocab) if self._tokenizer.ends(token))
-            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
-        settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
-        outside = next((token for token in settings.logit_bias if token >= self.n_vocab), None)
-        if outside is not None:
-            raise SettingsError(f"logit_bias names token {outside}; this model has {self.n_vocab} tokens")
-        return settings
-
-    def reply(
-        self,
-        kind: type[AnyReply],
-        tokens: Sequence[int],
-        settings: SamplerSettings,
-        *,
-        stop: str | Sequence[str] | None = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        **more: Any,
-    ) -> AnyReply:
-        """A reply of this model, of a class that takes its turn."""
-        return kind(
-            self.turns,
-            self._speculator,
-            self._new_policy(),
-            self._tokenizer,
-            tokens,
-            settings,
-            stop=stops_of(stop),
-            grammar=self.grammar_of(grammar, json_schema),
-            breakers=self._breakers(settings.dry_breakers) if settings.uses_dry else None,
-            before_reply=self._relief.before_reply if self._relief is not None else lambda reply: True,
-            before_round=self._relief.before_round if self._relief is not None else lambda reply: True,
-            **more,
-        )
+        return self._options.settings(seed=seed, ignore_eos=ignore_eos, **sampling)
 
     def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
         """The grammar that one of them describes, see ``generate``; None if neither is given."""
-        if text is None and schema is None:
-            return None
-        if text is not None and schema is not None:
-            raise SettingsError("give either a grammar or a JSON schema")
-        if self._grammars is None:
-            raise SettingsError("this model has no grammars", hint="leave the grammar out")
-        if schema is not None:
-            text = schema_to_gbnf(schema)
-        if not isinstance(text, str):
-            raise SettingsError(f"a grammar is a text, not {type(text).__name__}", hint="write it in GBNF")
-        return self._grammars(text)
+        return self._options.grammar(text, schema)
 
-    def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
-        names = map(self._tokenizer.name, range(self.n_vocab))
-        return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
+    def reply(
+        self,
+        tokens: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        written: Sequence[int] = (),
+        drawn: Mapping[str, float] | None = None,
+        context: Context | None = None,
+        recorder: Recorder | None = None,
+    ) -> Reply:
+        """A reply to token ids, for those who keep conversations themselves; see ``generate``.
+
+        Args:
+            written, drawn: continue a reply whose first tokens these are, see ``ReplyRequest``.
+            context: keeps the text inside the model's context.
+            recorder: keeps what becomes of the reply.
+        """
+        request = ReplyRequest(
+            prompt=tokens,
+            settings=settings,
+            max_tokens=max_tokens,
+            stop=stops_of(stop),
+            grammar=self.grammar_of(grammar, json_schema),
+            breakers=self._options.breakers(settings),
+            written=written,
+            drawn=drawn or {},
+            opening=self.prompts.opening(tokens),
+        )
+        return Reply(self._access, request, self._new_policy(), context=context, recorder=recorder)
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.
 
-        It is called every second by itself; a program that knows better when may call it as well. A look takes one
-        step, and none that makes a difference to the text: those are left to replies, which tell.
+        Called once a second by itself; a program that knows better when may call it as well. Each call takes at most
+        one step, and none that changes the text: those are left to replies, which can tell.
 
         Returns:
             Whether it looked.
         """
-        if self._relief is None or not self.turns.enter_if_free():
+        turn = self.lock.free_turn() if self._idle is not None else None
+        if turn is None:
             return False
-        try:
-            self._relief.between_replies()
-        finally:
-            self.turns.leave()
+        with turn:
+            self._access.guard.between_replies()
         return True
 
     def close(self) -> None:
@@ -308,33 +283,16 @@ class TextModel:
 
         Called from a notice of a reply, it leaves that to the end of the reply.
         """
-        self.turns.close(self._free)
+        self.lock.close(self._free)
 
     def _free(self) -> None:
         if self._idle is not None:
             self._idle.close()
-        self._speculator.close()
+        self._access.speculator.close()
         self._on_close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
-
-    def known_tokens(self, tokens: Sequence[int]) -> list[int]:
-        """Token ids as plain integers; anything else is refused before a library sees it."""
-        try:
-            known = [index(token) for token in tokens]
-        except TypeError:
-            raise PromptError("tokens must be whole numbers", hint="tokenize() makes them of a text") from None
-        bad = next((token for token in known if not 0 <= token < self.n_vocab), None)
-        if bad is not None:
-            raise PromptError(f"token {bad} is not in the vocabulary of {self.n_vocab}")
-        return known
-
-    def _check_open(self) -> None:
-        if self.turns.closed:
-            raise Closed("the model")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from lone_replies import lone_reply
 
 from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
 from edge_spec.engines.table import TableModel, random_table
@@ -124,7 +125,8 @@ class RandomLimits:
 class Case:
     """A random world: a target, a recipe for a drafter, and what is asked for.
 
-    Every call of ``speculator`` builds models of its own; those of the drafter are then in ``models``.
+    Every call of ``speculator`` builds models of its own; those of the drafter are then in ``models``. The
+    speculator of the latest reply is ``last``.
     """
 
     seed: int
@@ -143,6 +145,7 @@ class Case:
     takes_trees: bool = True
     models: list[TableModel] = field(default_factory=list)
     parts: list[Drafter] = field(default_factory=list)
+    last: Any = None
 
     def table(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         return random_table(self.n_vocab, order=self.order, seed=self.seed)
@@ -161,8 +164,9 @@ class Case:
         return Speculator(self.target(), guided(self._build(self.recipe)) if drafts else NoDrafter())
 
     def generation(self, *, drafts: bool = True, drafter: Drafter | None = None) -> Reply:
-        return Reply(
-            Speculator(self.target(), guided(drafter)) if drafter is not None else self.speculator(drafts=drafts),
+        self.last = Speculator(self.target(), guided(drafter)) if drafter else self.speculator(drafts=drafts)
+        return lone_reply(
+            self.last,
             RandomLimits(self.seed),
             Letters(self.end),
             self.prompt,

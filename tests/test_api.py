@@ -298,7 +298,7 @@ def test_a_chat_template_makes_the_prompt() -> None:
 def test_a_broken_or_hostile_template_is_a_prompt_error(template: str) -> None:
     with pytest.raises(PromptError) as caught:
         text_model(chat_template=template).generate("a")
-    assert "--raw" in caught.value.hint
+    assert "raw=True" in caught.value.hint
 
 
 # --- errors

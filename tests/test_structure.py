@@ -54,7 +54,7 @@ def test_every_folder_has_its_level() -> None:
     assert set(map(folder_of, MODULES)) <= set(FOLDERS)
 
 
-@pytest.mark.parametrize("folder", cases(FOLDERS, {"chat": "is to know a protocol of the model"}))
+@pytest.mark.parametrize("folder", cases(FOLDERS, {}))
 def test_imports_lead_downwards(folder: str) -> None:
     level = next(number for number, names in enumerate(LEVELS) if folder in names)
     allowed = {folder, *(name for names in LEVELS[:level] for name in names)}
@@ -73,8 +73,6 @@ def test_imports_lead_downwards(folder: str) -> None:
     cases(
         FOLDERS,
         {
-            "chat": "is to know a protocol of the model",
-            "model": "chat is to know a protocol of it",
             "cli": "the terminal's commands and its loop know each other",
         },
     ),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from edge_spec.chat import ChatReply
 from edge_spec.cli.terminal.display import Display
 from edge_spec.cli.terminal.interrupts import hears_interrupts
+from edge_spec.generation.reply import Reply
 
 __all__ = ["show_answer"]
 
@@ -18,7 +18,7 @@ _REFRESH_S = 0.1
 Event = tuple[bool, str] | BaseException | None
 
 
-def show_answer(reply: ChatReply, display: Display, status: Callable[[ChatReply], str]) -> None:
+def show_answer(reply: Reply, display: Display, status: Callable[[Reply], str]) -> None:
     """Write a reply in another thread and show it; Ctrl-C stops it and keeps what has been written.
 
     Python runs signal handlers only in the main thread, and only between two of its own instructions. So the main

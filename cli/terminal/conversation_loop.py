@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Protocol
 
-from edge_spec.chat import ChatReply, ChatSession
+from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal.answer import show_answer
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.commands import find
@@ -16,6 +16,7 @@ from edge_spec.cli.terminal.interrupts import hears_interrupts, silent_keys
 from edge_spec.cli.terminal.status import status_line
 from edge_spec.cli.wording import in_options
 from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.generation.reply import Reply
 
 __all__ = ["ConversationLoop", "Reader"]
 
@@ -61,13 +62,13 @@ class ConversationLoop:
         reader: Reader,
         display: Display,
         autosave: Autosave,
-        on_answer: Callable[[ChatReply], object] = lambda reply: None,
+        on_answer: Callable[[Reply], object] = lambda reply: None,
     ) -> None:
         self.reader = reader
         self.display = display
         self.autosave = autosave
         self.copies = Copies()
-        self.last_reply: ChatReply | None = None
+        self.last_reply: Reply | None = None
         self._on_answer = on_answer
         self._draft: str | None = None
         self._last_text = ""
@@ -89,7 +90,7 @@ class ConversationLoop:
             finally:
                 self.autosave.save(self.session, at_the_end=True)
 
-    def answer(self, reply: ChatReply) -> None:
+    def answer(self, reply: Reply) -> None:
         """Show an answer while it is being written.
 
         Raises:
@@ -187,7 +188,7 @@ class ConversationLoop:
             raise SettingsError(error.message, hint=error.hint) from error
         self.autosave.save(self.session)
 
-    def _status(self, reply: ChatReply | None) -> str:
+    def _status(self, reply: Reply | None) -> str:
         if reply is not None and reply.finish_reason is None:
             n_used = min(len(reply.prompt) + len(reply.token_ids), self.session.model.n_ctx)
         else:

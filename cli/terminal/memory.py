@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from edge_spec.chat.chat_model import ChatModel
 from edge_spec.memory import format_size, probe, usage
-from edge_spec.model import TextModel
 
 __all__ = ["held_bytes", "memory_lines"]
 
@@ -13,7 +13,7 @@ def held_bytes() -> int:
     return usage().resident_bytes
 
 
-def memory_lines(model: TextModel) -> list[str]:
+def memory_lines(model: ChatModel) -> list[str]:
     """The output of ``/memory``: the ledger, and what was given up because memory is scarce."""
     device = probe()
     free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"

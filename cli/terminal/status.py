@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from edge_spec.chat import ChatReply, ChatSession
+from edge_spec.chat import ChatSession
+from edge_spec.chat.chat_model import ChatModel
 from edge_spec.cli.terminal.memory import held_bytes
-from edge_spec.model import TextModel
+from edge_spec.generation.reply import Reply
 
 __all__ = ["counted", "statistics_lines", "status_line"]
 
@@ -16,7 +17,7 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
+def status_line(model: ChatModel, reply: Reply | None, n_used: int) -> str:
     """Speed, mean accepted length, mode, context and memory; the most important comes first."""
     speed = []
     if reply is not None and reply.statistics.rounds:
@@ -24,7 +25,7 @@ def status_line(model: TextModel, reply: ChatReply | None, n_used: int) -> str:
     return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
 
 
-def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]:
+def statistics_lines(session: ChatSession, reply: Reply | None) -> list[str]:
     """The output of ``/stats``: the last answer, then the conversation and the model."""
     model = session.model
     lines = _of_reply(reply) if reply is not None else ["no answer yet"]
@@ -38,7 +39,7 @@ def statistics_lines(session: ChatSession, reply: ChatReply | None) -> list[str]
     return [*lines, *_rows(rows)]
 
 
-def _of_reply(reply: ChatReply) -> list[str]:
+def _of_reply(reply: Reply) -> list[str]:
     found = reply.statistics
     rows = {
         "answer": f"{len(reply.token_ids)} tokens, ended by {reply.finish_reason}, seed {reply.settings.seed}, "

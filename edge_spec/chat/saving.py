@@ -1,8 +1,8 @@
 """Conversations as files.
 
-A file is a ZIP archive, whose checksums tell damage: ``conversation.json`` holds the text and where it lies in
-tokens, ``caches/NAME`` what the model NAME had in its cache. Text is what counts: caches that are damaged, or of
-another model or other settings of an engine, are left aside and the text is read again.
+A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its places in tokens,
+``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other settings of
+an engine, are ignored, and the text is read again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.messages import Message
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.generation.session_cache import Caches
-from edge_spec.model import TextModel
+from edge_spec.generation.suspension import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ _CHUNK_BYTES = 1 << 20
 _READ_AGAIN = "the conversation is read again"
 
 
-def save(path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfile, caches: Caches | None) -> None:
+def save(
+    path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfile, caches: SuspendedCaches | None
+) -> None:
     """Write a conversation; an older file stays whole until the new one is.
 
     Args:
@@ -59,7 +61,7 @@ def save(path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfil
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr(_TEXT, json.dumps(record, ensure_ascii=False))
             for model, state in (caches.states if caches else {}).items():
-                # Whole, it would be there once more, compressed.
+                # In one piece, it would be in memory once more, compressed.
                 with archive.open(_CACHES + model, "w", force_zip64=True) as file:
                     for start in range(0, len(state), _CHUNK_BYTES):
                         file.write(memoryview(state)[start : start + _CHUNK_BYTES])
@@ -75,14 +77,14 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
     """
     path = Path(path)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        # Of a process that was killed; a living one is done sooner.
+        # Of a process that was killed; no other one takes so long.
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
-        # Nobody has heard of the file beside.
+        # The user does not know the name of the temporary file.
         error.filename = os.fspath(path)
         raise
     os.close(handle)
@@ -97,7 +99,7 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
 
 
 def restore(
-    kind: type[ChatSession], model: TextModel, path: StrPath, on_notice: Callable[[str], object]
+    kind: type[ChatSession], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
 ) -> ChatSession:
     """The conversation in a file; see ``ChatSession.load``."""
     record = _read(Path(path))
@@ -119,23 +121,23 @@ def restore(
         elif record["cached"]:
             states = _states(Path(path), model)
             if states is None:
-                on_notice(f"the caches in {path} are damaged, or larger than there is memory for; {_READ_AGAIN}")
+                on_notice(f"the caches in {path} are damaged, or do not fit the memory; {_READ_AGAIN}")
             else:
-                caches = Caches(states=states, text=tuple(model.known_tokens(record["cached"])))
+                caches = SuspendedCaches(states=states, text=tuple(model.prompts.known(record["cached"])))
         session.resume_at(record, caches)
         return session
     except EdgeSpecError as error:
-        raise StateError(f"{path} cannot be gone on with: {error.message}", hint=error.hint) from None
+        raise StateError(f"{path} cannot be continued: {error.message}", hint=error.hint) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path) from error
 
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError)
-"""What reading a damaged archive may come to."""
+"""What reading a damaged archive can raise."""
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """All that a file holds but the caches."""
+    """Everything in a file but the caches."""
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.getinfo(_TEXT)
@@ -154,28 +156,29 @@ def _read(path: Path) -> dict[str, Any]:
         raise _damaged(path) from None
 
 
-def _states(path: Path, model: TextModel) -> dict[str, bytes] | None:
-    """The caches; None if they are damaged, or too large for the model's memory."""
+def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
+    """The caches; None if they are damaged, or do not fit the memory."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
             sizes = [entry.file_size for entry in entries]
-            if sum(sizes) > model.turns.max_cached_bytes:
+            cache = model.sessions.cache
+            if sum(sizes) > cache.limit_bytes:
                 return None
-            # All of them, and one twice while its pieces are put together.
-            wanted = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
-            with model.ledger.lend("sessions", "caches from a file", wanted) as took:
-                took(wanted)
+            # All of them, and one twice while its chunks are joined.
+            needed = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
+            with cache.suspension.ledger.lend("sessions", "caches from a file", needed) as took:
+                took(needed)
                 return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
     except (*_BROKEN, BudgetExceeded):
         return None
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """What an archive holds, read in pieces: whole, it would be there three times on its way."""
+    """An entry, read in chunks: in one piece, it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 
 def _damaged(path: StrPath) -> StateError:
-    return StateError(f"{path} is no conversation, or a damaged one", hint="load another file")
+    return StateError(f"{path} is damaged, or not a conversation", hint="load another file")

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
+from edge_spec.generation.context import Notice
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
 __all__ = ["Window", "WindowContext"]
 
 _SINKS = 4
-"""So many first tokens stay in any case: attention leans on them (StreamingLLM, arXiv 2309.17453)."""
+"""So many first tokens always stay: attention leans on them (StreamingLLM, arXiv 2309.17453)."""
+
+_READ_AGAIN = "the conversation is read again; what follows may differ where two tokens are equally likely"
 
 
 class Window:
-    """The head of a conversation and its recent part; what lies between them has been forgotten.
+    """The head of a conversation and its recent part; the model does not see what lies between them.
 
     When the context is full, the oldest messages go until half of what the head leaves is free; if the last
-    message alone is longer, its beginning goes. That depends on how many tokens there are and nothing else, so
-    drafts never move it.
+    message alone is longer, its beginning goes. That depends only on how many tokens there are, so drafts never move
+    the window.
 
     Attributes:
         head: tokens that stay at the beginning: the system message.
@@ -43,7 +47,7 @@ class Window:
         return [*tokens[: self.head], *tokens[self.start :]]
 
     def fit(self, n_tokens: int, n_ctx: int) -> int | None:
-        """Where the window has to start before a reply to ``n_tokens`` tokens is begun; None if it can stay.
+        """Where the window has to start before a reply to ``n_tokens`` tokens begins; None if it can stay.
 
         Raises:
             PromptTooLong: the head leaves no room.
@@ -57,7 +61,7 @@ class Window:
         return self._start_for(n_tokens, n_ctx, whole=last if self.head + n_tokens - last + reserve <= n_ctx else None)
 
     def next_start(self, n_tokens: int, n_ctx: int) -> int:
-        """Where the window has to start to make room for a reply that goes on after ``n_tokens`` tokens."""
+        """Where the window has to start so that a reply can continue after ``n_tokens`` tokens."""
         return self._start_for(n_tokens, n_ctx, whole=None)
 
     def _start_for(self, n_tokens: int, n_ctx: int, *, whole: int | None) -> int:
@@ -69,41 +73,57 @@ class Window:
         return max(whole if whole is not None and whole > self.start else first, self.start + 1)
 
 
+class ReadSession(Protocol):
+    """A conversation that models read.
+
+    Attributes:
+        was_read: they have read it before, so that reading it again deserves a notice.
+    """
+
+    was_read: bool
+
+
 class WindowContext:
     """Moves a window over a conversation while a reply is written; see ``generation.Context``.
 
     Args:
         window: moved as it becomes necessary.
-        owned: what the models have in their caches is this conversation, as far as it goes.
-        on_forget: told how many tokens the model sees no longer.
+        session: the conversation.
     """
 
-    def __init__(self, window: Window, *, owned: Callable[[], bool], on_forget: Callable[[int], None]) -> None:
+    def __init__(self, window: Window, session: ReadSession) -> None:
+        self.session = session
         self._window = window
-        self._owned = owned
-        self._on_forget = on_forget
 
-    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
-        window, n_ctx = self._window, speculator.model.n_ctx
-        if not self._owned():
+    def require_room(self, n_tokens: int, n_ctx: int) -> None:
+        self._window.fit(n_tokens, n_ctx)
+
+    def begin(
+        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
+    ) -> None:
+        window = self._window
+        if not resumed:
             speculator.forget()
-        start = window.fit(len(text), n_ctx)
+            if self.session.was_read:
+                notice(_READ_AGAIN)
+        self.session.was_read = True
+        start = window.fit(len(text), speculator.model.n_ctx)
         if start is not None:
-            self._move(speculator, start)
+            self._move(speculator, start, notice)
         sampler.forget(window.n_forgotten)
         speculator.begin(window.seen(text), sampler, reuse=True)
 
-    def make_room(self, speculator: Speculator) -> bool:
+    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
         n_tokens = len(speculator.text) + self._window.n_forgotten
-        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx))
+        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx), notice)
         return True
 
     def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
         return self._window.head + n_ctx // 8 < n_ctx
 
-    def _move(self, speculator: Speculator, start: int) -> None:
+    def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
         head, forgotten = self._window.head, start - self._window.start
         if head + forgotten < len(speculator.text):
             speculator.cut(head, head + forgotten)
         self._window.start = start
-        self._on_forget(forgotten)
+        notice(f"the context is full: the model no longer sees {forgotten} of the oldest tokens")

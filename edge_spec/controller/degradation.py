@@ -11,9 +11,8 @@ from edge_spec.controller.carried_cells import FAILURES
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.patience import Patience
 from edge_spec.controller.request import Request, fallbacks
-from edge_spec.generation.lock import TurnTaking
-from edge_spec.generation.reply import Reply
-from edge_spec.generation.session_cache import Shelf
+from edge_spec.generation.memory_guard import GuardedReply
+from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import PressureWatch, Squeeze
 
 __all__ = ["Degradation", "given_up"]
@@ -39,7 +38,7 @@ class Degradation:
         watch: looks at the system and at this process.
     """
 
-    def __init__(self, models: OpenModels, request: Request, session_cache: Shelf, watch: PressureWatch) -> None:
+    def __init__(self, models: OpenModels, request: Request, session_cache: SessionCache, watch: PressureWatch) -> None:
         self._models = models
         self._request = request
         self._session_cache = session_cache
@@ -56,21 +55,18 @@ class Degradation:
         """What is given up now."""
         return tuple(given_up(self._first, self._models.candidate))
 
-    def before_reply(self, reply: Reply) -> bool:
+    def before_reply(self, reply: GuardedReply) -> bool:
         """Called before a reply reads its prompt: tells it what it missed; whether there is a target."""
-        if self._models.is_lost:
-            if not self._models.recover():
-                reply.notice("memory is scarce: the model could not be opened again")
-                return False
-            if isinstance(reply, TurnTaking):
-                reply.owns_caches = False
-        name, known = self._profile, self._known.get(_writer(reply), self._first_profile)
+        if self._models.is_lost and not self._models.recover():
+            reply.notice("memory is scarce: the model could not be opened again")
+            return False
+        name, known = self._profile, self._known.get(reply.owner, self._first_profile)
         if name != known:
             reply.notice(f"memory was scarce: the numerics profile is {name} now, no longer {known}; words may differ")
-        self._known[_writer(reply)] = name
+        self._known[reply.owner] = name
         return True
 
-    def before_round(self, reply: Reply) -> bool:
+    def before_round(self, reply: GuardedReply) -> bool:
         """Called before every round of a reply; whether it can continue."""
         return self._look(reply) and not self._models.is_lost
 
@@ -82,7 +78,7 @@ class Degradation:
     def _profile(self) -> str:
         return self._models.speculator.model.profile.name
 
-    def _look(self, reply: Reply | None) -> bool:
+    def _look(self, reply: GuardedReply | None) -> bool:
         """Look at memory, if it is time, and take at most one step; whether there is memory to continue with."""
         seen = self._watch.scarcity()
         if seen is None:
@@ -95,7 +91,7 @@ class Degradation:
             self._step_up(better, reply)
         return True
 
-    def _step_down(self, reply: Reply | None) -> bool:
+    def _step_down(self, reply: GuardedReply | None) -> bool:
         moved, self._on_disk = self._session_cache.to_disk(True), True
         now = self._models.candidate
         lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(reply))
@@ -107,7 +103,7 @@ class Degradation:
             return False
         return True
 
-    def _step_up(self, better: Candidate | None, reply: Reply | None) -> None:
+    def _step_up(self, better: Candidate | None, reply: GuardedReply | None) -> None:
         worked = better is None
         if better is not None:
             sentence = f"memory is free again, no longer: {_listed(better, self._models.candidate)}"
@@ -117,7 +113,7 @@ class Degradation:
             self._session_cache.to_disk(False)
             self._on_disk = False
 
-    def _apply(self, candidate: Candidate, reply: Reply | None, sentence: str) -> bool:
+    def _apply(self, candidate: Candidate, reply: GuardedReply | None, sentence: str) -> bool:
         """Go over to a candidate and tell the reply if words may differ; whether that worked."""
         models = self._models
         before = models.speculator.model
@@ -131,7 +127,7 @@ class Degradation:
             return False
         after = models.speculator.model
         if reply is not None:
-            self._known[_writer(reply)] = after.profile.name
+            self._known[reply.owner] = after.profile.name
         if reply is not None and not lossless:
             sentence += ", from here on words may differ from those without this step"
             if after.profile.name != profile:
@@ -147,22 +143,20 @@ class Degradation:
         drafts_change_nothing = self._models.speculator.model.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
-    def _lower(self, reply: Reply | None) -> Iterator[Candidate]:
+    def _lower(self, reply: GuardedReply | None) -> Iterator[Candidate]:
         """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
-        now, engines, speculator = self._models.candidate, self._first.engines, self._models.speculator
+        now, engines = self._models.candidate, self._first.engines
         with Estimates(self._models.files) as estimates:
             groups = candidates(self._request.lesser(now, engines), estimates)
             open_bytes = next(groups)[0].held_bytes
             lesser_modes = (estimates.candidate(mode, engines, now.settings) for mode in fallbacks(now.mode))
             for candidate in (*lesser_modes, *(each for group in groups for each in group)):
                 tells = reply is not None or self._is_lossless(candidate)
-                fits = candidate.n_ctx == now.n_ctx or (
-                    reply is not None and reply.context.can_shrink(speculator, candidate.n_ctx)
-                )
+                fits = candidate.n_ctx == now.n_ctx or (reply is not None and reply.can_shrink(candidate.n_ctx))
                 if tells and fits and open_bytes - candidate.held_bytes >= _WORTH_BYTES:
                     yield candidate
 
-    def _better(self, seen: Squeeze, reply: Reply | None) -> Candidate | None:
+    def _better(self, seen: Squeeze, reply: GuardedReply | None) -> Candidate | None:
         """The best candidate that differs from what is open in how drafts are made, and that there is room for."""
         now, first = self._models.candidate, self._first
         modes = (first.mode, *fallbacks(first.mode))
@@ -194,8 +188,3 @@ def given_up(before: Candidate, after: Candidate) -> Iterator[str]:
 
 def _listed(before: Candidate, after: Candidate) -> str:
     return ", ".join(given_up(before, after))
-
-
-def _writer(reply: Reply) -> object:
-    """The conversation that a reply belongs to, or the reply itself."""
-    return reply.holder if isinstance(reply, TurnTaking) and reply.holder is not None else reply

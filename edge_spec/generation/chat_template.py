@@ -23,11 +23,11 @@ def render_chat(
 ) -> str:
     """The prompt after which the assistant's answer is expected.
 
-    Templates come from model files, that is from strangers: they run in Jinja's sandbox and cannot change
-    what they are given.
+    Templates come from model files and are not trusted: they run in Jinja's sandbox and cannot change what they are
+    given.
 
     Args:
-        messages: ``{"role": ..., "content": ...}`` each, and what else the template understands.
+        messages: ``{"role": ..., "content": ...}`` each, and further keys that the template understands.
         bos, eos: text of the tokens that begin and end a text; empty if there are none.
         answer: end with what comes before an answer.
         options: further names for the template, such as ``tools`` or ``enable_thinking``.
@@ -48,7 +48,7 @@ def render_chat(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
-    # Jinja's own filter escapes for HTML; tools are described to a model, not to a browser.
+    # Jinja's own filter escapes for HTML, but this is for a model.
     environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(template).render(
@@ -61,9 +61,13 @@ def render_chat(
             }
         )
     except SecurityError as error:
-        raise PromptError(f"the model's chat template does what it must not: {error}", hint="use --raw") from None
-    except Exception as error:  # whatever a stranger's template may come to
-        raise PromptError(f"the model's chat template fails: {error}", hint="use --raw, or another model") from None
+        raise PromptError(
+            f"the model's chat template uses a forbidden operation: {error}", hint="use `raw=True`"
+        ) from None
+    except Exception as error:  # a template can raise anything
+        raise PromptError(
+            f"the model's chat template fails: {error}", hint="use `raw=True`, or another model"
+        ) from None
 
 
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:

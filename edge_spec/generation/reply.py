@@ -1,197 +1,146 @@
-"""One reply as it is written."""
+"""A reply: what users iterate over."""
 
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol, Self
 
-from edge_spec.arguments import require_whole
-from edge_spec.errors import Cancelled, Closed, PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.text_stream import TextStream
-from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.dry import Breakers
-from edge_spec.sampling.grammar import Grammar
-from edge_spec.speculation.loop import Speculator
+from edge_spec.errors import Cancelled, Closed
+from edge_spec.generation.access import ModelAccess
+from edge_spec.generation.awaiting import AwaitedPieces, in_a_thread
+from edge_spec.generation.context import Alone, Context
+from edge_spec.generation.lock import Turn
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.thinking import Thinking
+from edge_spec.generation.writer import Writer
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
-from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Alone", "Context", "Reply"]
-
-
-class Context(Protocol):
-    """Brings the text of a reply into the models, and keeps it inside their context."""
-
-    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
-        """Let the models read ``text``, the prompt and what of the reply has been written already."""
-
-    def make_room(self, speculator: Speculator) -> bool:
-        """The context is full; take something out of it. False if nothing can go: the reply then ends."""
-
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        """Whether it could go on in a context of ``n_ctx`` tokens, where need be after ``make_room``."""
+__all__ = ["Recorder", "Reply"]
 
 
-class Alone:
-    """The context of a reply that stands alone."""
+class Recorder(Protocol):
+    """Keeps what becomes of a reply: a conversation."""
 
-    def begin(self, speculator: Speculator, text: Sequence[int], sampler: Sampler) -> None:
-        """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
-        if len(text) >= speculator.model.n_ctx:
-            raise PromptTooLong(n_prompt=len(text), n_ctx=speculator.model.n_ctx)
-        speculator.begin(text, sampler, reuse=False)
+    def notice(self, sentence: str) -> None:
+        """The reader has been told something."""
 
-    def make_room(self, speculator: Speculator) -> bool:
-        """The prompt stays whole."""
-        return False
-
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        """It fits or it does not."""
-        return len(speculator.text) < n_ctx
+    def ended(self, reply: Reply) -> None:
+        """The reply has ended, for whatever reason; it still has the models."""
 
 
 class Reply(Iterator[str]):
-    """Writes a reply piece by piece, as far as it is asked to: iterate over it, or call ``read``.
+    """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
-    Args:
-        written: tokens of the reply that have been written before; it goes on after them.
-        drawn: what ``drawn`` said after them.
-        context: how the text gets into the models' context and what happens when that is full.
-        before_reply: asked before the prompt is read whether there is a model to read it.
-        before_round: asked before every round whether the memory allows to go on.
+    Also for ``async for``, and ``await`` for the whole text. A reply that is not read to its end keeps others waiting:
+    close it, use it as a context manager, or drop it.
 
     Attributes:
         prompt: token ids of the prompt.
-        token_ids: token ids written so far, the end token included.
-        finish_reason: ``None`` while it goes on, then ``eos`` (the model ended it), ``stop`` (a stop string),
-            ``length`` (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``cancelled`` or ``error``.
-        context: see above.
-        notices: sentences that the reader should see, such as what has been forgotten.
-        statistics: what speculation did.
+        settings: of the sampler.
+        notices: sentences that the reader should see, such as what the model no longer sees.
+        reader: who reads it.
 
     Raises:
-        PromptTooLong, PromptError, SettingsError: before anything is written.
+        PromptTooLong: the context has no room for it.
     """
+
+    # Whatever fails while it is built, there is nothing to end.
+    _is_recorded = True
+    _turn: Turn | None = None
 
     def __init__(
         self,
-        speculator: Speculator,
+        access: ModelAccess,
+        request: ReplyRequest,
         policy: Policy,
-        vocabulary: Vocabulary,
-        prompt: Sequence[int],
-        settings: SamplerSettings,
         *,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-        written: Sequence[int] = (),
-        drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
-        before_reply: Callable[[Reply], bool] = lambda reply: True,
-        before_round: Callable[[Reply], bool] = lambda reply: True,
-        grammar: Grammar | None = None,
-        breakers: Breakers | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        n_ctx = speculator.model.n_ctx
-        if not prompt:
-            raise PromptError("the prompt is empty", hint="give some text to continue")
-        if context is None and len(prompt) >= n_ctx:
-            raise PromptTooLong(n_prompt=len(prompt), n_ctx=n_ctx)
-        if max_tokens is not None:
-            require_whole("max_tokens", max_tokens, 1, 1 << 62)
-        if not all(isinstance(text, str) and text for text in stop):
-            raise SettingsError("a stop string is empty or no text", hint="give texts of at least one character")
-        self.prompt = tuple(prompt)
-        self.settings = settings
-        self.token_ids = list(written)
-        self.finish_reason: str | None = None
-        self.statistics = Statistics(prompt_tokens=len(prompt))
-        self._sampler = Sampler(settings, self.prompt, grammar=grammar, breakers=breakers)
-        if written:
-            self._sampler.resume(written, drawn)
-        self._speculator = speculator
-        self._policy = policy
-        self._vocabulary = vocabulary
-        self.context = context or Alone()
+        self._context = context or Alone()
+        self._context.require_room(len(request.prompt) + len(request.written), access.speculator.model.n_ctx)
+        self.prompt = tuple(request.prompt)
+        self.settings: SamplerSettings = request.settings
         self.notices: list[str] = []
-        self._before_reply = before_reply
-        self._before_round = before_round
-        # Even where the context makes room, a reply that forgets its question does not go on for ever.
-        self._most = len(written) + (max_tokens or n_ctx)
-        self._stream = TextStream(stop)
-        self._before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in written)
-        self._ready: list[str] = []
-        self._written: list[str] = []
+        self.reader = Reader.here()
+        self._access = access
+        self._recorder = recorder
+        self._opening = request.opening
+        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
+        self._handed_out: list[str] = []
         self._started = False
         self._cancelled = threading.Event()
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
-        # The thread whose event loop awaits it, if one does.
-        self.awaited_in: int | None = None
         self._advances_in: int | None = None
         self._ending = threading.Lock()
         self._ended = False
+        self._is_recorded = False
+
+    # --- what has been written
 
     @property
     def text(self) -> str:
         """What has been handed out so far."""
-        return "".join(self._written)
+        return "".join(self._handed_out)
 
-    def notice(self, sentence: str) -> None:
-        """Tell the reader something."""
-        self.notices.append(sentence)
+    @property
+    def content(self) -> str:
+        """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
+        return "".join((self._opening, self._writer.text_before, *self._handed_out, *self._writer.ready))
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids written so far, the end token included."""
+        return self._writer.token_ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        """``None`` while it is written, then ``eos`` (the model ended it), ``stop`` (a stop string), ``length``
+        (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``cancelled`` or ``error``."""
+        return self._writer.finish_reason
+
+    @property
+    def statistics(self) -> Statistics:
+        """What speculation did."""
+        return self._writer.statistics
 
     @property
     def drawn(self) -> dict[str, float]:
-        """What the tokens alone do not tell of the draw so far, to go on with it later."""
-        return self._sampler.state()
+        """What the tokens do not tell of the draw so far; needed to continue it later."""
+        return self._writer.sampler.state()
 
     @property
-    def whole(self) -> str:
-        """All of the reply, what had been written before included, handed out or not."""
-        return self._before + "".join(self._written) + "".join(self._ready)
+    def has_ended(self) -> bool:
+        """Whether it has ended, and its conversation holds it."""
+        return self._is_recorded
 
-    def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
-        """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
-        for piece in self:
-            on_piece(piece)
-        return self.text
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("being written" if self._started else "not begun")
+        return f"<Reply: {len(self.token_ids)} tokens, {state}>"
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
-        return _Awaited(self)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether somebody wants it to stop."""
-        return self._cancelled.is_set()
-
-    def cancel(self) -> None:
-        """Stop soon, from any thread. What was written stays."""
-        self._cancelled.set()
-        # Once it has ended, the models work for the next reply.
-        with self._ending:
-            if self._started and not self._ended:
-                self._speculator.cancel()
-
-    def close(self) -> None:
-        """Stop, from any thread, and wait until it has stopped; for whoever does not want the rest."""
-        self.cancel()
-        if self._advances_in == threading.get_ident():
-            # Somebody who was told something closes: the round that told comes to its end first.
-            return
-        with self._advancing:
-            self._end("cancelled")
+    # --- reading it
 
     def __next__(self) -> str:
+        here = self.reader if self.reader.is_this_thread else Reader.here()
+        piece = self.next_piece(here)
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def next_piece(self, reader: Reader) -> str | None:
+        """Write the next piece for a reader; None at the end."""
         with self._advancing:
+            self.reader = reader
             self._advances_in = threading.get_ident()
             try:
-                while self.finish_reason is None and not self._ready:
+                while self.finish_reason is None and not self._writer.ready:
                     self._advance()
             except Cancelled:
                 self._end("cancelled")
@@ -202,115 +151,175 @@ class Reply(Iterator[str]):
                 raise
             finally:
                 self._advances_in = None
-            if not self._ready:
-                raise StopIteration
-            piece = "".join(self._ready)
-            self._ready.clear()
-            self._written.append(piece)
+            if not self._writer.ready:
+                return None
+            piece = "".join(self._writer.ready)
+            self._writer.ready.clear()
+            self._handed_out.append(piece)
             return piece
 
+    def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
+        """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
+        for piece in self:
+            on_piece(piece)
+        return self.text
+
+    def parts(self) -> Iterator[tuple[bool, str]]:
+        """Writes the reply like iterating does, as pairs: whether it is a thought of the model, and the text."""
+        thinking = Thinking(self.content)
+        for piece in self:
+            yield from thinking.push(piece)
+        yield from thinking.finish()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
+        return AwaitedPieces(self)
+
+    def __await__(self) -> Generator[Any, None, str]:
+        """The whole text."""
+        return self._read_async().__await__()
+
+    async def _read_async(self) -> str:
+        async for _ in self:
+            pass
+        return self.text
+
+    # --- ending it
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._cancelled.is_set()
+
+    @property
+    def is_advancing_here(self) -> bool:
+        """Whether this thread is writing a piece of it now."""
+        return self._advances_in == threading.get_ident()
+
+    def cancel(self) -> None:
+        """Stop soon, from any thread. What was written stays."""
+        self._cancelled.set()
+        # Once it has ended, the models work for the next reply.
+        with self._ending:
+            if self._started and not self._ended:
+                self._access.speculator.cancel()
+        self._access.lock.wake()
+
+    def close(self) -> None:
+        """Stop, from any thread, and wait until it has stopped. A reply that was read to its end stays as it is.
+
+        Called from inside one of its rounds (a notice was handed out), it returns at once; the round is finished first.
+        """
+        self.cancel()
+        if not self.is_advancing_here:
+            with self._advancing:
+                self._end("cancelled")
+
+    async def aclose(self) -> None:
+        """``close`` for event loops: other tasks continue meanwhile."""
+        await in_a_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # A reply that is dropped has been cancelled, and must not keep the models from the next one.
+        if not self._is_recorded:
+            self._end("cancelled")
+
+    # --- what a memory guard sees
+
+    @property
+    def owner(self) -> object:
+        """The conversation that it belongs to, or itself."""
+        return self._context.session or self
+
+    def notice(self, sentence: str) -> None:
+        """Tell the reader something."""
+        self.notices.append(sentence)
+        if self._recorder is not None:
+            self._recorder.notice(sentence)
+
+    def can_shrink(self, n_ctx: int) -> bool:
+        """Whether it could continue in a context of ``n_ctx`` tokens."""
+        return self._context.can_shrink(self._access.speculator, n_ctx)
+
+    # --- writing it
+
     def _advance(self) -> None:
-        if self._cancelled.is_set():
-            raise Cancelled
+        self._check_cancelled()
         if self._started:
             self._round()
         else:
             self._begin()
 
     def _begin(self) -> None:
-        """Read the prompt."""
-        start = perf_counter()
-        self._speculator.resume()
+        """Wait for a turn, and read the prompt."""
+        access = self._access
+        self._turn = access.lock.turn(self)
         self._started = True
-        if not self._before_reply(self):
+        start = perf_counter()
+        access.speculator.resume()
+        if not access.guard.before_reply(self):
             self._end("memory")
             return
-        if self._cancelled.is_set():
-            raise Cancelled
-        text = (*self.prompt, *self.token_ids)
-        self.context.begin(self._speculator, text, self._sampler)
+        self._check_cancelled()
+        self._writer.read_prompt(resumed=access.sessions.resume(self._context.session), notice=self.notice)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
-        """One step of the loop: ask the policy, speculate, learn."""
         start = perf_counter()
-        speculator = self._speculator
-        if not self._before_round(self):
+        if not self._access.guard.before_round(self):
             self._end("memory")
             return
-        if self._cancelled.is_set():
-            # It may have been said to a model that has made way for another.
-            raise Cancelled
-        if len(speculator.text) >= speculator.model.n_ctx and not self.context.make_room(speculator):
-            self._end("context")
-            return
-        done = speculator.step(self._policy, self._most - len(self.token_ids) - 1, self._write)
-        self._sampler.commit(speculator.text)
-        self.statistics.add(done)
+        # A target that has made way for another one does not tell of a cancel.
+        self._check_cancelled()
+        done = self._writer.round(self.notice)
         if self.finish_reason is not None:
             self._end(self.finish_reason)
-        spent = done.draft_s + done.verify_s + done.sample_s
-        self.statistics.rest_s += perf_counter() - start - spent
+        if done is not None:
+            spent = done.draft_s + done.verify_s + done.sample_s
+            self.statistics.rest_s += perf_counter() - start - spent
 
-    def _write(self, token: int) -> bool:
-        """Take a token that the target has picked; says whether the reply ends with it."""
-        self.token_ids.append(token)
-        if self._vocabulary.ends(token):
-            self.finish_reason = "eos"
-            return True
-        text = self._stream.push(self._vocabulary.token_bytes(token))
-        if text:
-            self._ready.append(text)
-        if self._stream.stopped:
-            self.finish_reason = "stop"
-        elif len(self.token_ids) >= self._most:
-            self.finish_reason = "length"
-        return self.finish_reason is not None
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
 
     def _end(self, reason: str) -> None:
-        self.finish_reason = self.finish_reason or reason
-        try:
+        self._writer.finish_reason = self._writer.finish_reason or reason
+        with ExitStack() as always:
+            # Last things first. Whatever fails, the conversation holds the reply and the next one gets its turn.
+            always.callback(self._end_turn)
+            always.callback(self._record)
+            always.callback(self._writer.flush)
+            always.callback(self._answer_cancel)
             if self._started and not self._ended and reason != "error":
-                # A model that could not be opened again has nothing to forget.
+                # A target that could not be opened again has nothing to drop.
                 with suppress(Closed):
-                    self._speculator.rest()
-        finally:
-            with self._ending:
-                if self._started and not self._ended:
-                    # A cancel that came between two decodes is answered with this.
-                    self._speculator.resume()
-                self._ended = True
-            held = self._stream.finish()
-            if held:
-                self._ready.append(held)
+                    self._access.speculator.rest()
 
+    def _answer_cancel(self) -> None:
+        with self._ending:
+            if self._started and not self._ended:
+                # A cancel that came between two decodes ends here, not in the next reply.
+                self._access.speculator.resume()
+            self._ended = True
 
-class _Awaited(AsyncIterator[str]):
-    """The pieces of a reply, awaited one by one."""
+    def _record(self) -> None:
+        if not self._is_recorded:
+            if self._recorder is not None:
+                self._recorder.ended(self)
+            self._is_recorded = True
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        # A thread of its own: one out of a pool could be waiting for this very reply's turn to end.
-        self._thread = ThreadPoolExecutor(1, "edge-spec")
-
-    async def __anext__(self) -> str:
-        from asyncio import CancelledError, get_running_loop
-
-        loop = get_running_loop()
-        self._reply.awaited_in = threading.get_ident()
-        try:
-            # The thread must not hold a reply that nobody awaits any more.
-            piece = await loop.run_in_executor(self._thread, _next_of, weakref.ref(self._reply))
-        except CancelledError:
-            self._reply.cancel()
-            await loop.run_in_executor(self._thread, self._reply.close)
-            raise
-        if piece is None:
-            self._thread.shutdown(wait=False)
-            raise StopAsyncIteration
-        return piece
-
-
-def _next_of(reference: weakref.ref[Reply]) -> str | None:
-    reply = reference()
-    return next(reply, None) if reply is not None else None
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.end()

@@ -1,158 +1,117 @@
-"""Caches of conversations that had to make way for another one."""
+"""The session cache: caches of suspended conversations."""
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from edge_spec.errors import BudgetExceeded
+from edge_spec.generation.suspension import CachesOnDisk, SuspendedCaches, Suspension
 from edge_spec.memory import Ledger
 
-__all__ = ["Caches", "Holder", "Shelf"]
+__all__ = ["SessionCache"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caches:
-    """What the models have in their caches of a text: states by model, see ``Speculator.save``."""
+class SessionCache:
+    """Keeps the caches of conversations that are suspended. The oldest are evicted when they get too large.
 
-    states: Mapping[str, bytes]
-    text: tuple[int, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory that they take."""
-        return sum(map(len, self.states.values()))
-
-
-class Holder(Protocol):
-    """A conversation that can be laid aside."""
-
-    caches: Caches | None
-
-
-class Shelf:
-    """Conversations laid aside with their caches, the latest last; the oldest lose theirs when it gets too much.
-
-    Usable from any thread.
+    Usable from any thread. What nobody refers to any more is dropped.
 
     Args:
         ledger: where they are entered; what it does not allow is not kept.
-        limit_bytes: the most that all caches on the shelf may take together.
-        folder: where caches lie that must not lie in memory; the system's own for temporary files by default.
+        limit_bytes: the most memory that all of them may take together.
+        folder: where caches lie that are moved to the disk; the system's own folder for temporary files by default.
     """
 
     def __init__(self, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self.ledger = ledger
-        self._folder = folder
+        self.suspension = Suspension(ledger, folder=folder)
+        self._ledger = ledger
         self._lock = threading.RLock()
-        self._shelved: list[weakref.ref[Holder]] = []
-        self._spilled: weakref.WeakKeyDictionary[Holder, _OnDisk] = weakref.WeakKeyDictionary()
-        self._spills = False
+        # By session, the one suspended last at the end.
+        self._kept: weakref.WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = weakref.WeakKeyDictionary()
+        self._uses_disk = False
 
     @property
     def n_bytes(self) -> int:
-        """Memory that all caches on the shelf take."""
-        return sum(caches.n_bytes for holder in self._living() if (caches := holder.caches) is not None)
-
-    def lay(self, holder: Holder, caches: Caches) -> None:
-        """Lay a conversation aside, if there is room for its caches at all."""
+        """Memory that all of them take."""
         with self._lock:
-            self._spilled.pop(holder, None)
-            if self._spills:
-                self._spill(holder, caches)
-                return
-            holder.caches = caches if caches.n_bytes <= self.limit_bytes else None
-            others = [other for other in self._living() if other is not holder]
-            self._shelved = [*map(weakref.ref, others), weakref.ref(holder)]
-            for other in (*others, holder):
-                if self.n_bytes <= self.limit_bytes and self._entered():
-                    break
-                other.caches = None
-            self._entered()
+            return sum(caches.n_bytes for _, caches in self._in_memory())
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._kept
+
+    def put(self, session: object, caches: SuspendedCaches) -> None:
+        """Keep the caches of a session, if there is room for them at all."""
+        with self._lock:
+            self._kept.pop(session, None)
+            if self._uses_disk:
+                self._put_on_disk(session, caches)
+            elif caches.n_bytes <= self.limit_bytes:
+                self._kept[session] = caches
+                self._evict()
 
     @contextmanager
-    def borrowed(self, holder: Holder) -> Iterator[Caches | None]:
-        """What is kept of a conversation; what lies on the disk is in memory for as long as the context lasts.
+    def borrowed(self, session: object) -> Iterator[SuspendedCaches | None]:
+        """What is kept of a session, in memory while the context lasts; None if nothing is.
 
         Raises:
-            BudgetExceeded: there is no memory for that.
+            BudgetExceeded: there is no memory for what lies on the disk.
         """
-        with ExitStack() as claims:
-            with self._lock:
-                caches, on_disk = holder.caches, self._spilled.get(holder)
-                if caches is None and on_disk is not None:
-                    took = claims.enter_context(self.ledger.lend("sessions", "back from the disk", on_disk.n_bytes))
-                    # A disk that fails only makes us read a text again.
-                    with suppress(OSError):
-                        caches = on_disk.read()
-                        took(caches.n_bytes)
+        with self._lock:
+            found = self._kept.get(session)
+        with ExitStack() as copies:
+            caches = found if isinstance(found, SuspendedCaches) else None
+            if isinstance(found, CachesOnDisk):
+                # If the disk fails, the text is read again.
+                with suppress(OSError):
+                    caches = copies.enter_context(self.suspension.from_disk(found))
             yield caches
 
-    def drop(self, holder: Holder) -> None:
-        """Nothing need be kept of a conversation any more."""
+    def drop(self, session: object) -> None:
+        """Nothing need be kept of a session any more."""
         with self._lock:
-            holder.caches = None
-            self._spilled.pop(holder, None)
-            self._entered()
+            self._kept.pop(session, None)
+            self._enter()
 
-    def to_disk(self, spills: bool) -> bool:
-        """Whether caches lie on the disk from now on; those in memory are moved then. Returns whether any were."""
+    def to_disk(self, uses_disk: bool) -> bool:
+        """Keep caches on the disk from now on and move those there that are in memory, or keep them in memory again.
+
+        Returns:
+            Whether any were moved.
+        """
         with self._lock:
-            self._spills = spills
-            in_memory = [holder for holder in self._living() if spills and holder.caches is not None]
-            for holder in in_memory:
-                if holder.caches is not None:
-                    self._spill(holder, holder.caches)
-            self._entered()
+            self._uses_disk = uses_disk
+            in_memory = self._in_memory() if uses_disk else []
+            for session, caches in in_memory:
+                del self._kept[session]
+                self._put_on_disk(session, caches)
+            self._enter()
             return bool(in_memory)
 
-    def _spill(self, holder: Holder, caches: Caches) -> None:
-        """Move caches to the disk, or give them up where they do not fit there."""
-        holder.caches = None
+    def _put_on_disk(self, session: object, caches: SuspendedCaches) -> None:
+        # Without room on the disk the text is read again.
         with suppress(OSError):
-            self._spilled[holder] = _OnDisk(caches, self._folder)
+            self._kept[session] = self.suspension.to_disk(caches)
 
-    def _entered(self) -> bool:
-        """Enter what is there in the ledger; False if that is more than it allows."""
+    def _in_memory(self) -> list[tuple[object, SuspendedCaches]]:
+        return [(session, caches) for session, caches in self._kept.items() if isinstance(caches, SuspendedCaches)]
+
+    def _evict(self) -> None:
+        for session, _ in self._in_memory():
+            if self.n_bytes <= self.limit_bytes and self._enter():
+                return
+            del self._kept[session]
+        self._enter()
+
+    def _enter(self) -> bool:
+        """Enter in the ledger what there is; False if that is more than it allows."""
         try:
-            self.ledger.set("sessions", "laid aside", self.n_bytes)
+            self._ledger.set("sessions", "suspended", self.n_bytes)
         except BudgetExceeded:
             return False
-        self.ledger.measure("sessions", "laid aside", self.n_bytes)
+        self._ledger.measure("sessions", "suspended", self.n_bytes)
         return True
-
-    def _living(self) -> list[Holder]:
-        return [holder for reference in self._shelved if (holder := reference()) is not None]
-
-
-class _OnDisk:
-    """Caches in files without a name, which go when this does, or the process."""
-
-    def __init__(self, caches: Caches, folder: Path | None) -> None:
-        self.n_bytes = caches.n_bytes
-        self._text = caches.text
-        self._files = {}
-        for name, state in caches.states.items():
-            # Closed when nobody holds it any more: it lives as long as this.
-            file = self._files[name] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-            file.write(state)
-            file.flush()
-
-    def read(self) -> Caches:
-        """The caches, in memory again."""
-        states = {}
-        for name, file in self._files.items():
-            file.seek(0)
-            states[name] = file.read()
-        return Caches(states=states, text=self._text)
-
-    def __del__(self) -> None:
-        for file in self._files.values():
-            file.close()

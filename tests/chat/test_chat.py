@@ -15,9 +15,10 @@ from chat_world import chat_model, chat_table
 
 import edge_spec
 from edge_spec import TextModel
-from edge_spec.chat import ChatSession, Message, Thinking
+from edge_spec.chat import ChatSession, Message
 from edge_spec.chat.transcript import to_json, to_markdown
 from edge_spec.errors import Closed, PromptError, PromptTooLong, SettingsError, StateError
+from edge_spec.generation.thinking import Thinking
 
 ASKED = (
     "Hello, who are you?",
@@ -105,7 +106,7 @@ def test_a_loaded_session_goes_on_as_if_it_had_never_been_away(
 def test_what_was_read_is_not_read_again(load: Callable[..., TextModel]) -> None:
     model = load(speculation="off", n_ctx=1024)
     read: list[int] = []
-    target = model._speculator.model
+    target: Any = model.followed["target"].model
     prefill = target.prefill
     session = model.chat(seed=1, max_tokens=20)
     try:

@@ -12,7 +12,7 @@ import pytest
 from chat_world import chat_model, chat_table
 
 import edge_spec
-from edge_spec import TextModel
+from edge_spec import Reply, TextModel
 from edge_spec.engines.table import TableModel
 from edge_spec.errors import Cancelled
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -40,7 +40,7 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
     load: Callable[[str], TextModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load("off")
-    target = model._speculator.model
+    target: Any = model.followed["target"].model
     shift, shifts = target.shift, []
 
     def talk(*, cancel_first: bool) -> tuple[str, ...]:
@@ -94,10 +94,18 @@ def test_after_a_cancel_between_two_pieces_a_talk_can_be_saved(
         session.undo()
 
 
+def read_in_a_thread(reply: Reply) -> None:
+    """Read a piece of a reply in another thread, which would have to read it on."""
+    thread = threading.Thread(target=lambda: next(reply))
+    thread.start()
+    thread.join(20)
+    assert reply.text
+
+
 def test_who_waits_for_a_turn_can_be_cancelled() -> None:
     model = chat_model(chat_table(end=-20.0), n_ctx=1 << 16)
     first = model.chat(seed=1).send("ab")
-    next(first)
+    read_in_a_thread(first)
     waiting = model.chat(seed=2).send("ab")
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(waiting.read()))
@@ -106,7 +114,7 @@ def test_who_waits_for_a_turn_can_be_cancelled() -> None:
     thread.join(20)
     assert not thread.is_alive()
     assert (found, waiting.finish_reason) == ([""], "cancelled")
-    assert next(first)
+    read_in_a_thread(first)
 
     async def impatient() -> None:
         pieces = model.chat(seed=3).send("ab").__aiter__()
@@ -157,6 +165,6 @@ def test_what_cannot_be_laid_aside_costs_nobody_a_turn(monkeypatch: pytest.Monke
     def full() -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(model._speculator, "save", full)
+    monkeypatch.setattr(model.followed["target"].model, "save", full)
     assert second.send("ab").read()
     assert first.send("ab").read()

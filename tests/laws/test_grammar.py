@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lone_replies import lone_reply
 
 import edge_spec
 from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.grammar import LlamaGrammar
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
-from edge_spec.generation.reply import Reply
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
@@ -187,7 +187,7 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     for forces in (True, False):
         drafter = NgramDrafter()
         speculator = Speculator(TableModel(random_table(6, order=1)), GrammarGuided(drafter) if forces else drafter)
-        reply = Reply(
+        reply = lone_reply(
             speculator, FixedPolicy(3), letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
         reply.read()
@@ -209,7 +209,7 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
         HierarchyDrafter(GrammarGuided(NgramDrafter()), TableModel(trapped)),
     ):
         speculator = Speculator(TableModel(table), GrammarGuided(drafter))
-        reply = Reply(
+        reply = lone_reply(
             speculator, FixedPolicy(4), letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )
         reply.read()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import edge_spec
 from edge_spec import Mode, TextModel, Tree
 from edge_spec.engines.llama import LlamaModel
+from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import library
 from edge_spec.errors import Closed
 from edge_spec.speculation.drafters import Drafter
@@ -31,10 +32,9 @@ def test_cells_of_every_model_are_committed_text_when_a_reply_has_ended(
         if n == n_pieces:
             break
     reply.close()
-    speculator = reply._speculator
-    for model in (speculator.model, *case.models):
+    for model in (case.last.model, *case.models):
         assert not model.pending
-        assert model.cells == tuple(speculator.text[: model.n_past])
+        assert model.cells == tuple(case.last.text[: model.n_past])
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def load(probe_cache: Path) -> Iterator[Callable[..., TextModel]]:
 
 def models_of(model: TextModel) -> Iterator[tuple[Any, list[int]]]:
     """All models, with the text that each of them follows."""
-    for followed in model._speculator.followed.values():
+    for followed in model.followed.values():
         yield followed.model, followed.tokens
 
 
@@ -64,7 +64,10 @@ def check_caches(model: TextModel, text: list[int]) -> None:
         if isinstance(each, LlamaModel):
             c, memory = library().c, each._memory
             assert c.llama_memory_seq_pos_max(memory, 0) == each.n_past - 1
-            assert all(c.llama_memory_seq_pos_max(memory, n) == -1 for n in range(1, each._ids.shape[1]))
+            assert all(
+                c.llama_memory_seq_pos_max(memory, n) == -1
+                for n in range(1, context_parameters(each.settings).n_seq_max)
+            )
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
@@ -95,7 +98,7 @@ def test_a_long_talk_stays_inside_what_was_planned(load: Callable[..., TextModel
     session = model.chat("You are a friend.", seed=3, max_tokens=70, ignore_eos=True)
     for _ in range(6):
         session.send("Tell me a story about a dog and a cat.").read()
-        assert model._speculator.model.n_past <= 256
+        assert model.followed["target"].model.n_past <= 256
         assert model.ledger.held_bytes == held
     assert session.n_tokens > 256 >= session.n_seen
 
@@ -111,8 +114,8 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
         seen.append(sentence)
         model.close()
         # The round that told still has the models.
-        assert model.turns.closed
-        assert model._speculator.model.n_ctx == 256
+        assert model.lock.closed
+        assert model.n_ctx == 256
 
     session = model.chat("You are a friend.", seed=3, max_tokens=70, ignore_eos=True, on_notice=told)
     reply = None
@@ -134,7 +137,7 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
     with pytest.raises(Closed):
         model.tokenize("Hello")
     with pytest.raises(Closed):
-        model._speculator.model.rollback(0)
+        model.followed["target"].model.rollback(0)
 
 
 class Stubborn(Drafter):
@@ -175,7 +178,7 @@ def test_a_reply_whose_end_fails_gives_its_turn_back(load: Callable[..., TextMod
     free = threading.Event()
 
     def wait() -> None:
-        with model.turns.between():
+        with model.lock.turn():
             free.set()
 
     threading.Thread(target=wait, daemon=True).start()

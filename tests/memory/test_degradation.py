@@ -232,9 +232,9 @@ def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
         assert model.profile.name in notice
         # The context is as long as it was, and the models have all of the text in it.
         assert model.n_ctx == 512
-        speculator = model._speculator
-        assert speculator.text == [*reply.prompt, *reply.token_ids]
-        assert speculator.model.n_past >= len(speculator.text) - 1 - speculator.model.capabilities.max_rows
+        target = model.followed["target"]
+        assert target.tokens == [*reply.prompt, *reply.token_ids]
+        assert target.model.n_past >= len(target.tokens) - 1 - target.model.capabilities.max_rows
         session.send(ASKED[1]).read()
 
 
@@ -256,13 +256,13 @@ def test_what_changes_words_stays_given_up_and_the_rest_comes_back(load: Callabl
         return PLENTY if not squeezed else SCARCE if len(model.degradations) < 3 else 150
 
     with load(decide, engine=engine) as model:
-        drafter = model._speculator.drafter.name
+        drafter = model.drafter_name
         model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True).read()
         profile, degradations, squeezed = model.profile, model.degradations, False
-        assert model._speculator.drafter.name != drafter
+        assert model.drafter_name != drafter
         model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True).read()
         assert (model.profile, model.degradations) == (profile, degradations[2:])
-        assert model._speculator.drafter.name == drafter
+        assert model.drafter_name == drafter
         assert {line.owner for line in model.ledger} >= {"target", "intermediate", "draft"}
         model.ledger.check_integrity()
 
@@ -370,7 +370,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         assert len(model.degradations) == 3
         assert model.profile.name != before
         assert any(model.profile.name in notice for notice in reply.notices)
-        del model._speculator.model.prefill  # type: ignore[method-assign]
+        del model.followed["target"].model.prefill  # type: ignore[method-assign]
         # It goes on, and has been told once.
         rest = session.continue_answer()
         rest.read()
@@ -423,7 +423,7 @@ def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
     with load(lambda: (SCARCE if len(model.degradations) < wanted else 150) if squeezed else PLENTY) as model:
         for _ in range(4):
             model.check_memory()
-        degradations, drafter = model.degradations, model._speculator.drafter.name
+        degradations, drafter = model.degradations, model.drafter_name
         held = {(line.owner, line.name) for line in model.ledger}
         n_opened = 0
 
@@ -440,7 +440,7 @@ def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
         for _ in range(4):
             model.check_memory()
         assert n_opened > 0
-        assert (model.degradations, model._speculator.drafter.name) == (degradations, drafter)
+        assert (model.degradations, model.drafter_name) == (degradations, drafter)
         assert {(line.owner, line.name) for line in model.ledger} == held
         model.ledger.check_integrity()
 

@@ -213,7 +213,7 @@ def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(
         assert "draft" not in {line.owner for line in ledger}
         lines = lines_of(model)
         assert [lines[name].predicted_bytes for name in lines if name == DRAFT_TABLES] == [table_bytes(512)] * room
-        assert model._speculator.drafter.name == ("ngram" if room else "off")
+        assert model.drafter_name == ("ngram" if room else "off")
         assert model.generate("Hello", seed=1, max_tokens=20).read() == text
         ledger.budget_bytes = None
         available = 1 << 40
@@ -244,7 +244,7 @@ def test_copies_made_while_a_talk_is_saved_are_claimed_for_as_long(
         assert model.ledger.report()["lent"][0]["measured_bytes"] == line.measured_bytes
         # To lay a talk aside is to copy it as well.
         model.generate("Hello", seed=1, max_tokens=2).read()
-        assert lines_of(model)["laid aside"].measured_bytes == lines_of(model)["laid aside"].predicted_bytes
+        assert lines_of(model)["suspended"].measured_bytes == lines_of(model)["suspended"].predicted_bytes
         model.ledger.check_integrity()
 
 
@@ -282,7 +282,7 @@ def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
         monkeypatch.setattr("edge_spec.chat.saving._content", lambda archive, entry: pytest.fail("was read"))
         again = ChatSession.load(model, path, on_notice=said.append)
         assert again.messages == session.messages
-        assert again.caches is None
+        assert again not in model.sessions.cache
         assert "read again" in said[-1]
         model.ledger.check_integrity()
 
@@ -294,17 +294,18 @@ def test_what_comes_back_from_the_disk_is_claimed_for_as_long(
         session = model.chat(seed=1, max_tokens=20)
         session.send("Hello!").read()
         model.generate("Hello", seed=1, max_tokens=2).read()
-        laid = lines_of(model)["laid aside"].predicted_bytes
-        model._shelf.to_disk(True)
-        assert "laid aside" not in lines_of(model)
+        laid = lines_of(model)["suspended"].predicted_bytes
+        model.sessions.cache.to_disk(True)
+        assert "suspended" not in lines_of(model)
         held: list[int] = []
-        restore = model._speculator.restore
+        target = model.followed["target"].model
+        restore = target.restore
 
-        def watched(states: Any, text: Any) -> None:
+        def watched(state: bytes) -> None:
             held.append(lines_of(model)["back from the disk"].predicted_bytes)
-            restore(states, text)
+            restore(state)
 
-        monkeypatch.setattr(model._speculator, "restore", watched)
+        monkeypatch.setattr(target, "restore", watched)
         session.save(tmp_path / "talk.chat")
         assert "back from the disk" in {line.name for line in model.ledger.lent}
         # It stayed where it was.

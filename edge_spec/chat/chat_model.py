@@ -1,0 +1,93 @@
+"""What a conversation asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from edge_spec.generation.context import Context
+from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.generation.reply import Recorder, Reply
+from edge_spec.generation.sessions import Sessions
+from edge_spec.memory import Ledger
+from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.grammar import Grammar
+from edge_spec.speculation.language_model import NumericsProfile
+
+__all__ = ["ChatModel"]
+
+
+class ChatModel(Protocol):
+    """A model that writes text; see ``TextModel``. Mode, identity and memory are only shown to people.
+
+    Attributes:
+        mode: the name of the way it speculates.
+        lossless: whether the text has the model's own distribution.
+        ledger: who holds which bytes.
+    """
+
+    mode: str
+    lossless: bool
+    ledger: Ledger
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens that it sees."""
+
+    @property
+    def identity(self) -> str:
+        """Whether drafts can change bits, see ``TextModel``."""
+
+    @property
+    def degradations(self) -> tuple[str, ...]:
+        """What is given up now because memory is scarce."""
+
+    @property
+    def profile(self) -> NumericsProfile:
+        """What rounds."""
+
+    @property
+    def prompts(self) -> PromptBuilder:
+        """Writes prompts in its tokens.
+
+        Raises:
+            Closed: the model is closed.
+        """
+
+    @property
+    def sessions(self) -> Sessions:
+        """Suspends and resumes conversations."""
+
+    def sampler_settings(self, *, seed: int | None = None, **sampling: Any) -> SamplerSettings:
+        """Settings of a sampler, with a random seed if none is given.
+
+        Raises:
+            SettingsError: a value out of its range, or an unknown name.
+        """
+
+    def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        """The grammar that one of them describes; None if neither is given.
+
+        Raises:
+            SettingsError: it is not valid.
+        """
+
+    def reply(
+        self,
+        tokens: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        written: Sequence[int] = (),
+        drawn: Mapping[str, float] | None = None,
+        context: Context | None = None,
+        recorder: Recorder | None = None,
+    ) -> Reply:
+        """A reply to token ids.
+
+        Raises:
+            SettingsError, PromptError, PromptTooLong, Closed: before anything is written.
+        """

@@ -1,0 +1,117 @@
+"""Prompts: from texts and messages to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any
+
+from edge_spec.errors import PromptError
+from edge_spec.generation.chat_template import render_chat
+from edge_spec.tokens.tokenizer import Tokenizer
+
+__all__ = ["Messages", "PromptBuilder"]
+
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
+
+_OPENING_TOKENS = 8
+"""A mark that opens a thought has no more tokens at the end of a prompt."""
+
+
+class PromptBuilder:
+    """Writes prompts in the tokens of a model.
+
+    Args:
+        chat_template: how the model writes conversations; None if it does not.
+        n_vocab: number of token ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, chat_template: str | None, n_vocab: int) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._n_vocab = n_vocab
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model knows how conversations are written."""
+        return self._chat_template is not None
+
+    def tokens_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
+        """Token ids of a text or messages; a text is a user's message unless it is ``raw``.
+
+        Raises:
+            PromptError: it is neither, or the chat template is missing or refuses it.
+        """
+        if raw or self._chat_template is None:
+            if not isinstance(prompt, str):
+                raise _no_template()
+            return self.tokenize(prompt)
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
+            raise PromptError("a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}')
+        return self.tokenize_rendered(self.render(messages))
+
+    def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
+        """A conversation as the model's chat template writes it; see ``render_chat``.
+
+        Raises:
+            PromptError: there is no template, or it refuses the messages.
+        """
+        if self._chat_template is None:
+            raise _no_template()
+        bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
+        return render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text, with ``add_special`` after those that begin every text."""
+        if not isinstance(text, str):
+            raise PromptError(f"a text is needed, not {type(text).__name__}")
+        return self._tokenizer.tokenize(text, add_special=add_special)
+
+    def tokenize_rendered(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation."""
+        bos = self._tokenizer.name(self._tokenizer.bos)
+        # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
+        return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, without control tokens."""
+        return self._tokenizer.text(self.known(tokens))
+
+    def known(self, tokens: Sequence[int]) -> list[int]:
+        """Token ids as plain integers.
+
+        Raises:
+            PromptError: one of them is not a token id of this model.
+        """
+        try:
+            known = [index(token) for token in tokens]
+        except TypeError:
+            raise PromptError("tokens must be whole numbers", hint="`tokenize()` makes them from a text") from None
+        bad = next((token for token in known if not 0 <= token < self._n_vocab), None)
+        if bad is not None:
+            raise PromptError(f"token {bad} is not in the vocabulary of {self._n_vocab}")
+        return known
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token stands for no text, but for a place in it, such as the end of a message."""
+        return not self._tokenizer.token_bytes(token) and bool(self._tokenizer.name(token))
+
+    def spelling(self, token: int) -> bytes:
+        """How a rendered conversation writes a token: its bytes, or the name of a control token."""
+        return self._tokenizer.token_bytes(token) or self._tokenizer.name(token).encode()
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a reply."""
+        return self._tokenizer.ends(token)
+
+    def opening(self, prompt: Sequence[int]) -> str:
+        """What of the reply stands at the end of a prompt: some templates open the thought."""
+        end = b"".join(map(self.spelling, prompt[-_OPENING_TOKENS:])).decode("utf-8", "replace")
+        _, opened, after = end.rpartition("<think>")
+        return opened + after if opened and not after.strip() else ""
+
+
+def _no_template() -> PromptError:
+    return PromptError("messages need a chat template", hint="this model has none: give a text")

@@ -1,0 +1,85 @@
+"""Writes the text of a reply, round by round."""
+
+from __future__ import annotations
+
+from edge_spec.generation.context import Context, Notice
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.text_stream import TextStream
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import Policy
+from edge_spec.speculation.round import Round
+from edge_spec.speculation.statistics import Statistics
+from edge_spec.tokens.tokenizer import Vocabulary
+
+__all__ = ["Writer"]
+
+
+class Writer:
+    """Reads a prompt, then writes tokens and text. It knows nothing of threads, turns and conversations.
+
+    Attributes:
+        token_ids: token ids of the reply so far, the end token included.
+        finish_reason: why the reply has ended, see ``Reply``; None before.
+        statistics: what speculation did.
+        ready: pieces of text that nobody has taken yet.
+        text_before: the text of what had been written before.
+        sampler: what draws the tokens.
+    """
+
+    def __init__(
+        self, speculator: Speculator, vocabulary: Vocabulary, request: ReplyRequest, policy: Policy, context: Context
+    ) -> None:
+        self.token_ids = list(request.written)
+        self.finish_reason: str | None = None
+        self.statistics = Statistics(prompt_tokens=len(request.prompt))
+        self.ready: list[str] = []
+        self.sampler = Sampler(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
+        if request.written:
+            self.sampler.resume(request.written, request.drawn)
+        self._prompt = request.prompt
+        self._speculator = speculator
+        self._vocabulary = vocabulary
+        self._policy = policy
+        self._context = context
+        # Even where the context makes room, a reply that forgets its question does not continue for ever.
+        self._max_tokens = len(request.written) + (request.max_tokens or speculator.model.n_ctx)
+        self._stream = TextStream(request.stop)
+        self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
+
+    def read_prompt(self, *, resumed: bool, notice: Notice) -> None:
+        """Let the models read the prompt, and what had been written before."""
+        text = (*self._prompt, *self.token_ids)
+        self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
+
+    def round(self, notice: Notice) -> Round | None:
+        """Write some tokens: one step of the decoding loop. None if the context had no room for it."""
+        speculator = self._speculator
+        if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator, notice):
+            self.finish_reason = "context"
+            return None
+        done = speculator.step(self._policy, self._max_tokens - len(self.token_ids) - 1, self._take)
+        self.sampler.commit(speculator.text)
+        self.statistics.add(done)
+        return done
+
+    def flush(self) -> None:
+        """The reply has ended: release the text that might have become a stop string."""
+        held = self._stream.finish()
+        if held:
+            self.ready.append(held)
+
+    def _take(self, token: int) -> bool:
+        """Take a token that the target has picked; says whether the reply ends with it."""
+        self.token_ids.append(token)
+        if self._vocabulary.ends(token):
+            self.finish_reason = "eos"
+            return True
+        text = self._stream.push(self._vocabulary.token_bytes(token))
+        if text:
+            self.ready.append(text)
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self._max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
