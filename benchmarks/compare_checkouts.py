@@ -4,7 +4,8 @@
 
 Each PYTHON belongs to an environment that one of the versions is installed in, with the same libraries.
 ``checkout_worker.py`` runs in both, outside of their checkouts and with caches of its own, and uses only what stays
-from version to version: the command and its options, ``edge_spec.load`` and what it returns, saved conversations.
+from version to version: the command and its options, ``edge_spec.load`` and what it returns, saved conversations. What
+was given another name on purpose stands in ``RENAMED``; what is asked, in ``checkout_tasks.py``.
 
 - replies: token ids, text, why it ended, counts of drafts; both engines and mixtures of them, all modes, samplers
 - structured: a grammar and JSON schemas
@@ -30,43 +31,74 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from checkout_commands import RENAMED
 from checkout_tasks import PROMPTS, task_of
 
 _WORKER = Path(__file__).with_name("checkout_worker.py")
 _SHOWN = 160
+_SAVING = ("saved", "commands")
+"""Sections that save conversations, or read those of the old version."""
+
+_PLANNING = ("plans",)
+"""In a process of their own: what other sections have left in memory would be planned with."""
+
+_PROCESSES = 2
+"""Most of them use one thread."""
 
 Json = dict[str, Any]
 
 
-def run(python: str, task: Json, own: Path, others: Path) -> Json:
-    """What the version in an environment does; conversations are saved in ``own`` and read from ``others``."""
-    own.mkdir(parents=True, exist_ok=True)
-    result: Json = {"sections": {}}
-    with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
-        folder = Path(name)
-        home = {variable: str(folder / "home") for variable in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        # Threads that spin while they wait would take the processor from other work, and wait for it in turn.
-        environment |= {**home, "NO_COLOR": "1", "COLUMNS": "100", "OMP_WAIT_POLICY": "PASSIVE"}
-        # Plans in a process of their own: what others have left in memory would be planned with.
-        for sections in (["plans"], [section for section in task["parts"] if section != "plans"]):
-            asked = {"sections": sections, "parts": task["parts"], "own": str(own), "others": str(others)}
-            (folder / "task.json").write_text(json.dumps(asked), "utf-8")
-            command = [python, "-P", str(_WORKER), "task.json", "result.json"]
+class Side:
+    """What the version in an environment does: groups of sections, each in a process of its own.
+
+    Args:
+        python: of the environment.
+        own: a folder for the conversations that it saves.
+        others: a folder with those of the old version.
+    """
+
+    def __init__(self, python: str, task: Json, pool: ThreadPoolExecutor, *, own: Path, others: Path) -> None:
+        own.mkdir(parents=True, exist_ok=True)
+        self._python = python
+        self._pool = pool
+        self._task = {"parts": task["parts"], "own": str(own), "others": str(others)}
+        self._running: list[Future[Json]] = []
+
+    def start(self, sections: Sequence[str]) -> Future[Json]:
+        self._running.append(self._pool.submit(self._run, sections))
+        return self._running[-1]
+
+    def result(self) -> Json:
+        """All sections, once all that was started has come to its end."""
+        found = [each.result() for each in self._running]
+        sections = {name: section for each in found for name, section in each["sections"].items()}
+        return {**found[0], "sections": {name: sections[name] for name in self._task["parts"]}}
+
+    def _run(self, sections: Sequence[str]) -> Json:
+        with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
+            folder = Path(name)
+            home = {variable: str(folder / "home") for variable in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+            # Threads that spin while they wait would take the processor from other work, and wait for it in turn.
+            environment |= {**home, "NO_COLOR": "1", "COLUMNS": "100", "OMP_WAIT_POLICY": "PASSIVE"}
+            (folder / "task.json").write_text(json.dumps({**self._task, "sections": sections}), "utf-8")
+            command = [self._python, str(_WORKER), "task.json", "result.json"]
             if code := subprocess.run(command, cwd=folder, env=environment).returncode:
-                raise SystemExit(f"{python} failed with exit code {code} in {', '.join(sections)}")
-            found = json.loads((folder / "result.json").read_text("utf-8"))
-            result = {**found, "sections": {**result["sections"], **found["sections"]}}
-    return result
+                raise SystemExit(f"{self._python} failed with exit code {code} in {', '.join(sections)}")
+            found: Json = json.loads((folder / "result.json").read_text("utf-8"))
+            return found
 
 
 def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[str]:
     """A sentence for everything that differs; of a list its first difference, since the rest follows from it."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys((*old, *new)):
+        old, new = ({RENAMED.get(key, key): each for key, each in value.items()} for value in (old, new))
+        # The command may have more options than before.
+        for key in old if place.endswith(" > options") else dict.fromkeys((*old, *new)):
             if key not in old or key not in new:
                 yield f"{place} > {key}: only in the {'old' if key in old else 'new'} version"
             else:
@@ -83,8 +115,8 @@ def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[str]
             yield f"{place}: {old:,} and {new:,}"
     elif (type(old), old) != (type(new), new):
         first, second = str(old), str(new)
-        common = len(os.path.commonprefix([first, second])) if len(first) > _SHOWN or len(second) > _SHOWN else 0
-        start = max(0, common - 40)
+        common = next((n for n, (one, two) in enumerate(zip(first, second, strict=False)) if one != two), 0)
+        start = max(0, common - _SHOWN // 2)
         yield f"{place}: {first[start : start + _SHOWN]!r} and {second[start : start + _SHOWN]!r}"
 
 
@@ -135,9 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", metavar="FILE", help="a prompt per line, instead of the built-in ones")
     parser.add_argument("--baseline", metavar="FILE", type=Path, help="results of the old version: read, else written")
     parser.add_argument(
-        "--tolerance", metavar="BYTES", type=int, default=1 << 20,
+        "--tolerance",
+        metavar="BYTES",
+        type=int,
+        default=1 << 20,
         help="by which sizes of plans may differ that follow the process's own [default: 1 MiB]",
-    )  # fmt: skip
+    )
     values = parser.parse_args(arguments)
     prompts: Sequence[str] = PROMPTS
     if values.prompts is not None:
@@ -145,23 +180,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prompts = [line for line in lines if line.strip()]
     # As a file would give it back.
     task = json.loads(json.dumps(task_of(prompts, quick=values.quick)))
-    with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
-        folder = Path(name)
-        baseline: Path | None = values.baseline
-        saved = (baseline.parent / f"{baseline.stem}-saved").absolute() if baseline is not None else folder / "old"
-        if baseline is not None and baseline.exists():
-            known: Mapping[str, Any] = json.loads(baseline.read_text("utf-8"))
-            if known["task"] != task:
-                raise SystemExit(f"{baseline} is of another task: other options, or another version of this script")
-            old = known["result"]
-        else:
-            old = run(values.old_python, task, saved, saved)
+    baseline: Path | None = values.baseline
+    known: Mapping[str, Any] | None = None
+    if baseline is not None and baseline.exists():
+        known = json.loads(baseline.read_text("utf-8"))
+        if known is not None and known["task"] != task:
+            raise SystemExit(f"{baseline} is of another task: other options, or another version of this script")
+    with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name, ThreadPoolExecutor(_PROCESSES) as pool:
+        saved = baseline.absolute().with_name(f"{baseline.stem}-saved") if baseline is not None else Path(name, "old")
+        others = [section for section in task["parts"] if section not in (*_SAVING, *_PLANNING)]
+        old = Side(values.old_python, task, pool, own=saved, others=saved) if known is None else None
+        new = Side(values.new_python, task, pool, own=Path(name, "new"), others=saved) if values.new_python else None
+        saving = old.start(_SAVING) if old is not None else None
+        for sections in (others, _PLANNING):
+            for side in filter(None, (old, new)):
+                side.start(sections)
+        if saving is not None:
+            saving.result()
+        if new is not None:
+            new.start(_SAVING)
+        if old is not None:
+            known = {"task": task, "result": old.result()}
             if baseline is not None:
-                baseline.write_text(json.dumps({"task": task, "result": old}), "utf-8")
-        if values.new_python is None:
+                baseline.write_text(json.dumps(known), "utf-8")
+        if new is None or known is None:
             return 0
-        new = run(values.new_python, task, folder / "new", saved)
-    n_differences = compare(old, new, values.tolerance)
+        found = new.result()
+    n_differences = compare(known["result"], found, values.tolerance)
     print("nothing differs" if not n_differences else f"{n_differences} differences")
     return int(n_differences > 0)
 

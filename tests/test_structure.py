@@ -73,6 +73,7 @@ def test_imports_lead_downwards(folder: str) -> None:
     cases(
         FOLDERS,
         {
+            "chat": "a session saves itself, and what was saved becomes a session again",
             "cli": "the terminal's commands and its loop know each other",
         },
     ),
