@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.messages import Message
@@ -25,10 +25,9 @@ from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
 from edge_spec.generation.suspension import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
-if TYPE_CHECKING:
-    from edge_spec.chat.session import ChatSession, StrPath
-
 __all__ = ["restore", "save", "write_whole"]
+
+StrPath = str | os.PathLike[str]
 
 VERSION = 1
 
@@ -98,9 +97,19 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
         raise
 
 
+class Resumable(Protocol):
+    """A conversation made of the messages in a file."""
+
+    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None) -> None:
+        """Take over its places in tokens, and its caches."""
+
+
+AnyResumable = TypeVar("AnyResumable", bound=Resumable)
+
+
 def restore(
-    kind: type[ChatSession], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
-) -> ChatSession:
+    kind: Callable[..., AnyResumable], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
+) -> AnyResumable:
     """The conversation in a file; see ``ChatSession.load``."""
     record = _read(Path(path))
     try:

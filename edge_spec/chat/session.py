@@ -242,7 +242,9 @@ class ChatSession:
                         save(path, self.to_json(), self._model.profile, copies)
                     return
                 except BudgetExceeded:
-                    self.on_notice("saved without caches, which do not fit the memory; the text will be read again")
+                    self.on_notice(
+                        "saved without caches, for which the memory has no room; the text will be read again"
+                    )
             save(path, self.to_json(), self._model.profile, None)
 
     @classmethod

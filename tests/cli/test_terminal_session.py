@@ -35,7 +35,7 @@ Open = Callable[..., "PseudoTerminal"]
 def endless(probe_cache: Path) -> list[str]:
     """Options under which no answer ends of itself."""
     with edge_spec.load(speculation="off", n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
-        ends = [token for token in range(model.n_vocab) if model.ends(token)]
+        ends = [token for token in range(model.n_vocab) if model.prompts.ends(token)]
     return ["-n", "100000", *(part for token in ends for part in ("--logit-bias", f"{token}=-inf"))]
 
 

@@ -127,7 +127,7 @@ from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.external_vocabulary import _write
 from edge_spec.engines.llama.grammar import LlamaGrammar, grammar_bytes
 from edge_spec.memory import usage
-from edge_spec.sampling.grammar import Line
+from edge_spec.sampling.grammar import Node
 
 rng = random.Random(1)
 words = {bytes(rng.choices(range(97, 123), k=rng.randint(3, 9))) for _ in range(70_000)}
@@ -142,11 +142,9 @@ before = usage().resident_bytes
 grammars = []
 for mark in "{([<":
     grammars.append(LlamaGrammar(weights, f'root ::= "{mark}" [^"]*'))
-    line = Line(grammars[-1].start(), None)
+    place = Node(0, grammars[-1].start(), 0.0)
     for n in range(4):
-        token = int(line.root.mask(weights.n_vocab).nonzero()[0][-1])
-        line.at([token], n + 1)
-        line.commit([token], n + 1)
+        place = place.below(int(place.mask(weights.n_vocab).nonzero()[0][-1]))
 print(usage().resident_bytes - before, grammar_bytes(weights.n_vocab))
 """
 
