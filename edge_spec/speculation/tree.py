@@ -119,6 +119,10 @@ class Tree:
             (*([1.0] * n), *self.values) if self.values else (),
         )
 
+    def first(self, n: int) -> Tree:
+        """The first ``n`` nodes; a tree, since parents stand before their children."""
+        return self if n >= len(self.tokens) else Tree(self.tokens[:n], self.parents[:n], self.values[:n])
+
     def best(self, limit: int) -> Tree:
         """The ``limit`` most valuable nodes; a tree again, its likeliest path first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.followed_text import FollowedText
@@ -32,6 +32,14 @@ class Drafter:
     def draft(self, limit: int) -> Tree:
         """Guess at most ``limit`` tokens that follow the text, likeliest path first; possibly none."""
         return EMPTY
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
+        """Like ``draft``, but ask before each further step whether it is worth its time.
+
+        Args:
+            worth_more: told what is drafted so far. A drafter whose drafts cost nothing by the token need not ask.
+        """
+        return self.draft(limit)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The text has grown by ``tokens``."""

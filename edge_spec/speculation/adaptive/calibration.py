@@ -1,0 +1,57 @@
+"""From what a drafter claims to what comes true."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+__all__ = ["Calibration"]
+
+_BINS_PER_UNIT = 1.5
+_EDGE = 1e-3
+_MAX_RANK = 2
+
+
+class Calibration:
+    """The chance that a claim comes true, from counts of earlier claims.
+
+    Claims fall into bins of equal width in log odds. Each bin counts how many of its claims came true; older ones fade,
+    and a prior stands for the first few. (Binned calibration for a stopping rule as in SpecDec++, arXiv 2405.19715.)
+
+    Args:
+        greedy: of replies at temperature 0. Drafters turn margins into chances as if there were noise, and claim far
+            too little there: 0.25, 0.35 and 0.45 came true in 0.47, 0.66 and 0.82 of the cases (demo models).
+        weight: claims that the prior is worth.
+        memory: claims of one bin that count.
+    """
+
+    def __init__(self, *, greedy: bool, weight: float = 6.0, memory: float = 600.0) -> None:
+        self._slope, self._shift = (1.8, 1.8) if greedy else (1.0, 0.0)
+        self._weight = weight
+        self._keep = 1 - 1 / memory
+        # By rank and bin: how many came true, and how many there were.
+        self._counts: dict[tuple[int, int], list[float]] = {}
+
+    def __call__(self, claim: float, rank: int = 0) -> float:
+        """The chance that a drafted token is accepted, given that the one before it is.
+
+        Args:
+            claim: the drafter's own estimate of it.
+            rank: 0 for the first of its siblings (of a table: its depth).
+        """
+        true, tried = self._bin(claim, rank)
+        return true / tried
+
+    def learn(self, claim: float, came_true: bool, rank: int = 0) -> None:
+        """A claim has been decided."""
+        counts = self._bin(claim, rank)
+        counts[0] = counts[0] * self._keep + came_true
+        counts[1] = counts[1] * self._keep + 1
+
+    def _bin(self, claim: float, rank: int) -> list[float]:
+        claim = min(max(claim, _EDGE), 1 - _EDGE)
+        key = (min(rank, _MAX_RANK), round(log(claim / (1 - claim)) * _BINS_PER_UNIT))
+        counts = self._counts.get(key)
+        if counts is None:
+            prior = 1 / (1 + exp(-(self._slope * key[1] / _BINS_PER_UNIT + self._shift)))
+            counts = self._counts[key] = [self._weight * prior, self._weight]
+        return counts

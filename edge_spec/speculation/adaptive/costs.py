@@ -1,0 +1,85 @@
+"""What decodes cost on this device now: seconds by number of rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+
+__all__ = ["CostCurve"]
+
+_COMMON, _OWN = 0.1, 0.04
+"""How fast the common factor and the correction of one width follow what is measured."""
+
+_SURE = 4
+"""Decodes of a width after which surprises are put down to the device and no longer to the shape."""
+
+_RECENT = 16
+_MAX_RATIO = 3.0
+
+
+class CostCurve:
+    """Seconds of a decode by its number of rows, refined while it runs.
+
+    A first curve (from the probe) gives the shape. A factor follows what all decodes have in common: a second program,
+    a processor that throttles, a cache that fills. A slower correction of each width follows the shape. Between known
+    widths the curve is linear: kernels take rows in groups, so it may have a kink at any of them.
+
+    Args:
+        seconds: first estimates by number of rows.
+    """
+
+    def __init__(self, seconds: Mapping[int, float] | None = None) -> None:
+        self._shape = {n: s for n, s in (seconds or {}).items() if s > 0}
+        self._widths = sorted(self._shape)
+        self._factor = 1.0
+        # How many decodes speak for each width; what comes from a first curve has been measured already.
+        self._n_seen = dict.fromkeys(self._widths, _SURE)
+        self._n_decodes = 0
+        self._last: dict[int, int] = {}
+        # Asked for many times between two decodes.
+        self._cached: dict[int, float] = {}
+
+    def __call__(self, n_rows: int) -> float:
+        """Seconds of a decode of ``n_rows`` rows; 0 while nothing is known."""
+        found = self._cached.get(n_rows)
+        if found is None:
+            found = self._cached[n_rows] = self._factor * self._interpolated(n_rows)
+        return found
+
+    def learn(self, n_rows: int, seconds: float) -> None:
+        """A decode of ``n_rows`` rows has taken this long."""
+        expected = self(n_rows)
+        if not self._widths or expected <= 0:
+            self._set(n_rows, seconds / self._factor)
+            return
+        # One hiccup must not count like many decodes. A lasting change comes through, a step at a time.
+        ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
+        n_seen = self._n_seen[n_rows] = self._n_seen.get(n_rows, 0) + 1
+        self._n_decodes += 1
+        age, self._last[n_rows] = self._n_decodes - self._last.get(n_rows, 0), self._n_decodes
+        # A width that was not decoded for long has missed corrections; the factor was kept up to date by the others.
+        own = 1 / n_seen if n_seen < _SURE else 1 - (1 - _OWN) ** age
+        shape = self._interpolated(n_rows) * ratio**own
+        if n_seen >= _SURE and age <= _RECENT:
+            self._factor *= ratio**_COMMON
+        self._set(n_rows, shape)
+
+    def _set(self, n_rows: int, shape: float) -> None:
+        if n_rows not in self._shape:
+            insort(self._widths, n_rows)
+        self._shape[n_rows] = shape
+        self._cached.clear()
+
+    def _interpolated(self, n_rows: int) -> float:
+        widths, shape = self._widths, self._shape
+        if not widths:
+            return 0.0
+        place = bisect_left(widths, n_rows)
+        if place == len(widths):
+            # In proportion beyond the widest known: many rows do not become cheaper by the row.
+            return shape[widths[-1]] * n_rows / widths[-1]
+        above = widths[place]
+        if above == n_rows or place == 0:
+            return shape[above]
+        below = widths[place - 1]
+        return shape[below] + (shape[above] - shape[below]) * (n_rows - below) / (above - below)

@@ -1,0 +1,133 @@
+"""Several drafters, of which every round uses the one that pays most, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.adaptive.policy import AdaptivePolicy
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.round import Round
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["AdaptiveDrafter"]
+
+
+@dataclass(slots=True)
+class _Option:
+    """A drafter and what it drafted last: all of it, and the beginning of it that is being verified."""
+
+    drafter: Drafter
+    offer: Offer
+    draft: Tree = field(default=EMPTY)
+
+
+class AdaptiveDrafter(Drafter):
+    """Asks tables for free, a model only where its rounds are expected to pay, and drafts the best beginning.
+
+    Tables are scored on every token of the text, whether their drafts were used or not. A model's draft stops as soon
+    as another token would not pay.
+
+    Args:
+        drafters: of sequences. One without a model (a table) counts as free to ask.
+        policy: decides; for this drafter alone, since it remembers what was chosen.
+    """
+
+    name = "auto"
+
+    def __init__(self, drafters: Sequence[Drafter], policy: AdaptivePolicy) -> None:
+        options = [
+            _Option(drafter, Offer(drafter.name, depth=policy.most, by_depth=not drafter.followed))
+            for drafter in drafters
+        ]
+        self._tables = [option for option in options if not option.drafter.followed]
+        self._models = [option for option in options if option.drafter.followed]
+        self._options = options
+        self._policy = policy
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        for option in self._options:
+            option.draft = EMPTY
+            option.offer.begin(greedy=sampler.settings.temperature == 0)
+            option.drafter.begin(prompt, sampler)
+
+    def limit(self) -> int:
+        return self._policy.limit()
+
+    def draft(self, limit: int) -> Tree:
+        policy = self._policy
+        best, length, gain = None, 0, policy.plain_gain
+        for option in self._tables:
+            option.draft = option.drafter.draft(limit)
+            n, gained = policy.best_length(option.offer.chances(option.draft))
+            if gained > gain:
+                best, length, gain = option, n, gained
+        model, is_trial = self._model(gain)
+        if model is not None:
+            model.draft = model.drafter.draft_while(limit, lambda draft: self._is_worth_more(model, draft))
+            n, gained = policy.best_length(model.offer.chances(model.draft))
+            if best is None or gained > gain or is_trial:
+                # The round counts as the model's even where nothing of its draft is worth verifying: it took the time.
+                best, length = model, max(n, 1) if is_trial else n
+        if best is None:
+            policy.chose(None)
+            return EMPTY
+        policy.chose(best.offer, n_drafted=len(best.draft), is_trial=is_trial)
+        return best.draft.first(length)
+
+    def _model(self, gain: float) -> tuple[_Option | None, bool]:
+        """The model that should draft now, and whether only to try it."""
+        policy, chosen = self._policy, None
+        for option in self._models:
+            expected = policy.expected_gain(option.offer)
+            if expected > gain:
+                chosen, gain = option, expected
+        for option in self._models:
+            if option is not chosen:
+                if policy.may_try(option.offer):
+                    return option, True
+                option.offer.passed_over()
+        return chosen, False
+
+    def _is_worth_more(self, option: _Option, draft: Tree) -> bool:
+        reached = 1.0
+        for chance in option.offer.chances(draft):
+            reached *= chance
+        return self._policy.is_worth_more(option.offer, reached, len(draft))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for option in self._options:
+            if option.draft:
+                option.offer.learn_outcome(option.draft, tokens)
+                option.draft = EMPTY
+            option.drafter.accept(tokens)
+
+    def learn(self, done: Round) -> None:
+        self._policy.learn(done)
+
+    def rollback(self, length: int) -> None:
+        for option in self._options:
+            option.draft = EMPTY
+            option.drafter.rollback(length)
+
+    def save(self) -> dict[str, bytes]:
+        return {name: state for option in self._options for name, state in option.drafter.save().items()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        for option in self._options:
+            option.drafter.restore(states, text)
+
+    def close(self) -> None:
+        for option in self._options:
+            option.drafter.close()
+
+    @property
+    def followed(self) -> Mapping[str, FollowedText]:
+        return {name: text for option in self._options for name, text in option.drafter.followed.items()}
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(option.drafter.held_bytes for option in self._options)

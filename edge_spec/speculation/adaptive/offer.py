@@ -1,0 +1,95 @@
+"""What is known of one drafter: how far its drafts reach and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_spec.speculation.adaptive.calibration import Calibration
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["Offer"]
+
+_FIRST_REACH = 0.65
+_FOLLOW = 0.04
+_FADE = 0.97
+_PASSED_OVER = 0.985
+
+
+class Offer:
+    """One drafter, as the policy sees it.
+
+    Attributes:
+        name: of the drafter, for people.
+        reach: the chance that a draft's token is accepted given that those before it were, by depth.
+        step_s: seconds of drafting one token; None before it was measured.
+
+    Args:
+        by_depth: whether claims at different depths are worth different things, as those of tables are.
+    """
+
+    def __init__(self, name: str, *, depth: int, by_depth: bool) -> None:
+        self.name = name
+        self._ranks = by_depth
+        self.reach = [_FIRST_REACH] * depth
+        self.step_s: float | None = None
+        self._calibrations = (Calibration(greedy=False), Calibration(greedy=True))
+        self.calibration = self._calibrations[0]
+        # Of the last rounds with its drafts, older ones fading: how many, tokens written, seconds.
+        self._rounds = self._tokens = self._seconds = 0.0
+
+    def begin(self, *, greedy: bool) -> None:
+        """A reply begins; its temperature decides what claims are worth."""
+        self.calibration = self._calibrations[greedy]
+
+    def chances(self, draft: Tree) -> list[float]:
+        """The chance of each token of a sequence given the one before: calibrated, or measured where it claims none."""
+        if not draft.values:
+            return [self._reach(depth) for depth in range(len(draft))]
+        return [self.calibration(claim, depth * self._ranks) for depth, claim in enumerate(claims(draft))]
+
+    def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
+        """The text has continued with ``tokens``: what a sequence had drafted is decided up to its first wrong one."""
+        stated = claims(draft)
+        for depth, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
+            right = drafted == token
+            if stated:
+                self.calibration.learn(stated[depth], right, depth * self._ranks)
+            if depth < len(self.reach):
+                self.reach[depth] += _FOLLOW * (right - self.reach[depth])
+            if not right:
+                break
+
+    def learn_step(self, step_s: float, *, after_pause: bool) -> None:
+        """Drafting one token has taken so long. After a pause a drafter first reads what it missed."""
+        now = self.step_s
+        if now is None:
+            self.step_s = step_s
+        elif step_s < now or not after_pause:
+            self.step_s = now + (0.5 if step_s < now else 0.1) * (min(step_s, 3 * now) - now)
+
+    def learn_round(self, *, n_tokens: int, seconds: float) -> None:
+        """A round with its draft is over."""
+        self._rounds = self._rounds * _FADE + 1
+        self._tokens = self._tokens * _FADE + n_tokens
+        self._seconds = self._seconds * _FADE + seconds
+
+    def passed_over(self) -> None:
+        """A round goes to another drafter: what is known of this one gets older."""
+        self._rounds *= _PASSED_OVER
+        self._tokens *= _PASSED_OVER
+        self._seconds *= _PASSED_OVER
+
+    def seen_gain(self, rate: float) -> tuple[float, float]:
+        """Tokens of its rounds beyond what their time would have brought at ``rate``, and how many rounds tell so."""
+        if not self._rounds:
+            return 0.0, 0.0
+        return (self._tokens - rate * self._seconds) / self._rounds, self._rounds
+
+    def _reach(self, depth: int) -> float:
+        return self.reach[min(depth, len(self.reach) - 1)]
+
+
+def claims(draft: Tree) -> list[float]:
+    """What a sequence claims for each token given the one before it; nothing where it has no values."""
+    above = (1.0, *draft.values[:-1]) if draft.values else ()
+    return [value / before if before > 0 else 0.0 for value, before in zip(draft.values, above, strict=True)]

@@ -1,0 +1,189 @@
+"""Whether a draft is worth its rows: tokens gained against tokens that its time would have brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.round import Round
+
+__all__ = ["AdaptivePolicy"]
+
+_FADE = 0.99
+_PLAIN_ROUNDS = 10
+"""Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
+
+_LOOK_AHEAD = 9
+_ENOUGH_ROUNDS = 8
+_RECHECK_PLAIN = 128
+"""Rounds with drafts after which a plain one is measured again."""
+
+_BETWEEN_TRIALS = 8
+_READING_ROUNDS = 3
+_MEMORY = 0.9995
+_UNKNOWN_STEP = 0.15
+"""Of a plain round: what drafting one token takes as long as it was not measured."""
+
+
+class AdaptivePolicy:
+    """Writes as many tokens per second as the drafters at hand allow.
+
+    With R the tokens per second that the best known choice reaches, a draft is worth its rows while the tokens that it
+    is expected to bring, less R times the seconds that drafting, verifying and bookkeeping take, grow: maximising
+    tokens over time is maximising tokens minus R times time (the marginal rule of fractional programming). All lengths
+    are looked at, since costs have kinks. Plain decoding is a choice like any other.
+
+    What is not chosen is tried now and then, to notice when text or device change. What trials have lost against the
+    best choice stays below ``trial_share`` of the time. Where asking the drafters costs a noticeable share of a plain
+    round, nobody is asked for several rounds.
+
+    Args:
+        most: tokens of the longest draft.
+        seconds: first estimates of seconds per decode, by number of rows.
+        trial_share: of the time, for trials and for asking.
+    """
+
+    def __init__(
+        self, *, most: int = 9, seconds: Mapping[int, float] | None = None, trial_share: float = 0.005
+    ) -> None:
+        self.most = most
+        self.curve = CostCurve(seconds)
+        self._trial_share = trial_share
+        # Bookkeeping and sampling of a round, and asking drafters that then do not draft.
+        self._own_s = self._ask_s = 0.0
+        self._tokens = self._seconds = self._total_s = 0.0
+        self._lost_s: dict[str, float] = {}
+        self._resting = 0
+        self._since_trial = self._since_plain = 0
+        self._promising: Offer | None = None
+        self._used: Offer | None = None
+        self._used_before: Offer | None = None
+        self._n_drafted = 0
+        self._is_trial = False
+
+    def limit(self) -> int:
+        """The most tokens to draft now."""
+        if self._resting:
+            self._resting -= 1
+            return 0
+        # What nothing is compared with until it is measured, and measured again where drafts always pay.
+        return self.most if self.curve(1) > 0 and self._since_plain < _RECHECK_PLAIN else 0
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a round without a draft."""
+        return self.curve(1) + self._own_s
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of the best known choice; at least those of plain decoding."""
+        plain_s = self.plain_s
+        if plain_s <= 0:
+            return 0.0
+        return max(1 / plain_s, (self._tokens + _PLAIN_ROUNDS) / (self._seconds + _PLAIN_ROUNDS * plain_s))
+
+    @property
+    def plain_gain(self) -> float:
+        """What a round without a draft gains."""
+        return 1 - self.rate * self.plain_s
+
+    def best_length(self, chances: Sequence[float]) -> tuple[int, float]:
+        """How many tokens of a drafted sequence to verify, and what that gains; 0 if plain decoding gains more.
+
+        Args:
+            chances: of each token, given the one before it.
+        """
+        rate, own_s, curve = self.rate, self._own_s, self.curve
+        best, gain = 0, self.plain_gain
+        tokens = reached = 1.0
+        for n, chance in enumerate(chances, 1):
+            reached *= chance
+            tokens += reached
+            gained = tokens - rate * (curve(n + 1) + own_s)
+            if gained > gain:
+                best, gain = n, gained
+        return best, gain
+
+    def is_worth_more(self, offer: Offer, reached: float, n: int) -> bool:
+        """Whether drafting further pays after ``n`` tokens, all of which are right with the chance ``reached``."""
+        rate, curve, step_s = self.rate, self.curve, self._step_s(offer)
+        gained = 0.0
+        for more in range(1, _LOOK_AHEAD + 1):
+            if n + more > min(len(offer.reach), self.most):
+                break
+            reached *= offer.reach[n + more - 1]
+            gained += reached
+            if gained > rate * (more * step_s + curve(n + more + 1) - curve(n + 1)):
+                return True
+        return False
+
+    def expected_gain(self, offer: Offer) -> float:
+        """What a round with a draft of this drafter gains: as its last rounds did, before them by its reach."""
+        seen, n_rounds = offer.seen_gain(self.rate)
+        trust = min(1.0, n_rounds / _ENOUGH_ROUNDS)
+        return trust * seen + (1 - trust) * self._gain_by_reach(offer) if trust < 1 else seen
+
+    def _gain_by_reach(self, offer: Offer) -> float:
+        rate, step_s = self.rate, self._step_s(offer)
+        tokens = reached = 1.0
+        gain = float("-inf")
+        for n, chance in enumerate(offer.reach[: self.most], 1):
+            reached *= chance
+            tokens += reached
+            gain = max(gain, tokens - rate * (self.curve(n + 1) + self._own_s + n * step_s))
+        return gain
+
+    def _step_s(self, offer: Offer) -> float:
+        return offer.step_s if offer.step_s is not None else _UNKNOWN_STEP * self.plain_s
+
+    def may_try(self, offer: Offer) -> bool:
+        """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues."""
+        if offer is self._promising:
+            return True
+        lost_s = self._lost_s.get(offer.name, 0.0)
+        return self._since_trial >= _BETWEEN_TRIALS and lost_s <= self._trial_share * self._total_s
+
+    def chose(self, offer: Offer | None, *, n_drafted: int = 0, is_trial: bool = False) -> None:
+        """The next round is this drafter's, which has drafted so many tokens, verified or not; or none's."""
+        self._used, self._n_drafted, self._is_trial = offer, n_drafted, is_trial
+        if is_trial:
+            self._since_trial = 0
+
+    def learn(self, done: Round) -> None:
+        """A round is over."""
+        used, self._used, self._promising = self._used, None, None
+        self.curve.learn(done.n_rows, done.verify_s)
+        own_s = done.sample_s
+        self._own_s = own_s if not self._own_s else self._own_s + 0.05 * (min(own_s, 3 * self._own_s) - self._own_s)
+        seconds = done.draft_s + done.verify_s + done.sample_s
+        self._since_trial += 1
+        self._since_plain = self._since_plain + 1 if done.drafted else 0
+        if used is not None:
+            self._learn_of(used, done, seconds)
+        elif not self._resting and done.draft_s > 0:
+            self._ask_s += 0.2 * (done.draft_s - self._ask_s)
+            self._resting = min(256, int(self._ask_s / max(self._trial_share * self.plain_s, 1e-9)))
+        self._used_before = used
+        self._tokens = self._tokens * _FADE + len(done.tokens)
+        self._seconds = self._seconds * _FADE + seconds
+        self._total_s = self._total_s * _MEMORY + seconds
+        for name in self._lost_s:
+            self._lost_s[name] *= _MEMORY
+
+    def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
+        """What a round tells of the drafter that it used."""
+        # After a pause a drafter reads what it missed, once: that says nothing of its speed.
+        draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_drafted, 1))
+        usual_s = seconds - done.draft_s + draft_s
+        gain = len(done.tokens) - self.rate * usual_s
+        if self._n_drafted:
+            used.learn_step(done.draft_s / self._n_drafted, after_pause=used is not self._used_before)
+        used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
+        if self._is_trial:
+            if gain > self.plain_gain:
+                self._promising = used
+            # Reading is counted as a few rounds at most: a drafter that missed a long text would never be tried again.
+            spent_s = min(seconds, usual_s + _READING_ROUNDS * self.plain_s)
+            lost_s = self._lost_s.get(used.name, 0.0) + spent_s - len(done.tokens) / max(self.rate, 1e-9)
+            self._lost_s[used.name] = max(0.0, lost_s)
