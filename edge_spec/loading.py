@@ -24,7 +24,7 @@ from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
 from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.speculation.policy import AdaptivePolicy, FixedPolicy, Policy
+from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["load", "plan", "possible_modes"]
 
@@ -203,20 +203,14 @@ def _text_model(
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
     session_cache = SessionCache(ledger, folder=models.folder)
-    most = draft_limit or mode.limit
-
-    def new_policy() -> Policy:
-        return AdaptivePolicy(most=most, seconds=models.probed.seconds) if mode.adapts else FixedPolicy(most)
 
     def close() -> None:
         grammars.close()
         models.close()
 
-    # What an adaptive policy has learned about this device holds for the next reply as well.
-    shared = policy or (new_policy() if mode.adapts else None)
     return TextModel(
         models.speculator,
-        (lambda: shared) if shared else new_policy,
+        lambda: policy or FixedPolicy(draft_limit or mode.limit),
         tokenizer,
         mode=mode.name,
         lossless=mode.lossless,

@@ -20,6 +20,8 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.models import inspect, resolve_family
 from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -27,6 +29,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import guided
+from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.round import Round
 
 # The same examples on every machine and in every run, however slow it is.
@@ -105,6 +108,40 @@ class LetterState:
 
     def learn(self, token: int) -> None:
         """Tokens are letters; there is one way to cut them."""
+
+
+class RandomChoices(AdaptivePolicy):
+    """An adaptive policy that decides at random: drafter, length, trials, and whether to draft at all."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seconds={1: 1.0, 8: 2.0})
+        self._seed = seed
+        self._n_rounds = 0
+        self._random = random.Random(seed)
+
+    def limit(self) -> int:
+        return self._random.randint(0, self.most)
+
+    @property
+    def plain_gain(self) -> float:
+        # Asked first for every draft: a draft that is asked for twice is the same twice.
+        self._random.seed(f"{self._seed} {self._n_rounds}")
+        return 0.0
+
+    def learn(self, done: Round) -> None:
+        self._n_rounds += 1
+
+    def best_length(self, chances: Sequence[float]) -> tuple[int, float]:
+        return self._random.randint(0, len(chances)), self._random.uniform(-1, 1)
+
+    def is_worth_more(self, offer: Offer, reached: float, n: int) -> bool:
+        return self._random.random() < 0.7
+
+    def expected_gain(self, offer: Offer) -> float:
+        return self._random.uniform(-1, 1)
+
+    def may_try(self, offer: Offer) -> bool:
+        return self._random.random() < 0.2
 
 
 class RandomLimits:
@@ -186,12 +223,14 @@ class Case:
             drafter = NoDrafter()
         elif kind == "ngram":
             drafter = NgramDrafter(longest=rest[1], shortest=rest[0])
+        elif kind == "choice":
+            drafter = AdaptiveDrafter([self._build(part) for part in rest], RandomChoices(self.seed))
         elif kind == "model":
             width, depth, min_value, model = rest
             drafter = ModelDrafter(self._model(model), width=width, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
-            drafter = HierarchyDrafter(guided(self._build(leaf)), self._model(model), leaf_limit=leaf_limit)
+            drafter = HierarchyDrafter(guided(self._build(leaf)), self._model(model), policy=FixedPolicy(leaf_limit))
         self.parts.append(drafter)
         return drafter
 
@@ -216,7 +255,8 @@ def _recipes() -> st.SearchStrategy[tuple[Any, ...]]:
     leaf = st.one_of(chain, tree, ngram, st.just(("off",)))
     hierarchy = st.tuples(st.just("hierarchy"), leaf, st.integers(0, 5), model)
     nested = st.tuples(st.just("hierarchy"), hierarchy, st.integers(0, 5), model)
-    return st.one_of(tree, chain, ngram, hierarchy, nested)
+    choice = st.tuples(st.just("choice"), chain, ngram, hierarchy)
+    return st.one_of(tree, chain, ngram, hierarchy, nested, choice)
 
 
 @st.composite

@@ -181,7 +181,7 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            drafter = candidate.mode.drafter(_SmallerModels(candidate, self._open), self.speculator.model)
+            drafter = candidate.mode.drafter(_SmallerModels(candidate, self._open, self.probed), self.speculator.model)
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
             self.speculator.change_drafter(drafter)
         except BaseException:
@@ -237,8 +237,14 @@ class OpenModels:
 class _SmallerModels:
     """What a mode builds its drafter from: models of a candidate, opened when they are first asked for."""
 
-    def __init__(self, candidate: Candidate, open_it: Callable[[str, Candidate, ModelSettings], OpenedModel]) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        open_it: Callable[[str, Candidate, ModelSettings], OpenedModel],
+        probed: ProbeResult,
+    ) -> None:
         self.n_ctx = candidate.n_ctx
+        self.seconds = probed.seconds
         self._candidate = candidate
         self._open = open_it
 

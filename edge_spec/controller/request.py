@@ -156,6 +156,9 @@ def request_of(
     }
     roles = given_roles(paths["draft"], paths["intermediate"])
     mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=roles)
+    if policy is not None:
+        # It decides alone, instead of what adapts.
+        mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
     files = {role: inspect(path) for role in ("target", *mode.needs) if (path := paths[role]) is not None}
     target = files["target"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
@@ -15,7 +16,7 @@ from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round, Stopwatch
 from edge_spec.speculation.tree import EMPTY, Tree
-from edge_spec.speculation.walk import walk
+from edge_spec.speculation.walk import Pick, walk
 
 __all__ = ["Speculator"]
 
@@ -32,6 +33,7 @@ class Speculator:
         self._target = FollowedText(model)
         self._undone_on_error = _UndoneOnError(self._target)
         self._sampler: Sampler | None = None
+        self._pick: Pick = _not_begun
 
     @property
     def model(self) -> LanguageModel:
@@ -48,16 +50,20 @@ class Speculator:
         """All models and the texts that they follow: ``target``, and those of the drafter by their names."""
         return {"target": self._target, **self.drafter.followed}
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool) -> None:
+    def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool, pick: Pick | None = None) -> None:
         """Start a new text. With ``reuse`` the caches keep what they share with it.
 
         A reused cache was computed in other widths than a fresh one. For the same text after the same prompt, do not
         reuse.
+
+        Args:
+            pick: picks tokens instead of ``sampler.pick``, and picks the same ones.
         """
         if reuse:
             self._target.settle()
         self._target.begin(prompt, reuse=reuse)
         self._sampler = sampler
+        self._pick = pick or sampler.pick
         self.drafter.begin(prompt, sampler.view())
         self._target.read()
 
@@ -68,7 +74,7 @@ class Speculator:
             most: draft no more tokens than this, whatever the policy says.
             ends: told every token as it is picked; says whether the text ends with it.
         """
-        limit, watch = min(policy.limit(), most), Stopwatch()
+        limit, watch = min(policy.limit(), self.drafter.limit(), most), Stopwatch()
         tokens = self._target.uncommitted(self._target.model.capabilities.max_rows)
         draft = self._draft(limit, n_uncommitted=len(tokens))
         tree = draft.under(tokens)
@@ -76,11 +82,12 @@ class Speculator:
         rows = self._target.model.decode(tree)
         watch.lap()
         with self._undone_on_error:
-            path, picked = walk(tree, len(tokens) - 1, rows, self._begun, self._target.tokens, ends)
+            path, picked = walk(tree, len(tokens) - 1, rows, self._pick, self._target.tokens, ends)
             self._target.model.keep(path)
             self.drafter.accept(picked)
         done = Round.of(draft, tree, path, picked, watch)
         policy.learn(done)
+        self.drafter.learn(done)
         return done
 
     def _draft(self, limit: int, *, n_uncommitted: int) -> Tree:
@@ -91,11 +98,6 @@ class Speculator:
         model, n_tokens = self._target.model, len(self._target.tokens)
         limit = min(limit, model.capabilities.max_rows - n_uncommitted, model.n_ctx - n_tokens - 1)
         return self.drafter.draft(limit) if limit > 0 else EMPTY
-
-    @property
-    def _begun(self) -> Sampler:
-        assert self._sampler is not None, "begin() comes first"
-        return self._sampler
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens followed by ``tokens``."""
@@ -181,6 +183,10 @@ class Speculator:
         """Free the target and the drafter."""
         self.drafter.close()
         self.model.close()
+
+
+def _not_begun(row: Any, text: Sequence[int]) -> int:
+    raise AssertionError("begin() comes first")
 
 
 class _UndoneOnError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge_spec.arguments import require_one_of
 from edge_spec.errors import SettingsError
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
@@ -27,6 +28,10 @@ class DraftModels(Protocol):
     def n_ctx(self) -> int:
         """The most tokens of a text."""
 
+    @property
+    def seconds(self) -> Mapping[int, float]:
+        """First estimates of the seconds that a decode of the target takes, by its number of rows."""
+
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
 
@@ -45,7 +50,7 @@ class Mode:
         needs: which of ``draft`` and ``intermediate`` must be given.
         n_bytes: the most memory that the drafter's own tables take for a context of so many tokens.
         target_trees, draft_trees: whether the target, or the smaller models, must take trees.
-        adapts: whether the limit follows what is measured.
+        adapts: whether it drafts only as far as that pays by what is measured.
         lossless: whether the text has the model's own distribution; a mode that trades it away says so here.
         trusted: whether drafts can be decoded as they come; those of other modes are checked before.
     """
@@ -84,6 +89,15 @@ def _tree(models: DraftModels) -> Drafter:
     return ModelDrafter(models.draft(trees=True), width=3, depth=4, min_value=0.03)
 
 
+def _adaptive(models: DraftModels, *drafters: Drafter) -> Drafter:
+    return AdaptiveDrafter([*drafters, _ngram(models)], AdaptivePolicy(seconds=models.seconds))
+
+
+def _auto_sequence(models: DraftModels) -> Drafter:
+    # Where to stop is the policy's to say.
+    return _adaptive(models, ModelDrafter(models.draft(trees=False)))
+
+
 def _hierarchy(models: DraftModels) -> Drafter:
     draft, intermediate = models.draft(trees=True), models.intermediate(trees=True)
     # Published ONNX graphs rarely take trees; between them the leaf drafts sequences.
@@ -110,14 +124,18 @@ MODES = {
 
 
 def mode_of(name: str, *, given: frozenset[str]) -> Mode:
-    """The mode of that name. ``auto`` is ``sequence`` where a drafter is given, else ``ngram``, and adapts.
+    """The mode of that name.
+
+    ``auto`` drafts by n-grams and, where a drafter is given, by that (it is called ``sequence`` then, else ``ngram``),
+    each round by what pays most, or by none.
 
     Raises:
         SettingsError: there is no such mode.
     """
     require_one_of("speculation", name, ("auto", *MODES))
     if name == "auto":
-        return replace(MODES["sequence" if "draft" in given else "ngram"], limit=7, adapts=True)
+        name, build = ("sequence", _auto_sequence) if "draft" in given else ("ngram", _adaptive)
+        return replace(MODES[name], build=build, limit=9, n_bytes=table_bytes, adapts=True)
     return MODES[name]
 
 

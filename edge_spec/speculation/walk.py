@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from edge_spec.sampling import Sampler
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["walk"]
+__all__ = ["Pick", "walk"]
+
+
+Pick = Callable[[Any, Sequence[int]], int]
+"""The token that follows a text by a row of logits, see ``Sampler.pick``."""
 
 
 def walk(
-    tree: Tree, root: int, rows: Logits, sampler: Sampler, text: list[int], ends: Callable[[int], bool]
+    tree: Tree, root: int, rows: Logits, pick: Pick, text: list[int], ends: Callable[[int], bool]
 ) -> tuple[list[int], tuple[int, ...]]:
     """Let the model pick its way down a tree; ``text`` grows by what it picks.
 
@@ -31,7 +35,7 @@ def walk(
     path = list(range(root + 1))
     node: int | None = root
     while node is not None:
-        token = sampler.pick(rows[node], text)
+        token = pick(rows[node], text)
         text.append(token)
         if ends(token):
             break

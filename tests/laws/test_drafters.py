@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edge_spec.engines.table import TableModel, random_table
@@ -84,6 +84,8 @@ def test_a_draft_keeps_its_limit_and_its_values_fall(cases: st.SearchStrategy[An
 @settings(max_examples=150)
 def test_drafting_twice_without_a_verdict_guesses_the_same(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
+    # Choosing at random, it may choose otherwise the second time.
+    assume(case.recipe[0] != "choice")
     drafter = begun(case.speculator().drafter, case.prompt, case.sampling)
     first = drafter.draft(4)
     assert drafter.draft(4) == first
@@ -93,6 +95,7 @@ def test_drafting_twice_without_a_verdict_guesses_the_same(cases: st.SearchStrat
 @settings(max_examples=150)
 def test_after_a_rollback_the_same_is_guessed_again(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
+    assume(case.recipe[0] != "choice")
     drafter = begun(case.speculator().drafter, case.prompt, case.sampling)
     chance = random.Random(case.seed)
     first = drafter.draft(4)
@@ -252,7 +255,7 @@ def test_a_hierarchy_drafts_what_its_intermediate_model_would_write(
 ) -> None:
     case = data.draw(cases)
     intermediate = random_table(case.n_vocab, order=2, seed=case.seed)
-    drafter = HierarchyDrafter(case.speculator().drafter, TableModel(intermediate), leaf_limit=3)
+    drafter = HierarchyDrafter(case.speculator().drafter, TableModel(intermediate), policy=FixedPolicy(3))
     draft = begun(drafter, case.prompt, case.sampling).draft(limit)
     assert draft.is_sequence
     before = [0, 0, *case.prompt]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Drafter"]
@@ -29,6 +31,10 @@ class Drafter:
         What an earlier text shares with this one may be reused.
         """
 
+    def limit(self) -> int:
+        """The most tokens that it would draft in the next round; asked once before each."""
+        return sys.maxsize
+
     def draft(self, limit: int) -> Tree:
         """Guess at most ``limit`` tokens that follow the text, likeliest path first; possibly none."""
         return EMPTY
@@ -43,6 +49,9 @@ class Drafter:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The text has grown by ``tokens``."""
+
+    def learn(self, done: Round) -> None:
+        """A round is over; comes after ``accept``."""
 
     def rollback(self, length: int) -> None:
         """The text is only its first ``length`` tokens after all; never shorter than the prompt."""

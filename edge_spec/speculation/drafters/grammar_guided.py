@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from edge_spec.sampling import Sampler
@@ -29,6 +30,10 @@ class GrammarGuided(WrappingDrafter):
         self._sampler = sampler if sampler.has_grammar else None
         self._text = list(prompt) if sampler.has_grammar else []
         self.inner.begin(prompt, sampler)
+
+    def limit(self) -> int:
+        # What has to come costs nothing to draft.
+        return self.inner.limit() if self._sampler is None else sys.maxsize
 
     def draft(self, limit: int) -> Tree:
         draft = self.inner.draft(limit)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Any
 
 from edge_spec.errors import GrammarDeadEnd, SettingsError
 from edge_spec.sampling import Sampler
@@ -10,7 +13,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.followed_text import FollowedText, common_prefix
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.policy import FixedPolicy, Policy
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["HierarchyDrafter"]
@@ -24,54 +27,88 @@ class HierarchyDrafter(Drafter):
     what its kernels verify cheaply (HierSpec: SpecMQuant, arXiv 2505.22179). Inside it is the very loop that
     drives the target, so hierarchies nest.
 
+    Drafts carry values: what the intermediate model's margins claim for each token, as those of a model drafter do.
+
     Args:
         leaf: guesses what the intermediate model will write.
         intermediate: the intermediate model.
-        leaf_limit: the most nodes of one leaf tree.
+        policy: how far the leaf drafts; at most 3 nodes a tree by default.
     """
 
     name = "hierarchy"
 
-    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, leaf_limit: int = 3) -> None:
+    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, policy: Policy | None = None) -> None:
         if not intermediate.capabilities.can_rollback:
             raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
         self._inner = Speculator(intermediate, leaf)
-        self._leaf_policy = FixedPolicy(leaf_limit)
-        # Of the target's text; the inner text may be longer.
+        self._policy = policy or FixedPolicy(3)
+        self._sampler: Sampler | None = None
+        # Of the target's text; the inner text may be longer, by one claim for each token.
         self._length = 0
+        self._claims: list[float] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._inner.begin(prompt, sampler, reuse=True)
+        self._sampler = sampler
+        self._inner.begin(prompt, sampler, reuse=True, pick=self._pick)
         self._length = len(prompt)
+        self._claims.clear()
 
     def draft(self, limit: int) -> Tree:
+        return self.draft_while(limit, lambda draft: True)
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         inner = self._inner
         if self._length > inner.model.n_ctx:
             return EMPTY
         # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
-        while len(inner.text) - self._length < limit and len(inner.text) < inner.model.n_ctx:
-            missing = limit - (len(inner.text) - self._length)
+        draft = self._written(limit)
+        while len(draft) < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
             try:
-                inner.step(self._leaf_policy, missing - 1, _never)
+                inner.step(self._policy, limit - len(draft) - 1, _never)
             except GrammarDeadEnd:
                 # Only for this guess: the target may never come here.
                 break
-        return Tree.sequence(inner.text[self._length : self._length + limit])
+            draft = self._written(limit)
+        return draft
+
+    def _written(self, limit: int) -> Tree:
+        """What the intermediate model has written beyond the target's text."""
+        tokens = self._inner.text[self._length : self._length + limit]
+        # A step that failed may have left claims behind it.
+        del self._claims[len(self._inner.text) - self._length :]
+        return Tree.sequence(tokens, accumulate(self._claims[: len(tokens)], mul))
+
+    def _pick(self, row: Any, text: Sequence[int]) -> int:
+        """What the sampler picks from a row of the intermediate model; its chance is claimed for the token."""
+        assert self._sampler is not None, "begin() comes first"
+        guesses = self._sampler.guess(row, text, 1)
+        if not guesses:
+            # Where the grammar allows nothing this raises.
+            return self._sampler.pick(row, text)
+        token, chance = guesses[0]
+        del self._claims[len(text) - self._length :]
+        self._claims.append(chance)
+        return token
 
     def accept(self, tokens: Sequence[int]) -> None:
         text = self._inner.text
         agreed = common_prefix(text[self._length : self._length + len(tokens)], tokens)
         if agreed < len(tokens):
-            self._inner.replace(self._length + agreed, tokens[agreed:])
+            self._replace(self._length + agreed, tokens[agreed:])
+        del self._claims[: len(tokens)]
         self._length += len(tokens)
 
     def rollback(self, length: int) -> None:
-        self._inner.replace(length, ())
+        self._replace(length, ())
         self._length = length
+
+    def _replace(self, length: int, tokens: Sequence[int]) -> None:
+        self._inner.replace(length, tokens)
+        self._claims.clear()
 
     def save(self) -> dict[str, bytes]:
         # What the intermediate model wrote beyond the text is a guess that has not been asked for yet.
-        self._inner.replace(self._length, ())
+        self._replace(self._length, ())
         return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
@@ -54,6 +54,9 @@ class ModelDrafter(Drafter):
         self._text.read()
 
     def draft(self, limit: int) -> Tree:
+        return self.draft_while(limit, lambda draft: True)
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         sampler, text, model = self._sampler, self._text.tokens, self._text.model
         assert sampler is not None, "begin() comes first"
         levels = min(limit if self._width == 1 else self._depth, limit, model.n_ctx - len(text))
@@ -76,7 +79,7 @@ class ModelDrafter(Drafter):
             # All of a tree takes no more rows than one decode may: that bounds its branches and cells.
             room = min(self._width, model.capabilities.max_rows - len(decoded)) if self._width > 1 else 1
             frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
-            if not frontier:
+            if not frontier or not worth_more(candidates.tree()):
                 break
             decoded = candidates.grow(decoded, frontier, places)
             rows = model.decode(decoded)

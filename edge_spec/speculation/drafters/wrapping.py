@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["WrappingDrafter"]
@@ -26,11 +27,17 @@ class WrappingDrafter(Drafter):
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.inner.begin(prompt, sampler)
 
+    def limit(self) -> int:
+        return self.inner.limit()
+
     def draft(self, limit: int) -> Tree:
         return self.inner.draft(limit)
 
     def accept(self, tokens: Sequence[int]) -> None:
         self.inner.accept(tokens)
+
+    def learn(self, done: Round) -> None:
+        self.inner.learn(done)
 
     def rollback(self, length: int) -> None:
         self.inner.rollback(length)
