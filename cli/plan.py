@@ -11,7 +11,7 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.wording import in_options
-from edge_spec.controller.candidate import Candidate
+from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.plan import Plan
 from edge_spec.loading import plan
 from edge_spec.memory import format_size, probe, reserve_bytes

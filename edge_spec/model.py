@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from edge_spec.controller.idle import IdleWatch
 from edge_spec.errors import Closed, SettingsError
-from edge_spec.generation.access import ModelAccess
-from edge_spec.generation.context import Context
+from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
 from edge_spec.generation.lock import GenerationLock
-from edge_spec.generation.memory_guard import MemoryGuard
-from edge_spec.generation.options import ReplyOptions
 from edge_spec.generation.prompts import Messages, PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.session_cache import SessionCache
-from edge_spec.generation.sessions import Sessions
+from edge_spec.generation.request import ReplyOptions, ReplyRequest
+from edge_spec.generation.session_cache import SessionCache, Sessions
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.memory import Ledger
+from edge_spec.memory.pressure import IdleWatch
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculation.followed_text import FollowedText

@@ -6,12 +6,12 @@ Knows no engine and no file format; it works on numbers handed to it.
 if __name__ != "edge_spec.memory":
     raise ImportError("import edge_spec.memory, not memory")
 
+from edge_spec.memory.budget import format_size, parse_size
 from edge_spec.memory.device import Device, Limit, Readings, limits, probe
 from edge_spec.memory.estimate import require, vocabulary_bytes
 from edge_spec.memory.footprint import Footprint
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
 from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
-from edge_spec.memory.sizes import format_size, parse_size
 from edge_spec.memory.usage import Usage, usage
 
 __all__ = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_spec.errors import BudgetExceeded
-from edge_spec.memory.sizes import format_size
+from edge_spec.memory.budget import format_size
 from edge_spec.memory.usage import Usage
 
 __all__ = ["Ledger", "Line", "reserve_bytes"]

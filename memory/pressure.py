@@ -1,17 +1,21 @@
-"""Whether memory is scarce while a program runs."""
+"""Whether memory is scarce while a program runs, and when to act on it."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from edge_spec.errors import EdgeSpecError
 from edge_spec.memory.device import Readings, probe
 from edge_spec.memory.usage import resident_bytes
 
-__all__ = ["PressureWatch", "Squeeze", "memory_stall", "system_watch"]
+__all__ = ["EVERY_S", "IdleWatch", "Patience", "PressureWatch", "Squeeze", "memory_stall", "system_watch"]
 
 _STALLED_PERCENT = 10.0
 """Of ten seconds in which some program waited for memory: from here on the system is thrashing."""
@@ -118,3 +122,112 @@ def _own_group(root: Path) -> Path | None:
         group = next(line for line in lines if line.startswith("0::"))[3:].strip("/")
         return root / "sys/fs/cgroup" / group / "memory.pressure"
     return None
+
+
+_LONGEST_S = 600.0
+
+
+class Patience:
+    """Spaces steps down and up, so that two programs on one computer do not swing against each other.
+
+    A step up comes only after memory was plentiful for a while. That while doubles whenever memory became scarce again
+    soon after a step up, or a step up failed, since trying costs as much as succeeding.
+
+    Args:
+        clock: seconds.
+        patience_s: seconds of plenty before the first step up.
+        settle_s: seconds that memory gets to come back before the next step down.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, patience_s: float = 20.0, settle_s: float = 1.0) -> None:
+        self._clock = clock
+        self._patience_s = self._first_patience_s = patience_s
+        self._settle_s = settle_s
+        self._plenty_since_s: float | None = None
+        self._down_s = self._up_s = float("-inf")
+
+    def may_step_down(self) -> bool:
+        """Told that memory is scarce; whether to give some up now."""
+        self._plenty_since_s = None
+        return self._clock() - self._down_s >= self._settle_s
+
+    def stepped_down(self) -> None:
+        """Told that some was given up."""
+        self._down_s = self._clock()
+        soon = self._down_s - self._up_s < self._patience_s
+        self._patience_s = min(2 * self._patience_s, _LONGEST_S) if soon else self._first_patience_s
+
+    def may_step_up(self, has_room: bool) -> bool:
+        """Told whether memory has room for a step up; whether to take it now."""
+        now = self._clock()
+        if not has_room:
+            self._plenty_since_s = None
+            return False
+        if self._plenty_since_s is None:
+            self._plenty_since_s = now
+        return now - self._plenty_since_s >= self._patience_s
+
+    def stepped_up(self, *, worked: bool) -> None:
+        """Told that a step up was tried."""
+        self._plenty_since_s, self._up_s = None, self._clock()
+        if not worked:
+            self._patience_s = min(2 * self._patience_s, _LONGEST_S)
+
+
+EVERY_S = 1.0
+"""Between two looks. Replies look for themselves, before every round."""
+
+
+class IdleWatch:
+    """Calls a method every now and then, from a thread of its own, until its owner is gone or it is closed.
+
+    A look that fails is not the last one: memory may be needed more then. What nobody foresaw is logged, once.
+
+    Args:
+        look: a method; whoever has it is not kept alive.
+    """
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._over = threading.Event()
+        found = weakref.WeakMethod(look)
+        self._thread = threading.Thread(
+            target=_watch, args=(found, self._over, EVERY_S), name="edge-spec memory", daemon=True
+        )
+        # At the end of the program as well: a thread must not be inside a library that is being taken down.
+        self._finish = weakref.finalize(look.__self__, _stop, self._over, self._thread)  # type: ignore[attr-defined]
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it looks no more."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Look no more, and wait until a look that is under way has ended. Safe to call twice."""
+        self._finish()
+
+
+def _watch(look: weakref.WeakMethod[Callable[[], object]], over: threading.Event, every_s: float) -> None:
+    was_logged = False
+    while not over.wait(every_s):
+        method = look()
+        if method is None:
+            return
+        try:
+            method()
+        except (EdgeSpecError, MemoryError, OSError):
+            # What could not be given back or taken now is tried again.
+            pass
+        except Exception as error:
+            if not was_logged:
+                was_logged = True
+                kind = type(error).__name__
+                logging.getLogger(__name__).warning("memory could not be looked after (%s: %s)", kind, error)
+        del method
+
+
+def _stop(over: threading.Event, thread: threading.Thread) -> None:
+    over.set()
+    # Its own look may have been the last to hold the owner.
+    if thread is not threading.current_thread():
+        thread.join()

@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-__all__ = ["Usage", "resident_bytes", "usage"]
+__all__ = ["Usage", "resident_bytes", "trim_heap", "usage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +104,18 @@ def _physical_footprint() -> int | None:
     except (OSError, AttributeError):
         return None
     return int(buffer[2 + 7])
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system. Only glibc keeps 64 MiB and more of it; elsewhere this does nothing."""
+    _trim()()
+
+
+@cache
+def _trim() -> Callable[[], object]:
+    if sys.platform == "linux":
+        found = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if found is not None:
+            found.argtypes = [ctypes.c_size_t]
+            return lambda: found(0)
+    return lambda: None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedModel
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
 from edge_spec.tokens.token_bytes import TokenBytes
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
-from edge_spec.chat.saving import write_whole
-from edge_spec.chat.transcript import to_json, to_markdown
+from edge_spec.chat.saving import to_json, to_markdown, write_whole
 from edge_spec.errors import EdgeSpecError, SettingsError
 
 __all__ = ["Copies", "is_same", "path_of"]

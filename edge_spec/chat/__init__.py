@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_spec.chat.messages import Message
+from edge_spec.chat.conversation import Message
 from edge_spec.chat.session import ChatSession
 
 __all__ = ["ChatSession", "Message"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from edge_spec.generation.context import Context
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.sessions import Sessions
+from edge_spec.generation.session_cache import Sessions
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar

@@ -14,18 +14,18 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.chat.messages import Message
+from edge_spec.chat.conversation import Message
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.generation.suspension import SuspendedCaches
+from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["restore", "save", "write_whole"]
+__all__ = ["restore", "save", "to_json", "to_markdown", "write_whole"]
 
 StrPath = str | os.PathLike[str]
 
@@ -191,3 +191,25 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 def _damaged(path: StrPath) -> StateError:
     return StateError(f"{path} is damaged, or not a conversation", hint="load another file")
+
+
+_TITLES = {"system": "System", "user": "You", "assistant": "Assistant", "tool": "Tool"}
+
+
+def to_markdown(messages: Sequence[Message], *, thoughts: bool = False) -> str:
+    """A heading and the text of every message, in order; with what the model thought as quotes if wanted."""
+    parts = []
+    for message in messages:
+        text = message.answer if message.role == "assistant" else message.content
+        if thoughts and message.thought:
+            quoted = "\n".join(f"> {line}".rstrip() for line in message.thought.splitlines())
+            text = f"{quoted}\n\n{text}"
+        if message.role == "assistant" and not message.is_finished:
+            text = f"{text.rstrip()} …"
+        parts.append(f"## {_TITLES[message.role]}\n\n{text.strip()}\n")
+    return "\n".join(parts)
+
+
+def to_json(messages: Sequence[Message]) -> str:
+    """``{"messages": [{"role": ..., "content": ...}, ...]}``, as chat programs exchange them."""
+    return json.dumps({"messages": [message.to_json() for message in messages]}, ensure_ascii=False, indent=1) + "\n"

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from edge_spec.chat.answer import Answer
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.chat.conversation import Conversation
-from edge_spec.chat.messages import Message
-from edge_spec.chat.recording import AnswerRecorder
+from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
-from edge_spec.chat.window import WindowContext
 from edge_spec.errors import BudgetExceeded, PromptError, SettingsError
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import require_max_tokens
-from edge_spec.generation.suspension import SuspendedCaches
+from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.generation.text_stream import stops_of
 
 __all__ = ["ChatSession"]
@@ -284,6 +282,10 @@ class ChatSession:
         if caches is not None:
             self._model.sessions.suspend(self, caches)
 
+    def answered(self, conversation: Conversation) -> None:
+        """Take over the conversation with the answer that a reply has written; called by the reply."""
+        self._conversation = conversation
+
     def _last_reply(self) -> Reply | None:
         return self._reply() if self._reply is not None else None
 
@@ -307,32 +309,22 @@ class ChatSession:
         return self._answer(self._tokenizer.ask(before, question), answer, (), options)
 
     def _answer(
-        self, asked: Conversation, answer: Message, written: tuple[int, ...], options: Mapping[str, Any]
+        self, asked: Conversation, message: Message, written: tuple[int, ...], options: Mapping[str, Any]
     ) -> Reply:
         """The reply that writes, or continues, the answer to the last question of a conversation."""
-        chosen = {**self._options, **options}
-        window = asked.window
+        chosen, answer = {**self._options, **options}, Answer(self, asked, message)
         reply = self._model.reply(
             asked.tokens,
-            self._model.sampler_settings(**_sampling(chosen), attempt=answer.attempt),
+            self._model.sampler_settings(**_sampling(chosen), attempt=message.attempt),
             **{name: chosen.get(name) for name in _NOT_SAMPLING},
             written=written,
-            drawn=answer.drawn,
-            context=WindowContext(window, self),
-            recorder=AnswerRecorder(
-                asked,
-                answer,
-                window,
-                on_answered=self._take,
-                on_notice=lambda sentence: self.on_notice(sentence),
-            ),
+            drawn=message.drawn,
+            context=answer,
+            recorder=answer,
         )
         self._conversation = asked
         self._reply = weakref.ref(reply)
         return reply
-
-    def _take(self, conversation: Conversation) -> None:
-        self._conversation = conversation
 
 
 def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.chat.conversation import Conversation, Turn
-from edge_spec.chat.messages import Message
+from edge_spec.chat.conversation import Conversation, Message, Turn
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.speculation.followed_text import common_prefix
 

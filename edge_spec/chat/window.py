@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
-from edge_spec.generation.context import Notice
-from edge_spec.sampling import Sampler
-from edge_spec.speculation.loop import Speculator
 
-__all__ = ["Window", "WindowContext"]
+__all__ = ["Window"]
 
 _SINKS = 4
-"""So many first tokens always stay: attention leans on them (StreamingLLM, arXiv 2309.17453)."""
-
-_READ_AGAIN = "the conversation is read again; what follows may differ where two tokens are equally likely"
+"""So many first tokens always stay: attention relies on them (StreamingLLM, arXiv 2309.17453)."""
 
 
 class Window:
@@ -71,59 +65,3 @@ class Window:
         if place < len(self.boundaries):
             return self.boundaries[place]
         return max(whole if whole is not None and whole > self.start else first, self.start + 1)
-
-
-class ReadSession(Protocol):
-    """A conversation that models read.
-
-    Attributes:
-        was_read: they have read it before, so that reading it again deserves a notice.
-    """
-
-    was_read: bool
-
-
-class WindowContext:
-    """Moves a window over a conversation while a reply is written; see ``generation.Context``.
-
-    Args:
-        window: moved as it becomes necessary.
-        session: the conversation.
-    """
-
-    def __init__(self, window: Window, session: ReadSession) -> None:
-        self.session = session
-        self._window = window
-
-    def require_room(self, n_tokens: int, n_ctx: int) -> None:
-        self._window.fit(n_tokens, n_ctx)
-
-    def begin(
-        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
-    ) -> None:
-        window = self._window
-        if not resumed:
-            speculator.forget()
-            if self.session.was_read:
-                notice(_READ_AGAIN)
-        self.session.was_read = True
-        start = window.fit(len(text), speculator.model.n_ctx)
-        if start is not None:
-            self._move(speculator, start, notice)
-        sampler.forget(window.n_forgotten)
-        speculator.begin(window.seen(text), sampler, reuse=True)
-
-    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
-        n_tokens = len(speculator.text) + self._window.n_forgotten
-        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx), notice)
-        return True
-
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        return self._window.head + n_ctx // 8 < n_ctx
-
-    def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
-        head, forgotten = self._window.head, start - self._window.start
-        if head + forgotten < len(speculator.text):
-            speculator.cut(head, head + forgotten)
-        self._window.start = start
-        notice(f"the context is full: the model no longer sees {forgotten} of the oldest tokens")

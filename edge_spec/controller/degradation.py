@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from edge_spec.controller.candidate import Candidate
-from edge_spec.controller.candidates import Estimates, candidates
+from edge_spec.controller.candidates import Candidate, Estimates, candidates
 from edge_spec.controller.carried_cells import FAILURES
 from edge_spec.controller.open_models import OpenModels
-from edge_spec.controller.patience import Patience
 from edge_spec.controller.request import Request, fallbacks
-from edge_spec.generation.memory_guard import GuardedReply
+from edge_spec.engines.base import Engine
+from edge_spec.generation.context import GuardedReply
 from edge_spec.generation.session_cache import SessionCache
-from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.memory.pressure import Patience, PressureWatch, Squeeze
 
 __all__ = ["Degradation", "given_up"]
 
@@ -147,7 +147,7 @@ class Degradation:
         """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
         now, engines = self._models.candidate, self._first.engines
         with Estimates(self._models.files) as estimates:
-            groups = candidates(self._request.lesser(now, engines), estimates)
+            groups = candidates(_lesser(self._request, now, engines), estimates)
             open_bytes = next(groups)[0].held_bytes
             lesser_modes = (estimates.candidate(mode, engines, now.settings) for mode in fallbacks(now.mode))
             for candidate in (*lesser_modes, *(each for group in groups for each in group)):
@@ -168,6 +168,21 @@ class Degradation:
                 if tells and self._watch.has_room(seen, n_bytes):
                     return first if candidate.settings == first.settings and mode is first.mode else candidate
         return None
+
+
+def _lesser(request: Request, candidate: Candidate, engines: Mapping[str, Engine]) -> Request:
+    """What a running candidate can give way to: the same engines, the same batches, and the text as it is or less.
+
+    Weights are loaded once, and prompts are read as they were.
+    """
+    extras = frozenset[str]().union(*(each.extras for each in engines.values()))
+    return replace(
+        request,
+        engines={role: (each,) for role, each in engines.items()},
+        settings=candidate.settings,
+        fixed=request.fixed | {"prefill_chunk", "max_rows"} | extras,
+        modes=(candidate.mode,),
+    )
 
 
 def given_up(before: Candidate, after: Candidate) -> Iterator[str]:

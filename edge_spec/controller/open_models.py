@@ -7,15 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from edge_spec.controller.candidate import DRAFT_TABLES, TOKEN_BYTES, Candidate
-from edge_spec.controller.candidates import Estimates
+from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
 from edge_spec.controller.carried_cells import FAILURES, CarriedCells, carry
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.tokenizers import FileTokenizer
 from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel

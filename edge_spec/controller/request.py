@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
-from edge_spec.controller.candidate import Candidate
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, settings_of
 from edge_spec.engines.registry import engine as engine_of
@@ -92,20 +91,6 @@ class Request:
             self,
             engines={**self.engines, role: self.engines[role][1:]},
             passed_over={**self.passed_over, role: why},
-        )
-
-    def lesser(self, candidate: Candidate, engines: Mapping[str, Engine]) -> Request:
-        """What a running candidate can give way to: the same engines, the same batches, and the text as it is or less.
-
-        Weights are loaded once, and prompts are read as they were.
-        """
-        extras = frozenset[str]().union(*(each.extras for each in engines.values()))
-        return replace(
-            self,
-            engines={role: (each,) for role, each in engines.items()},
-            settings=candidate.settings,
-            fixed=self.fixed | {"prefill_chunk", "max_rows"} | extras,
-            modes=(candidate.mode,),
         )
 
     def unrestricted(self, modes: tuple[Mode, ...]) -> Request:

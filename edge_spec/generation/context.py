@@ -1,4 +1,4 @@
-"""How the text of a reply gets into the models' context, and what happens when that is full."""
+"""What a reply works in: the models and their lock, its place in their context, and the memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
+from edge_spec.generation.lock import GenerationLock
+from edge_spec.generation.session_cache import SessionCache, Sessions
+from edge_spec.memory import Ledger
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
+from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Alone", "Context"]
+__all__ = ["Alone", "Context", "GuardedReply", "MemoryGuard", "ModelAccess", "Unguarded"]
 
 Notice = Callable[[str], object]
 
@@ -67,3 +71,75 @@ class Alone:
 
     def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
         return len(speculator.text) < n_ctx
+
+
+class GuardedReply(Protocol):
+    """A reply, as a memory guard sees it."""
+
+    @property
+    def owner(self) -> object:
+        """The conversation that it belongs to, or the reply itself: who has to be told of changes once."""
+
+    def notice(self, sentence: str) -> None:
+        """Tell the reader something."""
+
+    def can_shrink(self, n_ctx: int) -> bool:
+        """Whether it could continue in a context of ``n_ctx`` tokens."""
+
+
+class MemoryGuard(Protocol):
+    """Looks after memory. Every method is called by a thread that holds the generation lock."""
+
+    @property
+    def degradations(self) -> tuple[str, ...]:
+        """What is given up now because memory is scarce, in order; may be read by any thread."""
+
+    def before_reply(self, reply: GuardedReply) -> bool:
+        """Called before a prompt is read: whether there is a model that can read it."""
+
+    def before_round(self, reply: GuardedReply) -> bool:
+        """Called before every round: whether the reply can continue."""
+
+    def between_replies(self) -> None:
+        """Called now and then while no reply is written."""
+
+
+class Unguarded:
+    """Memory that nobody looks after."""
+
+    degradations: tuple[str, ...] = ()
+
+    def before_reply(self, reply: GuardedReply) -> bool:
+        return True
+
+    def before_round(self, reply: GuardedReply) -> bool:
+        return True
+
+    def between_replies(self) -> None:
+        """There is nothing to do."""
+
+
+class ModelAccess:
+    """The models, and what it takes to use them one after the other.
+
+    Attributes:
+        speculator: target and drafter.
+        vocabulary: what their tokens stand for.
+        lock: whose turn it is.
+        sessions: whose text is in the models' caches.
+        guard: keeps replies inside the memory.
+    """
+
+    def __init__(
+        self,
+        speculator: Speculator,
+        vocabulary: Vocabulary,
+        *,
+        session_cache: SessionCache | None = None,
+        guard: MemoryGuard | None = None,
+    ) -> None:
+        self.speculator = speculator
+        self.vocabulary = vocabulary
+        self.lock = GenerationLock()
+        self.sessions = Sessions(speculator, self.lock, session_cache or SessionCache(Ledger()))
+        self.guard = guard or Unguarded()

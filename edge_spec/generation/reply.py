@@ -9,13 +9,11 @@ from time import perf_counter
 from typing import Any, Protocol, Self
 
 from edge_spec.errors import Cancelled, Closed
-from edge_spec.generation.access import ModelAccess
-from edge_spec.generation.awaiting import AwaitedPieces, in_a_thread
-from edge_spec.generation.context import Alone, Context
+from edge_spec.generation.context import Alone, Context, ModelAccess
 from edge_spec.generation.lock import Turn
-from edge_spec.generation.reader import Reader
+from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
 from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.thinking import Thinking
+from edge_spec.generation.text_stream import Thinking
 from edge_spec.generation.writer import Writer
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import Policy

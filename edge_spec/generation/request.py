@@ -1,18 +1,24 @@
-"""What is asked of one reply."""
+"""What is asked of one reply, checked against the model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from edge_spec.arguments import require_whole
-from edge_spec.errors import PromptError
+from edge_spec.errors import PromptError, SettingsError
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.sampling import SamplerSettings
-from edge_spec.sampling.dry import Breakers
+from edge_spec.sampling.dry import Breakers, find_breakers
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["ReplyRequest", "require_max_tokens"]
+__all__ = ["ReplyOptions", "ReplyRequest", "require_max_tokens"]
 
 
 def require_max_tokens(value: object) -> None:
@@ -60,3 +66,61 @@ class ReplyRequest:
         require_max_tokens(self.max_tokens)
         object.__setattr__(self, "prompt", tuple(self.prompt))
         object.__setattr__(self, "stop", stops_of(self.stop))
+
+
+class ReplyOptions:
+    """Makes samplers' settings and grammars for a model. The last few grammars are remembered.
+
+    Args:
+        n_vocab: number of token ids.
+        grammars: makes a grammar of its text; None if the model has none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, grammars: Callable[[str], Grammar] | None) -> None:
+        self._tokenizer = tokenizer
+        self._n_vocab = n_vocab
+        self._grammars = lru_cache(4)(grammars) if grammars is not None else None
+        self._breakers = lru_cache(4)(self._find_breakers)
+
+    def settings(self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any) -> SamplerSettings:
+        """Settings of a sampler, with a random seed if none is given.
+
+        Raises:
+            SettingsError: a value out of its range, or an unknown name.
+        """
+        if ignore_eos:
+            ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
+        settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
+        outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
+        if outside is not None:
+            raise SettingsError(
+                f"names token {outside}, but this model has {self._n_vocab} tokens", argument="logit_bias"
+            )
+        return settings
+
+    def grammar(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        """The grammar that one of them describes, see ``TextModel.generate``; None if neither is given.
+
+        Raises:
+            SettingsError: both are given, one of them is not valid, or the model has no grammars.
+        """
+        if text is None and schema is None:
+            return None
+        if text is not None and schema is not None:
+            raise SettingsError("give either `grammar` or `json_schema`")
+        if self._grammars is None:
+            raise SettingsError("this model has no grammars", hint="leave the grammar out")
+        if schema is not None:
+            text = schema_to_gbnf(schema)
+        if not isinstance(text, str):
+            raise SettingsError(f"is not a text but {type(text).__name__}", argument="grammar", hint="write it in GBNF")
+        return self._grammars(text)
+
+    def breakers(self, settings: SamplerSettings) -> Breakers | None:
+        """What the DRY sampler does not look beyond; None where it is off."""
+        return self._breakers(settings.dry_breakers) if settings.uses_dry else None
+
+    def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
+        names = map(self._tokenizer.name, range(self._n_vocab))
+        return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))

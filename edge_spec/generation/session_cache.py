@@ -1,18 +1,127 @@
-"""The session cache: caches of suspended conversations."""
+"""Conversations that share the models' caches: the session cache, and how they are suspended and resumed."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from edge_spec.errors import BudgetExceeded
-from edge_spec.generation.suspension import CachesOnDisk, SuspendedCaches, Suspension
+from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
+from edge_spec.generation.lock import GenerationLock
 from edge_spec.memory import Ledger
+from edge_spec.speculation.loop import Speculator
 
-__all__ = ["SessionCache"]
+__all__ = ["CachesOnDisk", "SessionCache", "Sessions", "SuspendedCaches", "Suspension"]
+
+_TOKEN_BYTES = 64
+"""What an engine saves of a token beside its keys and values, and more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspendedCaches:
+    """What the models have in their caches of a text.
+
+    Attributes:
+        states: by model, see ``Speculator.save``.
+        text: token ids of the text.
+    """
+
+    states: Mapping[str, bytes]
+    text: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that they take."""
+        return sum(map(len, self.states.values()))
+
+
+class CachesOnDisk:
+    """The same in files without a name, which go when this does, or the process.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+
+    def __init__(self, caches: SuspendedCaches, folder: Path | None) -> None:
+        self.n_bytes = caches.n_bytes
+        self._text = caches.text
+        self._files = {}
+        for name, state in caches.states.items():
+            # Closed with this.
+            file = self._files[name] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            file.write(state)
+            file.flush()
+
+    def read(self) -> SuspendedCaches:
+        """The caches, in memory again."""
+        states = {}
+        for name, file in self._files.items():
+            file.seek(0)
+            states[name] = file.read()
+        return SuspendedCaches(states=states, text=self._text)
+
+    def __del__(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class Suspension:
+    """Copies caches, and claims room for the copies for as long as they are needed.
+
+    Args:
+        ledger: where the room is claimed.
+        folder: where caches on disk lie; the system's own folder for temporary files by default.
+    """
+
+    def __init__(self, ledger: Ledger, *, folder: Path | None = None) -> None:
+        self.ledger = ledger
+        self._folder = folder
+
+    @contextmanager
+    def suspended(self, speculator: Speculator, *, drafters: bool = True) -> Iterator[SuspendedCaches]:
+        """Copies of the models' caches; without ``drafters`` of the target's alone.
+
+        Raises:
+            BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Speculator.save``.
+        """
+        n_tokens = len(speculator.text)
+        share = min(1.0, (n_tokens + 1) / speculator.model.n_ctx)
+        lines = (line for line in self.ledger if line.name == "KV cache" and (drafters or line.owner == "target"))
+        cells = [int(share * line.predicted_bytes) for line in lines]
+        # All of them, and the largest up to twice more while its engine hands it out.
+        expected = sum(cells) + 2 * max(cells, default=0) + _TOKEN_BYTES * n_tokens * len(cells)
+        with self.ledger.lend("sessions", "copies to save", expected) as took:
+            states = speculator.save(drafters=drafters)
+            sizes = [len(state) for state in states.values()]
+            took(sum(sizes) + max(sizes, default=0))
+            yield SuspendedCaches(states=states, text=tuple(speculator.text))
+
+    def to_disk(self, caches: SuspendedCaches) -> CachesOnDisk:
+        """Write caches to the disk.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        return CachesOnDisk(caches, self._folder)
+
+    @contextmanager
+    def from_disk(self, on_disk: CachesOnDisk, *, copies: int = 1) -> Iterator[SuspendedCaches]:
+        """Caches that lie on the disk, in memory while the context lasts.
+
+        Args:
+            copies: how many times they are in memory then.
+
+        Raises:
+            BudgetExceeded: there is no room for them. OSError: they cannot be read.
+        """
+        with self.ledger.lend("sessions", "back from the disk", copies * on_disk.n_bytes) as took:
+            caches = on_disk.read()
+            took(copies * caches.n_bytes)
+            yield caches
 
 
 class SessionCache:
@@ -115,3 +224,79 @@ class SessionCache:
             return False
         self._ledger.measure("sessions", "suspended", self.n_bytes)
         return True
+
+
+class Sessions:
+    """Suspends one conversation's caches and resumes another's.
+
+    Between two replies of one conversation its text stays in the models' caches; when another reply comes in between,
+    they are copied into the session cache.
+
+    Attributes:
+        cache: caches of the suspended conversations.
+    """
+
+    def __init__(self, speculator: Speculator, lock: GenerationLock, cache: SessionCache) -> None:
+        self.cache = cache
+        self._speculator = speculator
+        self._lock = lock
+        # The conversation whose text is in the models' caches, if it is one's.
+        self._current: object | None = None
+
+    def resume(self, session: object | None) -> bool:
+        """Suspend the current conversation and resume another one, or none. Needs the generation lock.
+
+        Returns:
+            Whether the models have the text of this conversation in their caches now.
+        """
+        previous, self._current = self._current, session
+        has_text = bool(self._speculator.text)
+        if previous is session and has_text:
+            return session is not None
+        if previous is not None and has_text:
+            # What cannot be suspended is read again later.
+            with suppress(EdgeSpecError, MemoryError):
+                with self.cache.suspension.suspended(self._speculator) as caches:
+                    pass
+                self.cache.put(previous, caches)
+        return session is not None and self._restored(session)
+
+    @contextmanager
+    def copied(self, session: object) -> Iterator[SuspendedCaches | None]:
+        """The caches of a conversation, wherever they are, while the context lasts; None if there are none.
+
+        Raises:
+            BudgetExceeded: the memory has no room for copies.
+        """
+        with ExitStack() as copies:
+            with self._lock.turn():
+                if self._current is session:
+                    caches: SuspendedCaches | None = copies.enter_context(
+                        self.cache.suspension.suspended(self._speculator)
+                    )
+                else:
+                    caches = copies.enter_context(self.cache.borrowed(session))
+            yield caches
+
+    def suspend(self, session: object, caches: SuspendedCaches) -> None:
+        """Let a conversation that comes from elsewhere wait with its caches."""
+        with self._lock.turn():
+            self.cache.put(session, caches)
+
+    def release(self, session: object) -> None:
+        """A conversation has ended, or continues with another text: nothing need be kept of it."""
+        if self._current is session:
+            self._current = None
+        self.cache.drop(session)
+
+    def _restored(self, session: object) -> bool:
+        """Move a conversation's caches into the models; False if there are none, or the models cannot take them."""
+        try:
+            with self.cache.borrowed(session) as caches:
+                if caches is not None:
+                    self._speculator.restore(caches.states, caches.text)
+                return caches is not None
+        except (BudgetExceeded, StateError):
+            return False
+        finally:
+            self.cache.drop(session)

@@ -16,9 +16,9 @@ from chat_world import chat_model, chat_table
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession, Message
-from edge_spec.chat.transcript import to_json, to_markdown
+from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import Closed, PromptError, PromptTooLong, SettingsError, StateError
-from edge_spec.generation.thinking import Thinking
+from edge_spec.generation.text_stream import Thinking
 
 ASKED = (
     "Hello, who are you?",

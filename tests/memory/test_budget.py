@@ -17,7 +17,7 @@ from gguf_files import write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.controller.candidate import DRAFT_TABLES, STAGES, Candidate
+from edge_spec.controller.candidates import DRAFT_TABLES, STAGES, Candidate
 from edge_spec.controller.plan import choose
 from edge_spec.engines.llama.footprint import DryModel, llama_footprint
 from edge_spec.engines.llama.settings import LlamaSettings

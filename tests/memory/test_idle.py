@@ -16,9 +16,8 @@ from chat_world import chat_model, chat_table
 
 import edge_spec
 from edge_spec import TextModel
-from edge_spec.controller.idle import IdleWatch
 from edge_spec.errors import Closed
-from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.memory.pressure import IdleWatch, PressureWatch, Squeeze
 from edge_spec.speculation.drafters.plain import NoDrafter
 
 ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?")
@@ -35,7 +34,7 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
             now[0] += 100.0
             return now[0]
 
-        monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", every_s)
+        monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", every_s)
         watch = PressureWatch(lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock)
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
         return edge_spec.load("demo", watch=watch, **asked)
@@ -147,7 +146,7 @@ class Owner:
 
 
 def test_a_watch_ends_with_its_owner_or_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", 0.01)
+    monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", 0.01)
     for closes in (False, True):
         owner = Owner()
         watch, gone = IdleWatch(owner.look), weakref.ref(owner)
@@ -166,7 +165,7 @@ def test_a_watch_ends_with_its_owner_or_when_it_is_closed(monkeypatch: pytest.Mo
 def test_a_look_that_fails_is_not_the_last(
     error: type[Exception], n_logged: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("edge_spec.controller.idle.EVERY_S", 0.01)
+    monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", 0.01)
     looks: list[int] = []
 
     class Failing:

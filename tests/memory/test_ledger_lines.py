@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
-from edge_spec.controller.candidate import DRAFT_TABLES, TOKEN_BYTES
+from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES
 from edge_spec.engines.llama.grammar import grammar_bytes
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.controller.patience import Patience
-from edge_spec.memory.pressure import PressureWatch, Squeeze, memory_stall, system_watch
+from edge_spec.memory.pressure import Patience, PressureWatch, Squeeze, memory_stall, system_watch
 from edge_spec.memory.usage import resident_bytes, usage
 
 LOW = 100

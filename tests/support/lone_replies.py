@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edge_spec.generation.access import ModelAccess
+from edge_spec.generation.context import ModelAccess
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.sampling import SamplerSettings

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_spec.errors import ModelFileError
-from edge_spec.generation.chat_template import render_chat
+from edge_spec.generation.prompts import render_chat
 from edge_spec.training.corpus import TEMPLATE, Document, Span, clean, read_documents, read_records, spans_of
 from edge_spec.training.packing import HEAD, ID, USER, Corpus, prepare
 from edge_spec.training.requests import request_for

@@ -13,7 +13,7 @@ from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import Library, library
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.memory import Footprint, vocabulary_bytes
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.kv_cache import kv_cache_bytes
 

@@ -14,7 +14,7 @@ from edge_spec.engines.probe_cache import announce_probe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import FileTokenizer
 from edge_spec.memory import Footprint
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 
 __all__ = ["LlamaEstimator", "LlamaOpener"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge_spec.engines.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.tokens.token_bytes import TokenBytes
 
 __all__ = ["LlamaWeights"]

@@ -13,7 +13,7 @@ from edge_spec.engines.onnx.kv_cache import Cells, Place
 from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Closed, ContextFull, StateError
-from edge_spec.memory.heap import trim_heap
+from edge_spec.memory.usage import trim_heap
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
