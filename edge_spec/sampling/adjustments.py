@@ -1,4 +1,4 @@
-"""What changes logits before anything is chosen by them: bias, penalties for what was written, DRY."""
+"""What changes logits before the filters: bias, penalties for the text so far, DRY."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def adjusted(row: Row, text: Sequence[int], settings: SamplerSettings, breakers:
 
     Args:
         text: prompt and reply so far.
-        breakers: what DRY does not look beyond.
+        breakers: see ``find_breakers``.
 
     Raises:
         SettingsError: ``logit_bias`` names a token beyond the row.
     """
     row = row.copy()
-    # Infinities and the largest floats may meet a bias; ``peak`` clears up.
+    # A bias may be added to infinities and the largest floats; ``peak`` handles what comes of it.
     with np.errstate(over="ignore", invalid="ignore"):
         if settings.logit_bias:
             _bias(row, settings)
@@ -48,7 +48,7 @@ def _bias(row: Row, settings: SamplerSettings) -> None:
     bias = settings.logit_bias
     ids = np.fromiter(bias, dtype=np.int64)
     if ids.max() >= row.shape[0]:
-        raise SettingsError(f"logit_bias names token {ids.max()}; this model has {row.shape[0]} tokens")
+        raise SettingsError(f"names token {ids.max()}; this model has {row.shape[0]} tokens", argument="logit_bias")
     row[ids] += np.fromiter(bias.values(), dtype=np.float32)
 
 

@@ -1,6 +1,6 @@
 """DRY, don't repeat yourself: a penalty for tokens that would continue a repetition, by its length.
 
-By p-e-w; as in llama.cpp, whose steps these are (``llama_sampler_dry_apply``).
+Invented by p-e-w; the steps are those of llama.cpp (``llama_sampler_dry_apply``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from edge_spec.sampling.settings import SamplerSettings
 __all__ = ["Breakers", "dry_penalties", "find_breakers"]
 
 Breakers = Mapping[int, tuple[tuple[int, ...], ...]]
-"""Tokens with which a sequence breaker can begin, and what may follow to complete it; nothing if it is whole."""
+"""Tokens that can begin a sequence breaker, and the tokens that complete it; none if it is complete."""
 
 _LONGEST_TAIL = 20
 _LARGEST_LOG = 88.7228391
@@ -23,7 +23,7 @@ _LARGEST_LOG = 88.7228391
 def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> dict[int, float]:
     """What is subtracted from the logits of tokens that would continue a repetition of the end of ``text``."""
     window = settings.dry_penalty_window
-    # The end of the text comes first.
+    # Reversed: the end of the text comes first.
     recent = list(text if window < 0 else text[max(0, len(text) - window) :])[::-1]
     n, allowed = len(recent), settings.dry_allowed_length
     if n <= allowed:
@@ -50,7 +50,7 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
 
 
 def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
-    """How many tokens there are at the end of the text, after its last sequence breaker."""
+    """How many tokens follow the last sequence breaker of the text."""
     for place, token in enumerate(recent):
         tails = breakers.get(token)
         if tails is None:
@@ -66,7 +66,7 @@ def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
 
 
 def _matches(recent: Sequence[int]) -> list[int]:
-    """At every place, how many tokens from there on equal those from the start on: the Z-algorithm."""
+    """For every place, how many tokens from there equal those from the start: the Z-algorithm."""
     n = len(recent)
     lengths = [0] * n
     left = right = 0
@@ -81,24 +81,25 @@ def _matches(recent: Sequence[int]) -> list[int]:
 
 
 def find_breakers(
-    strings: Iterable[str], pieces: Iterable[str], tokenize: Callable[[str], Sequence[int]]
+    strings: Iterable[str], texts: Iterable[str], tokenize: Callable[[str], Sequence[int]]
 ) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """The tokens that hold a sequence breaker, or its beginning at their end.
+    """The tokens that contain a sequence breaker, or end with the beginning of one.
 
     Args:
-        pieces: the text of every token of the vocabulary.
-        tokenize: makes tokens of the rest of a breaker.
+        strings: the sequence breakers, beyond which DRY does not look back.
+        texts: of all tokens of the vocabulary.
+        tokenize: turns the rest of a breaker into tokens.
     """
     found: dict[int, list[tuple[int, ...]]] = {}
     tails: dict[str, tuple[int, ...]] = {}
     strings = tuple(strings)
-    for token, piece in enumerate(pieces):
+    for token, text in enumerate(texts):
         for string in strings:
-            if string in piece:
+            if string in text:
                 found.setdefault(token, []).append(())
                 continue
-            for n in range(1, min(len(string), len(piece) + 1)):
-                if piece.endswith(string[:n]):
+            for n in range(1, min(len(string), len(text) + 1)):
+                if text.endswith(string[:n]):
                     rest = string[n:]
                     if rest not in tails:
                         tails[rest] = tuple(tokenize(rest)[:_LONGEST_TAIL])

@@ -1,7 +1,7 @@
-"""Reads a grammar in GBNF to find its mistakes, and to say where they are.
+"""Checks a grammar in GBNF, with a message that says where a mistake is.
 
-llama.cpp's own parser decides what a grammar means. But it complains on standard error and without a place, and
-misses left recursion behind rules that may be empty, which then grows without end. So a grammar is read here first.
+llama.cpp's own parser decides what a grammar means. But it writes its errors to standard error and without a line, and
+misses left recursion behind rules that may be empty, which then grows without end. So a grammar is checked here first.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn\\\"\[\]-]|(.))", re.DOTALL)
-_DEEPEST = 200
-"""Groups nested deeper than this are refused: llama.cpp's parser calls itself for each."""
+_MAX_DEPTH = 200
+"""The deepest nesting of groups: llama.cpp's parser is recursive."""
 
 _MAX_REPEATS = 2000
-"""llama.cpp repeats nothing more often."""
+"""llama.cpp's limit."""
 
 
 @dataclass
 class _Rule:
-    """What a rule may begin with, and whether it may be empty."""
+    """A rule: its line and its alternatives."""
 
     line: int
     alternatives: list[list[_Item]] = field(default_factory=list)
@@ -53,21 +53,22 @@ class _Item:
 
 
 def check_gbnf(text: str) -> None:
-    """Refuse a grammar that llama.cpp could not use.
+    """Refuse a grammar that llama.cpp cannot use.
 
     Raises:
-        SettingsError: with the line and what is wrong there.
+        SettingsError: with the line and the mistake.
     """
     if "\0" in text:
-        raise SettingsError("the grammar holds a NUL character", hint="write it as \\x00")
+        raise SettingsError("contains a NUL character", argument="grammar", hint="write it as \\x00")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         place = error.start
-        raise SettingsError(f"the grammar is not Unicode at character {place}", hint="decode it properly") from None
+        hint = "decode it properly"
+        raise SettingsError(f"is not Unicode at character {place}", argument="grammar", hint=hint) from None
     rules = _Reader(text).rules()
     if "root" not in rules:
-        raise SettingsError("the grammar has no rule named root", hint='begin with: root ::= "..."')
+        raise SettingsError("has no rule named root", argument="grammar", hint='begin with: root ::= "..."')
     for name, rule in rules.items():
         for item in (item for alternative in rule.alternatives for item in alternative):
             if item.name is not None and item.name not in rules:
@@ -77,11 +78,11 @@ def check_gbnf(text: str) -> None:
 
 
 def _fail(line: int, what: str, hint: str) -> None:
-    raise SettingsError(f"the grammar is wrong in line {line}: {what}", hint=hint)
+    raise SettingsError(f"is wrong in line {line}: {what}", argument="grammar", hint=hint)
 
 
 class _Reader:
-    """Turns text into rules; groups become rules with names that no rule can have."""
+    """Turns text into rules; groups become rules whose names cannot be written in a grammar."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
@@ -142,8 +143,8 @@ class _Reader:
     def _group(self, name: str, line: int) -> _Item:
         self._place += 1
         self._depth += 1
-        if self._depth > _DEEPEST:
-            _fail(line, f"groups are nested deeper than {_DEEPEST}", "give the inner ones names of their own")
+        if self._depth > _MAX_DEPTH:
+            _fail(line, f"groups are nested deeper than {_MAX_DEPTH}", "give the inner ones names of their own")
         inner = f"({len(self._rules)} in {name}"
         self._alternatives(inner, line)
         self._depth -= 1
@@ -153,7 +154,7 @@ class _Reader:
         return _Item(inner, line)
 
     def _skip_newlines(self) -> bool:
-        """Go to the next token that is none; says whether there is one."""
+        """Go to the next token that is not a line break; returns whether there is one."""
         while self._place < len(self._tokens) and self._tokens[self._place][0] == "newline":
             self._place += 1
         return self._place < len(self._tokens)
@@ -174,7 +175,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         match = _TOKEN.match(text, place)
         if match is None:
             what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
-            _fail(line, what or f"{text[place : place + 12]!r} means nothing in GBNF", "see llama.cpp on GBNF")
+            _fail(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
         assert match is not None and match.lastgroup is not None
         if match.lastgroup != "skip":
             yield match.lastgroup, match.group(), line
@@ -186,7 +187,9 @@ def _check_characters(kind: str, found: str, line: int) -> None:
     if kind in ("text", "set"):
         unknown = next((escape for escape in _ESCAPE.finditer(found) if escape.group(1)), None)
         if unknown is not None:
-            _fail(line, f"{unknown.group()!r} is no escape", r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN")
+            _fail(
+                line, f"{unknown.group()!r} is not an escape", r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN"
+            )
         if found in ("[]", "[^]"):
             _fail(line, "an empty set of characters", "use . for any character")
 
@@ -225,7 +228,7 @@ def _refuse_left_recursion(rules: dict[str, _Rule]) -> None:
                     break
     done: set[str] = set()
     for start in rules:
-        # Depth first without calling itself: grammars made by programs may be deep.
+        # Depth first without recursion: generated grammars may be deep.
         path: dict[str, Iterator[str]] = {} if start in done else {start: iter(begins[start])}
         while path:
             name = next(reversed(path))

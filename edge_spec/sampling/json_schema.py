@@ -1,11 +1,11 @@
-"""From a JSON schema to a grammar for what it allows, written on one line.
+"""From a JSON schema to a grammar for the JSON that it allows, on one line.
 
-Values are written as Python's ``json.dumps`` does, with one space after commas and colons and none elsewhere: nothing
-lets a model run away in white space, and all that is not a value is forced. Properties come in the order of the
-schema. A keyword that the grammar could not keep is refused by name and place rather than passed over.
+Values are written as by Python's ``json.dumps``, with one space after commas and colons and none elsewhere: a model
+cannot write white space without end, and everything but values is forced. Properties come in the order of the schema.
+A keyword that the grammar cannot enforce is refused by name and place instead of being ignored.
 
-llama.cpp's own converter is C++ and not part of its library's interface, and its port in llama-cpp-python lets line
-breaks into strings and passes bounds over in silence.
+llama.cpp's own converter is C++ and not part of its library's interface, and its port in llama-cpp-python allows line
+breaks in strings and ignores bounds silently.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_spec.errors import SettingsError
+from edge_spec.sampling.gbnf import check_gbnf
 from edge_spec.sampling.schema_rules import MAX_REPEATS, Rules, fail, json_literal
 from edge_spec.sampling.schema_types import KEYWORDS, Types
 
@@ -42,24 +43,32 @@ _ANNOTATIONS = frozenset(
 def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
     """A grammar in GBNF.
 
-    Known are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf of one, $ref within the
-    schema, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, minLength, maxLength,
-    format (date, time, date-time, uuid) and whole bounds of numbers. Properties that the schema does not name are
-    written only where it names none; then also propertyNames, maxProperties, and minProperties up to 1.
+    Supported are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf of one, $ref within
+    the schema, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, minLength,
+    maxLength, format (date, time, date-time, uuid) and bounds of numbers that are integers. Properties that the schema
+    does not name are written only where it names none; then also propertyNames, maxProperties, and minProperties up
+    to 1.
 
     Raises:
-        SettingsError: no JSON, no schema, or a keyword that is not known; with its place.
+        SettingsError: not JSON, not a schema, or an unsupported keyword; with its place.
     """
     parsed: Any = schema
     if isinstance(schema, str):
         try:
             parsed = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise SettingsError(f"the JSON schema is no JSON: {error}", hint="correct it there") from None
+            raise SettingsError(f"is not JSON: {error}", argument="json_schema", hint="correct it") from None
     try:
-        return _Converter(parsed).grammar()
+        grammar = _Converter(parsed).grammar()
     except RecursionError:
-        raise SettingsError("the JSON schema is nested too deep", hint="move parts of it into $defs") from None
+        hint = "move parts of it into $defs"
+        raise SettingsError("is nested too deep", argument="json_schema", hint=hint) from None
+    try:
+        check_gbnf(grammar)
+    except SettingsError as error:
+        problem = f"becomes a grammar that {error.problem}"
+        raise SettingsError(problem, argument="json_schema", hint="change the schema") from None
+    return grammar
 
 
 class _Converter:
@@ -73,19 +82,21 @@ class _Converter:
         return self._rules.grammar(self._rule(self._schema, "#"))
 
     def _rule(self, schema: Any, place: str) -> str:
-        """The right side of a rule, safe to stand among others."""
+        """The right side of a rule, which can be part of another one."""
         if schema is True:
             return self._rules.shared("value")
         if not isinstance(schema, Mapping):
-            fail(place, "no schema" if schema is not False else "false allows nothing", "give an object with keywords")
+            fail(
+                place, "not a schema" if schema is not False else "false allows nothing", "give an object with keywords"
+            )
         known = {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS}
         for keyword in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf"):
             if keyword in known:
                 value = known.pop(keyword)
-                # A type beside constants and alternatives says again what they say.
+                # Beside constants and alternatives, a type only repeats what they say.
                 others = [other for other in known if other != "type" or keyword in ("$ref", "allOf")]
                 if others:
-                    fail(f"{place}/{others[0]}", f"{others[0]} beside {keyword} is not supported")
+                    fail(f"{place}/{others[0]}", f"{others[0]} with {keyword} is not supported")
                 write = getattr(self, "_" + keyword.strip("$").lower())
                 return str(write(value, f"{place}/{keyword}", known.get("type")))
         return self._typed(known, place)
@@ -106,7 +117,7 @@ class _Converter:
 
     def _enum(self, values: Any, place: str, kind: Any) -> str:
         if not isinstance(values, list) or not values:
-            fail(place, "a list of at least one value is wanted", "name the values")
+            fail(place, "it must be a list of at least one value", "name the values")
         fitting = [value for value in values if kind is None or _has_type(value, kind)]
         if not fitting:
             fail(place, f"no value is of type {kind}", "correct the type")
@@ -114,9 +125,9 @@ class _Converter:
 
     def _anyof(self, schemas: Any, place: str, kind: Any) -> str:
         if not isinstance(schemas, list) or not schemas:
-            fail(place, "a list of at least one schema is wanted", "name the alternatives")
+            fail(place, "it must be a list of at least one schema", "name the alternatives")
         if kind is not None and any(not isinstance(each, Mapping) or each.get("type") != kind for each in schemas):
-            fail(place, "type beside alternatives that do not repeat it is not supported", "give it to each of them")
+            fail(place, "type with alternatives that do not repeat it is not supported", "give it to each of them")
         return "(" + " | ".join(self._rule(each, f"{place}/{n}") for n, each in enumerate(schemas)) + ")"
 
     def _oneof(self, schemas: Any, place: str, kind: Any) -> str:
@@ -129,7 +140,7 @@ class _Converter:
         return rule
 
     def _told_by(self, schema: Any) -> dict[str, set[str]]:
-        """What tells alternatives apart: their types, and the values of properties that they require."""
+        """What distinguishes alternatives: their types, and the values of properties that they require."""
         for _ in range(MAX_REPEATS):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 break
@@ -168,7 +179,7 @@ class _Converter:
                 fail(f"{place}/{next(iter(known))}", f"the keyword {next(iter(known))} is not supported")
             return self._rules.shared("value")
         if isinstance(kind, list) and kind:
-            # Each alternative gets the keywords that mean something for it.
+            # Each alternative gets the keywords of its type.
             stray = known.keys() - {keyword for name in kind for keyword in KEYWORDS.get(str(name), ())}
             if stray:
                 fail(f"{place}/{min(stray)}", f"the keyword {min(stray)} is not supported")
@@ -186,7 +197,7 @@ class _Converter:
 
 
 def _found(schema: Any, reference: str) -> Any:
-    """What a reference such as ``#/$defs/name`` names; None if there is nothing."""
+    """What a reference such as ``#/$defs/name`` points to; None if there is nothing."""
     for part in reference.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):

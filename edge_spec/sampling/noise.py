@@ -1,8 +1,8 @@
 """The noise that every model shares.
 
 Each token of a reply is the arg max of its log probability plus Gumbel noise, and the noise is a hash of
-(stream, index of the token in the reply, token id). That is one exact draw from the model's law, and whoever
-knows the stream knows the draw's noise: a drafter that uses it guesses at the very draw the target will make
+(stream, index of the token in the reply, token id). That is one exact draw from the model's distribution. A drafter
+that uses the same noise on its own distribution is likely to make the same draw as the target
 (Gumbel-coupled drafting: Daliri, Musco, Suresh, arXiv 2408.07978).
 
 The hash, version 1, all arithmetic modulo 2**64:
@@ -15,11 +15,11 @@ The hash, version 1, all arithmetic modulo 2**64:
     bits(i, x)    = mix(key(i) + (x + 1) * G)                  x = token id
     uniform(i, x) = ((bits >> 12) + 1/2) * 2**-52              an odd multiple of 2**-53, never 0 or 1
     gumbel(i, x)  = -log(-log(uniform))
-    coin(i)       = uniform(i, -1)                             for decisions about no token in particular
+    coin(i)       = uniform(i, -1)                             for decisions about a place, not a token
 
-``mix`` and the walk by G are SplitMix64 (Steele, Lea, Flood, 2014). The stream depends on the whole untrimmed
-prompt, so equal seeds on other prompts and other turns are independent; never on positions in a cache, which
-shift. ``tests/test_noise.py`` holds published test vectors.
+``mix`` and the steps of G are SplitMix64 (Steele, Lea, Flood, 2014). The stream depends on the whole untrimmed
+prompt, so that equal seeds are independent on other prompts and in other turns; it never depends on positions in a
+cache, which shift. ``tests/laws/test_noise.py`` has published test vectors.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ def _mix(z: int) -> int:
 
 
 def position_key(stream: int, index: int) -> int:
-    """The key under which token ids are hashed for the ``index``-th token of the reply."""
+    """The key with which token ids are hashed for the ``index``-th token of the reply."""
     return _mix((stream + (index + 1) * _GOLDEN) & _MASK)
 
 
 def uniform(key: int, token: int) -> float:
-    """A uniform strictly inside (0, 1); ``key`` is of ``position_key``."""
+    """A uniform number strictly inside (0, 1); ``key`` comes from ``position_key``."""
     return ((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * _STEP
 
 
 def coin(key: int) -> float:
-    """A uniform strictly inside (0, 1) that belongs to the place itself; ``key`` is of ``position_key``."""
+    """A uniform number strictly inside (0, 1) that belongs to the place; ``key`` comes from ``position_key``."""
     return uniform(key, -1)
 
 
@@ -87,7 +87,7 @@ def gumbel(key: int, token: int) -> float:
 
 
 def uniform_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """``uniform`` of many tokens at once, ``[n]``; the same numbers."""
+    """``uniform`` of many tokens at once, ``[n]``: the same numbers."""
     z = tokens.astype(np.uint64)
     z += np.uint64(1)
     z *= _U_GOLDEN
@@ -104,7 +104,7 @@ def uniform_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.flo
 
 
 def gumbel_array(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """``gumbel`` of many tokens at once, ``[n]``; the same but for the last place of NumPy's logarithm."""
+    """``gumbel`` of many tokens at once, ``[n]``: the same up to the last bit, which is that of NumPy's logarithm."""
     g = uniform_array(key, tokens)
     # In place: fresh memory for a large vocabulary costs more than the arithmetic.
     for _ in range(2):

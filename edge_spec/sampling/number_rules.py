@@ -12,14 +12,14 @@ _POWER = "([eE] [+-]? [0-9]{1,2})?"
 
 
 def integers(bounds: Mapping[str, int]) -> str | None:
-    """Whole numbers of at most 15 digits within minimum, maximum, exclusiveMinimum and exclusiveMaximum.
+    """Integers of at most 15 digits within minimum, maximum, exclusiveMinimum and exclusiveMaximum.
 
-    None if there is none.
+    None if there are none.
     """
     low, high = _range(bounds)
     alternatives = []
     if low is None or low < 0:
-        # Minus nought is left out.
+        # Without minus zero.
         alternatives += [f'"-" {rule}' for rule in _from_to(max(1, -high) if high is not None else 1, low and -low)]
     if high is None or high >= 0:
         alternatives += _from_to(max(0, low or 0), high)
@@ -27,13 +27,13 @@ def integers(bounds: Mapping[str, int]) -> str | None:
 
 
 def numbers(bounds: Mapping[str, int]) -> str | None:
-    """Numbers within the same bounds; None if there is none."""
+    """Numbers within the same bounds; None if there are none."""
     if not bounds:
         return f'"-"? ("0" | [1-9] {_DIGITS}) {_FRACTION} {_POWER}'
     low, high = _open(bounds, "inimum", max), _open(bounds, "aximum", min)
     alternatives = []
     if low is None or low[0] < 0:
-        # The mirror image: what lies below nought, from the upper bound down.
+        # Numbers below zero, as a minus sign and the mirrored bounds.
         near = (-high[0], high[1]) if high is not None and high[0] < 0 else (0, True)
         alternatives += [f'"-" {rule}' for rule in _between(near, (-low[0], low[1]) if low is not None else None)]
     if high is None or high[0] >= 0:
@@ -42,7 +42,7 @@ def numbers(bounds: Mapping[str, int]) -> str | None:
 
 
 Bound = tuple[int, bool]
-"""A bound, and whether it is left out itself."""
+"""A bound, and whether it is excluded."""
 
 
 def _open(bounds: Mapping[str, int], name: str, tightest: object) -> Bound | None:
@@ -63,7 +63,7 @@ def _range(bounds: Mapping[str, int]) -> tuple[int | None, int | None]:
 
 
 def _between(low: Bound, high: Bound | None) -> list[str]:
-    """Numbers from ``low``, which is not negative, to ``high``."""
+    """Alternatives for the numbers from ``low``, which is not negative, to ``high``."""
     start, excluded = low
     above = '"." [0-9]{0,13} [1-9]'
     if high is not None and start >= high[0]:
@@ -77,7 +77,7 @@ def _between(low: Bound, high: Bound | None) -> list[str]:
 
 
 def _from_to(low: int, high: int | None) -> list[str]:
-    """Alternatives for the whole numbers from ``low``, which is not negative, to ``high``."""
+    """Alternatives for the integers from ``low``, which is not negative, to ``high``."""
     if high is not None and low > high:
         return []
     if high is None:
@@ -86,7 +86,7 @@ def _from_to(low: int, high: int | None) -> list[str]:
         return _from_to(low, 10**n - 1) + longer
     rules = []
     while low <= high:
-        # The widest block of numbers with a common beginning that starts at ``low``.
+        # The largest block of numbers with the same leading digits that starts at ``low``.
         n = 0
         while low % 10 ** (n + 1) == 0 and low > 0 and low + 10 ** (n + 1) - 1 <= high:
             n += 1

@@ -27,7 +27,7 @@ def peak(row: Row) -> tuple[Row, int]:
     NaN becomes -inf and infinity the largest float32; the row is copied only if that changes anything.
     """
     best = int(row.argmax())
-    # arg max takes a NaN for the best there is.
+    # arg max returns a NaN if there is one.
     if not math.isfinite(row[best]):
         row = np.nan_to_num(row, nan=-np.inf, posinf=-LOWEST, neginf=-np.inf)
         best = int(row.argmax())

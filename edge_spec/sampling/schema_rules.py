@@ -1,4 +1,4 @@
-"""The rules of a grammar while a JSON schema is being converted, and what its converters share."""
+"""The rules of a grammar while a JSON schema is converted, and what the converters share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FORMATS = {
     "date-time": f'{_DATE} "T" {_TIME}',
     "uuid": f'{_HEX4}{_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4}{_HEX4}{_HEX4}'.replace("}[", "} ["),
 }
-"""Dates end on the 28th, since grammars do not count the days of a month, and begin with the year 1, as programs do."""
+"""Dates end on the 28th, since a grammar cannot count the days of a month, and begin with the year 1, as in Python."""
 
 _SHARED = {
-    # Direct characters, but halves of surrogates and what has to be escaped; and the short escapes.
+    # Characters that need no escape, without surrogates; and the short escapes.
     "char": r'[\x20-\x21\x23-\x5B\x5D-\x7E\u00A0-\uD7FF\uE000-\uFFFC\U00010000-\U0010FFFF] | "\\" ["\\/bfnrt]',
     "string": r'"\"" char* "\""',
     "value": "object | array | string | number | truth | nothing",
@@ -41,7 +41,7 @@ _USES = {
     "value": ("object", "array", "string", "number", "truth", "nothing"),
 }
 MAX_REPEATS = 2000
-"""llama.cpp repeats nothing more often."""
+"""llama.cpp's limit."""
 
 
 def fail(place: str, what: str, hint: str = "leave it out, or check it after the reply") -> NoReturn:
@@ -50,27 +50,27 @@ def fail(place: str, what: str, hint: str = "leave it out, or check it after the
     Raises:
         SettingsError: always.
     """
-    raise SettingsError(f"the JSON schema at {place}: {what}", hint=hint)
+    raise SettingsError(f"at {place}: {what}", argument="json_schema", hint=hint)
 
 
 def literal(text: str) -> str:
-    """A text as GBNF writes it."""
+    """A text in GBNF."""
     escaped = "".join(f"\\x{ord(c):02X}" if ord(c) < 32 else "\\" + c if c in '"\\' else c for c in text)
     return f'"{escaped}"'
 
 
 def json_literal(value: Any) -> str:
-    """A value as JSON, as GBNF writes it."""
+    """A value as JSON, in GBNF."""
     return literal(json.dumps(value, ensure_ascii=False))
 
 
 def repeat(item: str, least: int, most: int | None) -> str:
-    """``item`` at least and at most so often; without an upper bound if ``most`` is None."""
+    """``item`` repeated ``least`` to ``most`` times; without an upper bound if ``most`` is None."""
     return f"{item}{{{least},{'' if most is None else most}}}"
 
 
 class Rules:
-    """Rules by name, in the order of their making."""
+    """Rules by name, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
@@ -81,7 +81,7 @@ class Rules:
         return "\n".join(lines) + "\n"
 
     def shared(self, name: str) -> str:
-        """The name of a rule that every schema may use, made when it is first wanted."""
+        """The name of a rule that any schema may use, added when it is first used."""
         if name not in self._rules:
             self._rules[name] = _SHARED[name]
             for used in _USES.get(name, ()):
@@ -95,9 +95,9 @@ class Rules:
         return name
 
     def reserve(self) -> str:
-        """The name of a rule that is still to be written with ``write``: it may name itself."""
+        """The name of a rule that ``write`` will define: it may refer to itself."""
         return self.named("")
 
     def write(self, name: str, rule: str) -> None:
-        """Write a reserved rule."""
+        """Define a reserved rule."""
         self._rules[name] = rule

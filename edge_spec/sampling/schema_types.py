@@ -25,15 +25,15 @@ KEYWORDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "null": frozenset(),
     }
 )
-"""Of each type the keywords that are kept; any other is refused."""
+"""The supported keywords of each type; others are refused."""
 
 
 class Types:
-    """Writes a value of each type; the method's name is the type's.
+    """Rules for the values of each type; the methods are named after the types.
 
     Args:
-        rules: where new rules go.
-        of: the right side of the rule for a schema within this one, given with its place.
+        rules: new rules are added here.
+        of: returns the right side of the rule for an inner schema, from that and its place.
     """
 
     def __init__(self, rules: Rules, of: Callable[[Any, str], str]) -> None:
@@ -49,11 +49,11 @@ class Types:
         return '("true" | "false")'
 
     def integer(self, known: dict[str, Any], place: str) -> str:
-        """A whole number, perhaps within bounds."""
+        """An integer, perhaps within bounds."""
         return self._bounded(integers, known, place) if known else self._rules.shared("integer")
 
     def number(self, known: dict[str, Any], place: str) -> str:
-        """A number, perhaps within whole bounds."""
+        """A number, perhaps within integer bounds."""
         return self._bounded(numbers, known, place) if known else self._rules.shared("number")
 
     def _bounded(self, rules: Any, known: dict[str, Any], place: str) -> str:
@@ -67,10 +67,10 @@ class Types:
         return self._rules.named(rule)
 
     def string(self, known: dict[str, Any], place: str) -> str:
-        """A text of some format or length."""
+        """A text, perhaps of some format or length."""
         if "format" in known:
             if len(known) > 1:
-                fail(f"{place}/format", "format beside bounds of the length is not supported")
+                fail(f"{place}/format", "format with bounds of the length is not supported")
             if known["format"] not in FORMATS:
                 fail(f"{place}/format", f"there is no format {known['format']!r}", f"known: {', '.join(FORMATS)}")
             return self._rules.named(rf'"\"" {FORMATS[known["format"]]} "\""')
@@ -80,14 +80,14 @@ class Types:
         return self._rules.named(rf'"\"" {repeat(self._rules.shared("char"), least, most)} "\""')
 
     def array(self, known: dict[str, Any], place: str) -> str:
-        """Items, the first ones perhaps with schemas of their own."""
+        """Items, the first ones perhaps with their own schemas."""
         first = known.get("prefixItems", [])
         if not isinstance(first, list):
-            fail(f"{place}/prefixItems", "a list of schemas is wanted", "give one per place")
+            fail(f"{place}/prefixItems", "it must be a list of schemas", "give one per place")
         least, most = self._lengths(known, place, "Items")
         items = [self._of(each, f"{place}/prefixItems/{n}") for n, each in enumerate(first)][:most]
         if least < len(items):
-            # Of those that may be left out, each needs the one before.
+            # Of the optional items, each requires the one before.
             optional = ""
             for n in range(len(items) - 1, least - 1, -1):
                 if n == len(items) - 1:
@@ -107,7 +107,7 @@ class Types:
         return self._rules.named(f'"[" {rule} "]"' if least else f'"[" ({rule})? "]"')
 
     def _more(self, known: dict[str, Any], place: str, least: int, room: int | None) -> str:
-        """What follows the items that have their own schemas; nothing unless ``items`` says what."""
+        """What follows the items with their own schemas; nothing without ``items``."""
         if "items" not in known or known["items"] is False or room == 0:
             if least > 0:
                 fail(f"{place}/minItems", "there are fewer prefixItems, and no items", "say what the others are")
@@ -126,13 +126,13 @@ class Types:
         return least, most
 
     def object(self, known: dict[str, Any], place: str) -> str:
-        """Properties in the order of the schema, or any."""
+        """The named properties in the order of the schema, or any properties if none is named."""
         named, required = known.get("properties", {}), known.get("required", [])
         others = known.get("additionalProperties", True)
         if not isinstance(named, Mapping):
-            fail(f"{place}/properties", "an object is wanted", "name the properties")
+            fail(f"{place}/properties", "it must be an object", "name the properties")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            fail(f"{place}/required", "a list of names is wanted", "name the properties")
+            fail(f"{place}/required", "it must be a list of names", "name the properties")
         properties = {name: (each, f"{place}/properties/{name}") for name, each in named.items()}
         for name in required:
             if name not in properties and others is False:
@@ -144,8 +144,8 @@ class Types:
             return self._map(known, place, self._of(others, f"{place}/additionalProperties"))
         for keyword in ("propertyNames", "minProperties", "maxProperties"):
             if keyword in known:
-                fail(f"{place}/{keyword}", f"{keyword} beside named properties is not supported")
-        # From the last one back: what may follow where something is written already, and where nothing is.
+                fail(f"{place}/{keyword}", f"{keyword} with named properties is not supported")
+        # Backwards: what may follow after a property was written, and where it would be the first.
         after, first = "", ""
         for name, (each, where) in reversed(properties.items()):
             if each is False and name not in required:
@@ -160,13 +160,13 @@ class Types:
         return self._rules.named(f'"{{" {first} "}}"')
 
     def _map(self, known: dict[str, Any], place: str, value: str) -> str:
-        """An object whose properties have no names of their own."""
+        """An object whose properties the schema does not name."""
         least, most = self._lengths(known, place, "Properties")
         if least > 1:
             fail(f"{place}/minProperties", "more than 1 is not supported, since names may come twice")
         names = known.get("propertyNames", {})
         if not isinstance(names, Mapping):
-            fail(f"{place}/propertyNames", "no schema", "give an object with keywords")
+            fail(f"{place}/propertyNames", "not a schema", "give an object with keywords")
         names = {"type": "string", **names}
         pair = self._rules.named(f'{self._of(names, f"{place}/propertyNames")} ": " {value}')
         if most == 0:
