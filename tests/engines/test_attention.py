@@ -1,4 +1,4 @@
-"""Laws of our own attention operator: the right numbers, the same bits in every variant, layout and company."""
+"""Laws of our own attention operator: the right numbers, and the same bits in every variant, layout and batch."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def open_session(variant: str = "", *, f16: bool = False, **changes: int) -> Any
 
 
 class World:
-    """A cache with a text in it, and rows of a tree behind it.
+    """A cache with a text in it, and rows of a tree after it.
 
     Args:
-        n_turned: numbers of a head that positions turn.
-        f16: whether the cache holds halves.
+        n_rotated: numbers of a head that are rotated by position.
+        f16: whether the cache holds 16-bit floats.
     """
 
     def __init__(
-        self, n_text: int, parents: list[int], seed: int = 0, *, n_turned: int = HEAD_DIM, f16: bool = False
+        self, n_text: int, parents: list[int], seed: int = 0, *, n_rotated: int = HEAD_DIM, f16: bool = False
     ) -> None:
         rng = np.random.default_rng(seed)
-        self.n_text, self.parents, self.n_turned = n_text, parents, n_turned
+        self.n_text, self.parents, self.n_rotated = n_text, parents, n_rotated
         self.kind = np.float16 if f16 else np.float32
         self.rows = rng.standard_normal((len(parents), WIDTH)).astype(np.float32)
         self.text = rng.standard_normal((n_text, WIDTH)).astype(np.float32)
-        angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_turned // 2)
+        angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_rotated // 2)
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def run(self, session: Any, *, calls: list[int] | None = None) -> Array:
         """Outputs of the rows, ``[rows, n_head * head_dim]``, decoded in so many calls of these sizes."""
-        # What lies in cells that nobody sees must not matter.
+        # What is in cells that no row sees must not matter.
         keys = np.full((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), 7, self.kind)
         values = np.full((N_HEAD_KV, N_CELLS, HEAD_DIM), np.nan, self.kind)
         cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
@@ -87,7 +87,7 @@ class World:
             seen = np.concatenate([self.text, self.rows[path]]).astype(np.float64)
             seen = seen.reshape(len(seen), -1, HEAD_DIM)
             q, k, v = np.split(seen, [N_HEAD, N_HEAD + N_HEAD_KV], axis=1)
-            q, k = self._turned(q, interleaved)[-1], self._turned(k, interleaved)
+            q, k = self._rotated(q, interleaved)[-1], self._rotated(k, interleaved)
             k, v = (x[-window:].astype(self.kind).astype(np.float64) for x in (k, v))
             for head in range(N_HEAD):
                 kv = head // (N_HEAD // N_HEAD_KV)
@@ -96,13 +96,15 @@ class World:
                 out[row, head] = weights @ v[:, kv] / weights.sum()
         return out.reshape(len(self.parents), -1)
 
-    def _turned(self, whole: Array, interleaved: bool) -> Array:
-        x, rest = whole[..., : self.n_turned], whole[..., self.n_turned :]
-        cos, sin = (turn[: len(x), None].astype(np.float64) for turn in (self.cos, self.sin))
+    def _rotated(self, whole: Array, interleaved: bool) -> Array:
+        x, rest = whole[..., : self.n_rotated], whole[..., self.n_rotated :]
+        cos, sin = (each[: len(x), None].astype(np.float64) for each in (self.cos, self.sin))
         halves = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
-        turned = np.stack([halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos], axis=-1)
-        turned = turned.reshape(x.shape) if interleaved else np.concatenate([turned[..., 0], turned[..., 1]], axis=-1)
-        return np.concatenate([turned, rest], axis=-1)
+        rotated = np.stack([halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos], axis=-1)
+        rotated = (
+            rotated.reshape(x.shape) if interleaved else np.concatenate([rotated[..., 0], rotated[..., 1]], axis=-1)
+        )
+        return np.concatenate([rotated, rest], axis=-1)
 
 
 @st.composite
@@ -110,8 +112,8 @@ def worlds(draw: st.DrawFn, *, f16: bool = False) -> World:
     n = draw(st.integers(1, 20))
     chain = draw(st.booleans())
     parents = [node - 1 if chain else draw(st.integers(-1, node - 1)) for node in range(n)]
-    n_turned = draw(st.sampled_from([HEAD_DIM, HEAD_DIM, 32, 2]))
-    return World(draw(st.integers(0, 90)), parents, draw(st.integers(0, 99)), n_turned=n_turned, f16=f16)
+    n_rotated = draw(st.sampled_from([HEAD_DIM, HEAD_DIM, 32, 2]))
+    return World(draw(st.integers(0, 90)), parents, draw(st.integers(0, 99)), n_rotated=n_rotated, f16=f16)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def session() -> Any:
     ids=["all", "itself", "7", "37", "f16", "f16, 20"],
 )
 def kind(request: pytest.FixtureRequest) -> tuple[Any, int, bool]:
-    """A session with a window, and maybe a cache of halves."""
+    """A session with a window, and perhaps a cache of 16-bit floats."""
     window, f16 = request.param
     return open_session(f16=f16, window=window), window, f16
 
@@ -135,25 +137,25 @@ def kind(request: pytest.FixtureRequest) -> tuple[Any, int, bool]:
 def test_it_computes_attention(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
     session, window, f16 = kind
     world = data.draw(worlds(f16=f16))
-    # A half that lies at a tie can be rounded to the other side by the last bit of a turn.
+    # A number half-way between two 16-bit floats can be rounded either way by the last bit of a rotation.
     assert np.allclose(world.run(session), world.exact(window=window), atol=2e-3 if f16 else 2e-5)
 
 
-def test_it_turns_halves_as_well_as_neighbours() -> None:
-    for n_turned in (HEAD_DIM, 32):
-        world = World(20, [-1, 0, 1, 1], n_turned=n_turned)
+def test_it_rotates_pairs_half_a_head_apart_as_well_as_neighbours() -> None:
+    for n_rotated in (HEAD_DIM, 32):
+        world = World(20, [-1, 0, 1, 1], n_rotated=n_rotated)
         assert np.allclose(world.run(open_session(interleaved=0)), world.exact(interleaved=False), atol=2e-5)
 
 
-def test_a_window_as_long_as_the_text_is_none(session: Any) -> None:
+def test_a_window_as_long_as_the_text_changes_nothing(session: Any) -> None:
     world = World(30, [-1, 0, 1, 2])
     assert np.array_equal(world.run(open_session(window=34)), world.run(session))
     assert not np.array_equal(world.run(open_session(window=33)), world.run(session))
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_halves_are_rounded_as_numpy_rounds_them() -> None:
-    """Every half, what lies half-way to the next, and a little to both sides."""
+def test_16_bit_floats_are_rounded_as_numpy_rounds_them() -> None:
+    """Every 16-bit float, the number half-way to the next, and its neighbours on both sides."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     numbers = halves[np.isfinite(halves)].astype(np.float32)
     following = np.nextafter(numbers.astype(np.float16), np.float16(np.inf)).astype(np.float32)
@@ -162,17 +164,23 @@ def test_halves_are_rounded_as_numpy_rounds_them() -> None:
     values = np.resize(values, (-(-len(values) // (32 * 16 * 112)), 112, 1, 16 * 32))
     session = open_session(f16=True, n_head=1, n_head_kv=1, head_dim=512)
     stored = np.zeros((1, 112, 512), np.float16)
-    turns = np.zeros((112, 1), np.float32)
+    angles = np.zeros((112, 1), np.float32)
     for some in values:
         qkv = np.concatenate([np.zeros((112, 1024), np.float32), some[:, 0]], axis=1)[None]
-        feed = {"qkv": qkv, "keys": np.zeros((1, 7, 512, 16), np.float16), "values": stored, "cos": turns, "sin": turns}
+        feed = {
+            "qkv": qkv,
+            "keys": np.zeros((1, 7, 512, 16), np.float16),
+            "values": stored,
+            "cos": angles,
+            "sin": angles,
+        }
         session.run(None, feed | {"tree": np.array([0, *range(-1, 111)], np.int32)})
         assert np.array_equal(stored[0].view(np.uint16), some[:, 0].astype(np.float16).view(np.uint16))
 
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_row_does_not_depend_on_its_company(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
+def test_a_row_does_not_depend_on_the_other_rows(kind: tuple[Any, int, bool], data: st.DataObject) -> None:
     session, _, f16 = kind
     world = data.draw(worlds(f16=f16))
     together = world.run(session)
@@ -209,7 +217,7 @@ def test_every_variant_computes_the_bits_of_the_reference(variant: str, window: 
         n = int(rng.integers(1, 20))
         chain = seed % 2 == 0
         parents = [node - 1 if chain else int(rng.integers(-1, node)) for node in range(n)]
-        world = World(int(rng.integers(0, 90)), parents, seed, f16=f16, n_turned=HEAD_DIM - 16 * (seed % 3 == 2))
+        world = World(int(rng.integers(0, 90)), parents, seed, f16=f16, n_rotated=HEAD_DIM - 16 * (seed % 3 == 2))
         world.rows *= np.float32(10.0 ** rng.integers(-3, 3))
         assert np.array_equal(world.run(fast), world.run(reference))
 

@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
             er_attention a = {.qkv = qkv, .keys = keys, .values = values, .cosines = cosines, .sines = sines,
                               .parents = parents, .depths = depths, .n_text = below(90), .n_cells = CELLS,
                               .n_head = HEADS, .n_head_kv = KV, .head_dim = HD,
-                              .n_turned = round & 4 ? HD : HD - 16, .window = round & 8 ? 1 + below(40) : 0,
+                              .n_rotated = round & 4 ? HD : HD - 16, .window = round & 8 ? 1 + below(40) : 0,
                               .f16 = round & 16, .interleaved = round & 1,
                               .is_chain = true};
             a.n_rows = a.n_pending = 1 + below(ROWS);

@@ -1,8 +1,8 @@
 """Multiplication of a few rows with 4-bit weights, near the speed of memory, in C.
 
-A verification step multiplies the same weights with a handful of rows. These kernels read and unpack each
-weight once for all of them, so that a few rows cost little more than one. They serve ONNX Runtime as custom
-operators (domain ``edge_spec``):
+A verification step multiplies the same weights with a few rows. These kernels read and unpack each weight once for all
+of them, so that a few rows cost little more than one. ONNX Runtime uses them as custom operators (domain
+``edge_spec``):
 
     MatMulRows(x f32 [..., n_in], packed u8 [bytes]) -> f32 [..., n_out]     attributes n_in, n_out, variant
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
@@ -15,8 +15,9 @@ multiplies with as the output layer. The session's options must know the library
 
 ``packed`` comes from ``pack``: GGUF's blocks in another order, no value rounded. Activations are rounded to
 8 bits, 32 at a time. A row's result is the same bits whatever the CPU, the variant, the threads and the
-other rows are; ``src/rows.h`` holds the order of summation, ``src/layout.h`` the layout,
-``src/activations.h`` the rounding.
+other rows are; ``src/rows.h`` defines the order of summation, ``src/layout.h`` the layout, ``src/activations.h``
+the rounding. The reference is the variant of that name (``src/reference.c``), which runs everywhere, slowly: tests
+compare all others with it, bit for bit.
 
 A row of activations that holds a NaN or an infinity gets NaN outputs, all of them 0x7fc00000; other rows
 are untouched. NaN or infinite scales in the weights give what IEEE arithmetic gives, NaNs again as
@@ -46,4 +47,4 @@ DOMAIN_VERSION = 1
 MATMUL_ROWS = "MatMulRows"
 GATHER_ROWS = "GatherRows"
 NUMERICS = "rows-1"
-"""Names the arithmetic. It changes when the same weights and activations could give other bits."""
+"""The name of the arithmetic. It changes when the same weights and activations could give other bits."""

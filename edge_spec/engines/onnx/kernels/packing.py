@@ -23,7 +23,7 @@ BLOCK = 32
 HEADER_BYTES = 64
 _MAGIC = b"EDGEROWS"
 _HEADER = struct.Struct("<8sIIQQQ24x")
-# Rows of GGUF blocks are taken in portions of about this many weights: they are unpacked to a byte each.
+# Rows of GGUF blocks are packed in portions of about this many weights, which take a byte each meanwhile.
 _PORTION = 1 << 22
 
 
@@ -89,7 +89,7 @@ def pack(blocks: Bytes, kind: str) -> Bytes:
 
     Raises:
         UnsupportedModel: no kernel for this kind.
-        SettingsError: rows that are no whole number of blocks.
+        SettingsError: rows that are not a whole number of blocks.
     """
     known = _kind(kind)
     if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.source.block_bytes:
@@ -167,8 +167,8 @@ def _f16(blocks: Bytes, *starts: int) -> Bytes:
     return np.stack([blocks[..., start : start + 2] for start in starts], axis=-2)
 
 
-def _halves(codes: Bytes) -> Bytes:
-    """Low halves of a run of bytes first, then the high halves."""
+def _nibbles(codes: Bytes) -> Bytes:
+    """The low 4 bits of all bytes, then the high 4 bits."""
     return np.concatenate([codes & 15, codes >> 4], axis=-1)
 
 
@@ -178,19 +178,19 @@ def _fifth_bits(blocks: Bytes, start: int) -> Bytes:
 
 
 def _q4_0(blocks: Bytes) -> _Parts:
-    return _f16(blocks, 0), None, _halves(blocks[..., 2:])
+    return _f16(blocks, 0), None, _nibbles(blocks[..., 2:])
 
 
 def _q4_1(blocks: Bytes) -> _Parts:
-    return _f16(blocks, 0, 2), None, _halves(blocks[..., 4:])
+    return _f16(blocks, 0, 2), None, _nibbles(blocks[..., 4:])
 
 
 def _q5_0(blocks: Bytes) -> _Parts:
-    return _f16(blocks, 0), None, _halves(blocks[..., 6:]) | _fifth_bits(blocks, 2)
+    return _f16(blocks, 0), None, _nibbles(blocks[..., 6:]) | _fifth_bits(blocks, 2)
 
 
 def _q5_1(blocks: Bytes) -> _Parts:
-    return _f16(blocks, 0, 2), None, _halves(blocks[..., 8:]) | _fifth_bits(blocks, 4)
+    return _f16(blocks, 0, 2), None, _nibbles(blocks[..., 8:]) | _fifth_bits(blocks, 4)
 
 
 def _q8_0(blocks: Bytes) -> _Parts:
@@ -206,8 +206,8 @@ def _k_subscales(packed: Bytes) -> Bytes:
 
 
 def _k_codes(codes: Bytes) -> Bytes:
-    """128 bytes: each 32 hold 32 weights in their low halves and the next 32 in their high halves."""
-    return _halves(codes.reshape(*codes.shape[:-1], 4, 32)).reshape(*codes.shape[:-1], 256)
+    """128 bytes: each 32 hold 32 weights in their low 4 bits and the next 32 in their high 4 bits."""
+    return _nibbles(codes.reshape(*codes.shape[:-1], 4, 32)).reshape(*codes.shape[:-1], 256)
 
 
 def _q4_k(blocks: Bytes) -> _Parts:
@@ -222,7 +222,7 @@ def _q5_k(blocks: Bytes) -> _Parts:
 
 def _q6_k(blocks: Bytes) -> _Parts:
     shape = blocks.shape[:-1]
-    low = _halves(blocks[..., :128].reshape(*shape, 2, 64))  # each half: 64 low, 64 high
+    low = _nibbles(blocks[..., :128].reshape(*shape, 2, 64))  # of each half: 64 low, 64 high
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[..., 128:192].reshape(*shape, 2, 1, 32) >> shifts & np.uint8(3)
     codes = low | (high << np.uint8(4)).reshape(*shape, 2, 128)

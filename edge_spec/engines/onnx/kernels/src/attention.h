@@ -1,20 +1,20 @@
 /* Attention over a cache whose last cells may be a tree, and the order of its sums.
  *
- * Row r of a call is entered into cell n_text + n_pending - n_rows + r and sees n_text cells of text, the pending
- * nodes above it, and itself: its path, in that order, which is the order plain decoding would have put them in.
- * What follows is a function of the query and the keys and values along the path alone, whatever other rows a call
- * has and wherever the cells of a branch lie; all variants compute the same bits (fused multiply-adds throughout):
+ * Row r of a call is stored in cell n_text + n_pending - n_rows + r and sees n_text cells of text, the pending nodes
+ * above it, and itself: its path, in that order, which is that of plain decoding. The result is a function of the
+ * query and of the keys and values along the path alone, whatever other rows a call has and wherever the cells of a
+ * branch are; all variants compute the same bits (fused multiply-adds throughout):
  *
  *     score_j = sum over d ascending of (query_d * scale) * key_jd
  *     weight_j = exp(score_j - highest score), by the polynomial in attention_body.h
  *     total = sum of weights in 16 lanes, lane j % 16 in ascending order of j, then lanes pairwise 8, 4, 2, 1 apart
  *     out_d = (sum over j ascending of weight_j * value_jd) * (1 / total)
  *
- * With a window only the last `window` places of the path count: j starts there, and the lanes stay where they are.
+ * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
  *
  * The cache: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
  * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
- * rounded to nearest when they are entered, and everything else stays as it is.
+ * rounded to nearest when they are stored, and everything else is the same.
  */
 #ifndef EDGE_ROWS_ATTENTION_H
 #define EDGE_ROWS_ATTENTION_H
@@ -23,28 +23,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ER_LANES = 16, ER_MOST_HEAD_DIM = 512 };
+enum { ER_LANES = 16, ER_MAX_HEAD_DIM = 512 };
 
 typedef struct {
     const float *qkv;             /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
-    void *keys, *values;          /* float, or uint16_t holding halves */
-    const float *cosines, *sines; /* [n_cells, n_turned / 2] */
+    void *keys, *values;          /* float, or uint16_t holding 16-bit floats */
+    const float *cosines, *sines; /* [n_cells, n_rotated / 2] */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
     const int32_t *depths;        /* [n_pending] */
     float *out;                   /* [n_rows, n_head * head_dim] */
     size_t n_rows, n_pending, n_text, n_cells;
     size_t n_head, n_head_kv, head_dim;
-    size_t n_turned;  /* numbers at the beginning of a head that positions turn */
+    size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
     bool f16;         /* what the cache holds */
-    bool interleaved; /* positions turn neighbouring numbers, else those half a head apart */
+    bool interleaved; /* pairs that are rotated are neighbours, else half a head apart */
     bool is_chain;    /* every node is the parent of the next */
 } er_attention;
 
 typedef struct {
     const char *name;
     bool (*runs_here)(void);
-    /* Enter the rows' keys and values of one head into the cache. */
+    /* Store the rows' keys and values of one head in the cache. */
     void (*store)(const er_attention *a, size_t kv_head);
     /* Outputs of `n_rows` rows for the queries of one head of keys, whose rows are all stored. */
     void (*attend)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch);
@@ -53,8 +53,7 @@ typedef struct {
 /* Floats of scratch for `attend`. */
 size_t er_attention_scratch(const er_attention *a);
 
-
-/* By name; NULL if there is none or it cannot run here. "" is the fastest. */
+/* The variant of that name, "" for the fastest; NULL if there is none or it cannot run here. */
 const er_attention_variant *er_attention_find(const char *name);
 
 #endif

@@ -1,8 +1,8 @@
 /* Attention, written once for all vector widths. A file that includes this defines
  *
  *     vec, WIDTH (lanes), VARIANT, VARIANT_NAME, RUNS_HERE, SCORE_QUERIES, VALUE_QUERIES (queries at once: as many
- *     as there are registers), and the operations LOAD, LOAD_HALF (of 16-bit floats), STORE, SET1, FMA(a, b, c) = a * b + c, ADD, SUB, MUL, MAX,
- *     EXPONENT(p, t) = p with the lowest bits of t added to its exponent
+ *     as there are registers for), and the operations LOAD, LOAD_HALF (of 16-bit floats), STORE, SET1,
+ *     FMA(a, b, c) = a * b + c, ADD, SUB, MUL, MAX, EXPONENT(p, t) = p with the lowest bits of t added to its exponent
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
-/* Numbers i and following of an array of halves or floats; `f16` is a constant wherever this is called. */
+/* Numbers i and following of an array of 16-bit or 32-bit floats; `f16` is a constant wherever this is called. */
 ER_INLINE vec load(const void *base, size_t i, bool f16) {
     return f16 ? LOAD_HALF((const uint16_t *)base + i) : LOAD((const float *)base + i);
 }
@@ -25,7 +25,7 @@ ER_INLINE const void *offset(const void *base, size_t i, bool f16) {
 }
 
 static void rotate(const er_attention *a, const float *x, size_t position, float *y) {
-    const size_t half = a->n_turned / 2;
+    const size_t half = a->n_rotated / 2;
     const float *c = a->cosines + position * half, *s = a->sines + position * half;
     if (a->interleaved)
         for (size_t i = 0; i < half; i++) {
@@ -39,12 +39,12 @@ static void rotate(const er_attention *a, const float *x, size_t position, float
             y[i] = x0 * c[i] - x1 * s[i];
             y[i + half] = x0 * s[i] + x1 * c[i];
         }
-    memcpy(y + a->n_turned, x + a->n_turned, (a->head_dim - a->n_turned) * sizeof(float));
+    memcpy(y + a->n_rotated, x + a->n_rotated, (a->head_dim - a->n_rotated) * sizeof(float));
 }
 
 static void store(const er_attention *a, size_t kv_head) {
     const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd, first = a->n_pending - a->n_rows;
-    float key[ER_MOST_HEAD_DIM];
+    float key[ER_MAX_HEAD_DIM];
     for (size_t r = 0; r < a->n_rows; r++) {
         const float *row = a->qkv + r * width;
         const size_t cell = a->n_text + first + r;
@@ -119,8 +119,8 @@ ER_INLINE vec exponential(vec x) {
     return EXPONENT(p, t);
 }
 
-/* Scores from place `from` to n into weights, in place; returns 1 / their sum. There is room for whole tiles. */
-static float soften(float *scores, size_t from, size_t n) {
+/* Turns scores from place `from` to n into weights, in place; returns 1 / their sum. There is room for whole tiles. */
+static float softmax(float *scores, size_t from, size_t n) {
     const size_t start = from / ER_LANES * ER_LANES, end = (n + ER_LANES - 1) / ER_LANES * ER_LANES;
     float lanes[ER_LANES];
     for (size_t j = start; j < from; j++)
@@ -196,7 +196,7 @@ ER_INLINE void add(int n, const void *values, bool f16, size_t hd, size_t from, 
     }
 }
 
-/* The keys of 16 places along a path that leads through `path` behind the text. */
+/* The keys of 16 places along a path that continues the text through the pending nodes `path`. */
 ER_INLINE void gather_keys(const er_attention *a, const void *keys, bool f16, const int32_t *path, size_t from,
                            size_t n, void *tile) {
     const size_t hd = a->head_dim;
@@ -261,7 +261,7 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
         }
         float over_total[ER_LANES];
         for (size_t i = 0; i < n; i++)
-            over_total[i] = soften(scores + i * stride, starts[i], lengths[i]);
+            over_total[i] = softmax(scores + i * stride, starts[i], lengths[i]);
         /* Together where all rows go, before and after that each row by itself. */
         const size_t end = a->is_chain ? least : a->n_text, begin = last_start < end ? last_start : end;
         for (size_t i = 0; i < n; i++)

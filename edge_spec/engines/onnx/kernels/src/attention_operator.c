@@ -1,14 +1,14 @@
 /* Attention as an operator of ONNX Runtime, in the domain edge_spec:
  *
  *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
- *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, turned / 2],
+ *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, rotated / 2],
  *                tree i32[1 + pending]) -> f32[1, rows, n_head head_dim]
  *
- * T is f32 or f16. The first `turned` numbers of a head are turned by position, the others left as they are. `tree`
+ * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree`
  * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
- * of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (of so many places, the row itself
- * among them, a row sees; all if absent or 0), and variant for tests. The keys and values of the rows are entered
- * into the cache, which is an input: whoever binds it gives leave to write.
+ * of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself
+ * included; all if absent or 0), and variant for tests. The keys and values of the rows are written to the cache,
+ * although it is an input.
  */
 #include "attention.h"
 
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ort_interface.h"
+#include "operator.h"
 
 enum {
     /* A job's rows: enough to use a tile of keys again and again, few enough to spread a prompt. */
@@ -24,7 +24,6 @@ enum {
     /* Below this many multiplications waking other threads costs more than it saves. */
     ALONE = 1 << 20,
     N_INPUTS = 6,
-    MOST_DIMS = 8,
 };
 
 typedef struct {
@@ -33,21 +32,9 @@ typedef struct {
     const er_attention_variant *variant;
 } operator_state;
 
-#define TRY(call)                  \
-    do {                           \
-        OrtStatus *status_ = call; \
-        if (status_ != NULL)       \
-            return status_;        \
-    } while (0)
-
-static OrtStatus *refuse(const OrtApi *api, const char *message) {
-    return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
-}
-
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api};
     char name[64] = "";
-    size_t size = sizeof name;
     (void)op;
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head", &state.n_head));
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head_kv", &state.n_head_kv));
@@ -58,16 +45,12 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
         api->ReleaseStatus(status);
         state.window = 0;
     }
-    status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
-    if (status != NULL) {
-        api->ReleaseStatus(status);
-        name[0] = '\0';
-    }
+    read_text(api, info, "variant", name, sizeof name);
     state.variant = er_attention_find(name);
     if (state.variant == NULL)
         return refuse(api, "edge_spec.AttendRows: there is no such variant, or it cannot run on this CPU");
     if (state.n_head_kv < 1 || state.n_head < 1 || state.n_head % state.n_head_kv || state.n_head > 65536 ||
-        state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MOST_HEAD_DIM)
+        state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MAX_HEAD_DIM)
         return refuse(api, "edge_spec.AttendRows: impossible heads");
     if (state.window < 0)
         return refuse(api, "edge_spec.AttendRows: an impossible window");
@@ -127,16 +110,7 @@ static void attend_job(void *user, size_t i) {
     free(scratch);
 }
 
-static OrtStatus *run_jobs(const OrtApi *api, OrtKernelContext *context, bool alone, void (*job)(void *, size_t),
-                           size_t n, work *w) {
-    if (!alone && n > 1)
-        return api->KernelContext_ParallelFor(context, job, n, 0, w);
-    for (size_t i = 0; i < n; i++)
-        job(w, i);
-    return NULL;
-}
-
-/* Depths of the pending nodes into depths[n]; false if a parent does not stand before its child. */
+/* Depths of the pending nodes into depths[n]; false if a parent does not come before its child. */
 static bool read_tree(const int32_t *parents, size_t n, int32_t *depths, bool *is_chain) {
     *is_chain = true;
     for (size_t i = 0; i < n; i++) {
@@ -182,7 +156,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
               .parents = numbers + 1, .out = out_data, .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending,
               .n_text = (size_t)numbers[0], .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
-              .head_dim = hd, .n_turned = (size_t)cosines[1] * 2, .window = (size_t)state->window,
+              .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2, .window = (size_t)state->window,
               .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
         .variant = state->variant,
     };
@@ -194,7 +168,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     w.a.depths = depths;
     OrtStatus *status = NULL;
     if (!read_tree(w.a.parents, w.a.n_pending, depths, &w.a.is_chain)) {
-        status = refuse(api, "edge_spec.AttendRows: a parent does not stand before its child");
+        status = refuse(api, "edge_spec.AttendRows: a parent does not come before its child");
     } else {
         const bool alone = w.a.n_rows * n_head * hd * (w.a.n_text + w.a.n_pending) < ALONE;
         status = run_jobs(api, context, alone, store_job, n_head_kv, &w);
@@ -208,37 +182,10 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
 }
 
 static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "AttendRows"; }
-static const char *ORT_CALL no_provider(const OrtCustomOp *op) { (void)op; return NULL; }
 static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
     (void)op;
     return i == 5 ? ORT_INT32 : i == 1 || i == 2 ? ORT_ANY : ORT_FLOAT;
 }
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
-static int ORT_CALL output_type(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_FLOAT; }
-static size_t ORT_CALL n_outputs(const OrtCustomOp *op) { (void)op; return 1; }
-static int ORT_CALL required(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_INPUT_REQUIRED; }
-static int ORT_CALL default_memory(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_MEMORY_DEFAULT; }
-static int ORT_CALL one(const OrtCustomOp *op) { (void)op; return 1; }
-static int ORT_CALL last_version(const OrtCustomOp *op) { (void)op; return INT32_MAX; }
 
-const OrtCustomOp er_attend_rows = {
-    .version = ORT_VERSION,
-    .GetName = name,
-    .GetExecutionProviderType = no_provider,
-    .GetInputType = input_type,
-    .GetInputTypeCount = n_inputs,
-    .GetOutputType = output_type,
-    .GetOutputTypeCount = n_outputs,
-    .KernelDestroy = destroy,
-    .GetInputCharacteristic = required,
-    .GetOutputCharacteristic = required,
-    .GetInputMemoryType = default_memory,
-    .GetVariadicInputMinArity = one,
-    .GetVariadicInputHomogeneity = one,
-    .GetVariadicOutputMinArity = one,
-    .GetVariadicOutputHomogeneity = one,
-    .CreateKernelV2 = create,
-    .KernelComputeV2 = compute,
-    .GetStartVersion = one,
-    .GetEndVersion = last_version,
-};
+const OrtCustomOp er_attend_rows = OPERATOR(name, input_type, n_inputs, create, compute, destroy);

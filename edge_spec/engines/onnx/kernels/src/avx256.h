@@ -1,6 +1,6 @@
-/* 256-bit registers: eight outputs at a time, for the CPUs whose widest registers these are.
+/* 256-bit registers: eight outputs at a time, for CPUs without wider ones.
  *
- * The file that includes this names three things and its instruction set:
+ * The file that includes this defines these macros and chooses the instruction set:
  *     VARIANT        the er_variant it defines; VARIANT_NAME, RUNS_HERE
  *     MULTIPLY_ADD   (sum, unsigned bytes, signed bytes): adds four products to every 32-bit sum; without it the
  *                    products go through 16 bits, in chains as long as the codes' range allows
@@ -116,7 +116,7 @@ ER_INLINE __m256 add_block(er_kind kind, const __m256i quads[8], __m256 d0, __m2
 }
 
 /* rows: 1 as a constant, which keeps its sums in registers, or t->n_rows, whose sums stay in the cache: 16 registers
- * do not hold them beside a block, and unrolled code for 2 to 4 rows measured slower. */
+ * do not hold them together with a block, and unrolled code for 2 to 4 rows measured slower. */
 ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
     const size_t unit_bytes = (size_t)er_unit_bytes(kind), tile_bytes = t->n_units * unit_bytes;
     const __m256 quiet_nan = _mm256_castsi256_ps(_mm256_set1_epi32(ER_QUIET_NAN));

@@ -12,7 +12,7 @@ ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #include "quantise_avx2.h"
 #include "rows.h"
 
-/* How far ahead of use weights are asked for: about the time memory takes, at memory speed. */
+/* How far ahead weights are prefetched: about the latency of memory times its speed. */
 enum { AHEAD_BYTES = 3456 };
 
 static bool runs_here(void) { return er_cpu_features().avx512_vnni; }
@@ -105,7 +105,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
             const uint8_t *ahead = block + AHEAD_BYTES;
             if (ahead >= end)
                 ahead += t->group_bytes - tile_bytes;
-            er_ask_for_page(&pages, t, unit_bytes, rows);
+            er_prefetch_page(&pages, t, unit_bytes, rows);
             for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
                 __m512 d0 = d, d1 = m;
                 __m512i quads[8];

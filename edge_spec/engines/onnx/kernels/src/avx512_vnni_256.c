@@ -1,5 +1,5 @@
 /* AVX-512's VNNI on 256-bit registers: the source of avx_vnni.c where that instruction has its other encoding.
- * Never the fastest; it lets servers test what laptops run. */
+ * Never the fastest; with it, servers can test what laptops run. */
 #include "target.h"
 
 #if ER_X86

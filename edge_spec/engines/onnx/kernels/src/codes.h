@@ -1,4 +1,4 @@
-/* Single codes and scales of a block, the slow way: what the layout means, for the reference. */
+/* Single codes and scales of a block, slowly: the meaning of the layout, for the reference. */
 #ifndef EDGE_ROWS_CODES_H
 #define EDGE_ROWS_CODES_H
 

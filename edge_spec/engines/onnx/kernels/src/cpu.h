@@ -1,4 +1,4 @@
-/* What this CPU and operating system let us use. */
+/* What this CPU and operating system support. */
 #ifndef EDGE_ROWS_CPU_H
 #define EDGE_ROWS_CPU_H
 
@@ -11,7 +11,7 @@ typedef struct {
     bool neon_dotprod, neon_i8mm;
 } er_cpu;
 
-/* Asked anew every time: callers ask once per matrix, and nothing needs to be shared between threads. */
+/* Not cached: callers ask once per matrix, and nothing needs to be shared between threads. */
 er_cpu er_cpu_features(void);
 
 #endif

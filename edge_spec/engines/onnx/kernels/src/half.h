@@ -31,7 +31,7 @@ ER_INLINE uint16_t er_to_half(float value) {
     const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u) /* NaN */
         return (uint16_t)(sign | 0x7e00u);
-    if (size >= 0x477ff000u) /* 65520, half-way to what would come after the largest */
+    if (size >= 0x477ff000u) /* 65520, half-way from the largest to what would follow */
         return (uint16_t)(sign | 0x7c00u);
     if (size < 0x38800000u) { /* below 2^-14, a multiple of 2^-24: adding 2^23 rounds to a whole number of them */
         const float units = er_float_of_bits(size) * 0x1p24f + 0x1p23f;

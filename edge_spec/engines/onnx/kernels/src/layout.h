@@ -34,7 +34,7 @@
  *
  * A weight is d * (code - offset) with offset 8, 16, 128 for Q4_0, Q5_0, Q8_0; d * code + m for Q4_1, Q5_1;
  * (d * scale) * code - dmin * min for Q4_K, Q5_K; (d * scale) * (code - 32) for Q6_K. No value is rounded on
- * the way from GGUF: a packed matrix stands for the very same weights.
+ * the way from GGUF: a packed matrix has exactly the same weights.
  */
 #ifndef EDGE_ROWS_LAYOUT_H
 #define EDGE_ROWS_LAYOUT_H
@@ -75,7 +75,7 @@ typedef enum {
 /* How a kind turns whole-number sums into an output, see rows.h. */
 typedef enum { ER_OFFSET, ER_MINIMUM, ER_HALVES } er_form;
 
-/* The functions below are asked with constants wherever speed matters, so that they cost nothing. */
+/* The functions below are called with constants wherever speed matters, so that they cost nothing. */
 
 ER_INLINE er_form er_form_of(er_kind kind) {
     return kind == ER_Q6_K                                        ? ER_HALVES

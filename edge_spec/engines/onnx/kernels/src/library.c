@@ -7,7 +7,7 @@
 /* Raised with every change to the functions below or to the packed layout. */
 ER_EXPORT int edge_rows_version(void) { return ER_VERSION; }
 
-/* Raised with every change to what the operators for ONNX Runtime take: one that is too old would not heed it. */
+/* Raised with every change to the arguments of the operators: an older library would ignore new ones. */
 ER_EXPORT int edge_rows_operators(void) { return 2; }
 
 /* The name of variant i, fastest first; NULL past the end. */

@@ -1,7 +1,7 @@
 /* 128-bit registers of 64-bit Arm: four outputs at a time.
  *
- * The file that includes this names VARIANT, VARIANT_NAME, RUNS_HERE and its instruction set. With PAIRS, two rows
- * at a time go through 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, through dot products.
+ * The file that includes this defines VARIANT, VARIANT_NAME and RUNS_HERE and chooses the instruction set. With PAIRS,
+ * two rows at a time use 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, uses dot products.
  */
 #include <arm_neon.h>
 #include <string.h>
@@ -92,7 +92,7 @@ ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const int8x16_t quads[4], cons
     return vdotq_laneq_s32(sum, quads[3], values, 3);
 }
 
-/* What a row brings to a block besides q. */
+/* What a row adds to a block besides the products of q. */
 ER_INLINE int32x4_t start_of(er_kind kind, const uint8_t *activations, int rows, int r, int half) {
     const uint8_t *firsts = activations + 36 * rows;
     if (er_form_of(kind) == ER_MINIMUM || er_code_bits(kind) == 8)

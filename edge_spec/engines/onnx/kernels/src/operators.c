@@ -10,16 +10,16 @@
 #include <stdlib.h>
 
 #include "export.h"
-#include "ort_interface.h"
+#include "operator.h"
 #include "rows.h"
 
 enum {
-    MOST_DIMS = 8,
+    MAX_DIMS = 8,
     /* A longer input takes several passes over the weights, so that scratch memory has a bound. */
     PASS_ROWS = 256,
     /* Groups whose weights a core's second-level cache holds while the tiles of a pass go by. */
-    MOST_GROUPS_PER_JOB = 16,
-    LEAST_JOB_BYTES = 1 << 16,
+    MAX_GROUPS_PER_JOB = 16,
+    MIN_JOB_BYTES = 1 << 16,
     JOBS_AIMED_AT = 32,
     /* Below this many bytes of weights, times rows + 3, waking other threads costs more than it saves. */
     ALONE_BYTES = 400000,
@@ -31,29 +31,18 @@ typedef struct {
     const er_variant *variant;
 } operator_state;
 
-#define TRY(call)                  \
-    do {                           \
-        OrtStatus *status_ = call; \
-        if (status_ != NULL)       \
-            return status_;        \
-    } while (0)
-
-static OrtStatus *refuse(const OrtApi *api, const char *message) {
-    return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
-}
-
-/* Dimensions of a tensor into dims[MOST_DIMS + 1], and the product of all but the last `inner` of them. */
+/* Dimensions of a tensor into dims[MAX_DIMS + 1], and the product of all but the last `inner` of them. */
 static OrtStatus *shape_of(const OrtApi *api, const OrtValue *value, size_t inner, int64_t *dims, size_t *rank,
                            size_t *n_outer) {
     OrtShape *shape;
     TRY(api->GetTensorTypeAndShape(value, &shape));
     OrtStatus *status = api->GetDimensionsCount(shape, rank);
-    if (status == NULL && *rank <= MOST_DIMS)
+    if (status == NULL && *rank <= MAX_DIMS)
         status = api->GetDimensions(shape, dims, *rank);
     api->ReleaseTensorTypeAndShapeInfo(shape);
     if (status != NULL)
         return status;
-    if (*rank > MOST_DIMS || *rank < inner)
+    if (*rank > MAX_DIMS || *rank < inner)
         return refuse(api, "edge_spec: an input has too many or too few dimensions");
     *n_outer = 1;
     for (size_t i = 0; i + inner < *rank; i++)
@@ -63,7 +52,7 @@ static OrtStatus *shape_of(const OrtApi *api, const OrtValue *value, size_t inne
 
 static OrtStatus *open_weights(const operator_state *state, const OrtValue *value, er_matrix *matrix) {
     const OrtApi *api = state->api;
-    int64_t dims[MOST_DIMS + 1];
+    int64_t dims[MAX_DIMS + 1];
     size_t rank, n_bytes = 0;
     void *packed;
     TRY(shape_of(api, value, 0, dims, &rank, &n_bytes));
@@ -76,15 +65,6 @@ static OrtStatus *open_weights(const operator_state *state, const OrtValue *valu
     return NULL;
 }
 
-/* The attribute `variant` into name[size]; "" if it is absent. */
-static void read_variant(const OrtApi *api, const OrtKernelInfo *info, char *name, size_t size) {
-    OrtStatus *status = api->KernelInfoGetAttribute_string(info, "variant", name, &size);
-    if (status != NULL) {
-        api->ReleaseStatus(status);
-        name[0] = '\0';
-    }
-}
-
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api};
     char name[64] = "";
@@ -93,7 +73,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     (void)op;
     TRY(api->KernelInfoGetAttribute_int64(info, "n_in", &state.n_in));
     TRY(api->KernelInfoGetAttribute_int64(info, "n_out", &state.n_out));
-    read_variant(api, info, name, sizeof name);
+    read_text(api, info, "variant", name, sizeof name);
     state.variant = er_find_variant(name);
     if (state.variant == NULL)
         return refuse(api, "edge_spec: there is no such variant, or it cannot run on this CPU");
@@ -133,20 +113,11 @@ static void multiply_job(void *user, size_t i) {
                 first + (left < p->groups_per_job ? left : p->groups_per_job), p->y);
 }
 
-static OrtStatus *run_jobs(const OrtApi *api, OrtKernelContext *context, bool alone, void (*job)(void *, size_t),
-                           size_t n_jobs, product *p) {
-    if (!alone && n_jobs > 1)
-        return api->KernelContext_ParallelFor(context, job, n_jobs, 0, p);
-    for (size_t i = 0; i < n_jobs; i++)
-        job(p, i);
-    return NULL;
-}
-
 static size_t groups_per_job(const er_matrix *matrix) {
     size_t groups = (matrix->n_groups + JOBS_AIMED_AT - 1) / JOBS_AIMED_AT;
-    const size_t least = (LEAST_JOB_BYTES + matrix->group_bytes - 1) / matrix->group_bytes;
+    const size_t least = (MIN_JOB_BYTES + matrix->group_bytes - 1) / matrix->group_bytes;
     groups = groups < least ? least : groups;
-    return groups > MOST_GROUPS_PER_JOB ? MOST_GROUPS_PER_JOB : groups;
+    return groups > MAX_GROUPS_PER_JOB ? MAX_GROUPS_PER_JOB : groups;
 }
 
 static OrtStatus *multiply_pass(const OrtApi *api, OrtKernelContext *context, product *p) {
@@ -163,7 +134,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
     product p = {.variant = state->variant};
     const OrtValue *x, *weights;
     OrtValue *y;
-    int64_t dims[MOST_DIMS + 1];
+    int64_t dims[MAX_DIMS + 1];
     size_t rank, n_rows = 0;
     void *x_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &x));
@@ -199,7 +170,7 @@ static OrtStatus *ORT_CALL gather(void *kernel, OrtKernelContext *context) {
     er_matrix matrix;
     const OrtValue *ids, *weights;
     OrtValue *y;
-    int64_t dims[MOST_DIMS + 1];
+    int64_t dims[MAX_DIMS + 1];
     size_t rank, n_ids = 0;
     void *ids_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &ids));
@@ -221,31 +192,12 @@ static OrtStatus *ORT_CALL gather(void *kernel, OrtKernelContext *context) {
 
 static const char *ORT_CALL multiply_name(const OrtCustomOp *op) { (void)op; return "MatMulRows"; }
 static const char *ORT_CALL gather_name(const OrtCustomOp *op) { (void)op; return "GatherRows"; }
-static const char *ORT_CALL no_provider(const OrtCustomOp *op) { (void)op; return NULL; }
 static int ORT_CALL multiply_input(const OrtCustomOp *op, size_t i) { (void)op; return i == 0 ? ORT_FLOAT : ORT_UINT8; }
 static int ORT_CALL gather_input(const OrtCustomOp *op, size_t i) { (void)op; return i == 0 ? ORT_INT64 : ORT_UINT8; }
-static int ORT_CALL output_type(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_FLOAT; }
 static size_t ORT_CALL two(const OrtCustomOp *op) { (void)op; return 2; }
-static size_t ORT_CALL one(const OrtCustomOp *op) { (void)op; return 1; }
-static int ORT_CALL required(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_INPUT_REQUIRED; }
-static int ORT_CALL default_memory(const OrtCustomOp *op, size_t i) { (void)op; (void)i; return ORT_MEMORY_DEFAULT; }
-static int ORT_CALL first_version(const OrtCustomOp *op) { (void)op; return 1; }
-static int ORT_CALL last_version(const OrtCustomOp *op) { (void)op; return INT32_MAX; }
 
-#define OPERATOR(name_, input_, compute_)                                                                      \
-    {                                                                                                          \
-        .version = ORT_VERSION, .GetName = name_, .GetExecutionProviderType = no_provider,                     \
-        .GetInputType = input_, .GetInputTypeCount = two, .GetOutputType = output_type,                        \
-        .GetOutputTypeCount = one, .KernelDestroy = destroy, .GetInputCharacteristic = required,               \
-        .GetOutputCharacteristic = required, .GetInputMemoryType = default_memory,                             \
-        .GetVariadicInputMinArity = first_version, .GetVariadicInputHomogeneity = first_version,               \
-        .GetVariadicOutputMinArity = first_version, .GetVariadicOutputHomogeneity = first_version,             \
-        .CreateKernelV2 = create, .KernelComputeV2 = compute_, .GetStartVersion = first_version,               \
-        .GetEndVersion = last_version,                                                                         \
-    }
-
-static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, multiply);
-static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, gather);
+static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, two, create, multiply, destroy);
+static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, create, gather, destroy);
 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
 

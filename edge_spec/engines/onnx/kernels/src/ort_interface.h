@@ -1,7 +1,7 @@
-/* The part of ONNX Runtime's C interface that two custom operators need.
+/* The part of ONNX Runtime's C interface that our operators need.
  *
- * That interface only ever grows at its end, so a table entry keeps its position for good and this file stands in
- * for the 8,000 lines of onnxruntime_c_api.h. Every pointer is at the position its static assertion names.
+ * That interface only grows at its end, so table entries keep their positions, and this file replaces the 8,000 lines
+ * of onnxruntime_c_api.h. Static assertions check the positions.
  */
 #ifndef EDGE_ROWS_ORT_INTERFACE_H
 #define EDGE_ROWS_ORT_INTERFACE_H
@@ -86,7 +86,7 @@ typedef struct OrtApiBase {
     const char *(ORT_CALL *GetVersionString)(void);
 } OrtApiBase;
 
-/* An operator. The entries that ONNX Runtime calls without looking must all be set. */
+/* An operator. The entries that ONNX Runtime calls without a check must all be set. */
 struct OrtCustomOp {
     uint32_t version;
     void *(ORT_CALL *CreateKernel)(const OrtCustomOp *, const OrtApi *, const OrtKernelInfo *);

@@ -1,4 +1,5 @@
-/* The reference: rows.h and layout.h word for word in plain C. It runs everywhere, slowly. */
+/* The reference: rows.h and layout.h word for word in plain C. It runs everywhere, slowly, and tests compare every
+ * other variant with it, bit for bit. */
 #include <math.h>
 
 #include "codes.h"

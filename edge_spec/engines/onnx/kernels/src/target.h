@@ -1,7 +1,7 @@
 /* One source file, one instruction set: ER_TARGET_BEGIN("avx2,fma") before the includes, ER_TARGET_END at the end.
  *
  * So all files compile with the same flags, which is what Python's build tools can do, and only the functions of
- * a variant hold instructions that a CPU may lack. Microsoft's compiler needs no leave to use intrinsics.
+ * a variant contain instructions that a CPU may lack. Microsoft's compiler accepts intrinsics without it.
  */
 #ifndef EDGE_ROWS_TARGET_H
 #define EDGE_ROWS_TARGET_H
