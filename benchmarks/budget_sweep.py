@@ -121,7 +121,7 @@ class Sweep:
         if engine in self.found["engines"]:
             return
         if engine == "onnx":
-            from edge_spec.engines.onnx.transcription import transcribe
+            from edge_spec.engines.onnx.transcription.cache import transcribe
             from edge_spec.models import inspect
 
             for path in (self._target, self._draft):

@@ -149,7 +149,7 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
 
 def _transcribe(asked: dict[str, Any], cache: Path) -> None:
     """Transcribe beforehand, so that the measured process does not."""
-    from edge_spec.engines.onnx.transcription import transcribe
+    from edge_spec.engines.onnx.transcription.cache import transcribe
     from edge_spec.models import inspect, resolve_family
 
     family = resolve_family(asked["model"])

@@ -54,8 +54,8 @@ def held_by(path: Path) -> tuple[dict[str, int], list[tuple[int, int]]]:
 def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
     """What the measured process does."""
     import edge_spec
-    from edge_spec.engines.onnx import onnx_footprint
-    from edge_spec.engines.onnx.transcription import transcribe
+    from edge_spec.engines.onnx.footprint import onnx_footprint
+    from edge_spec.engines.onnx.transcription.cache import transcribe
     from edge_spec.engines.settings import ModelSettings
     from edge_spec.memory import usage
     from edge_spec.models import inspect, resolve_family

@@ -15,7 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from lone_replies import lone_reply
 
-from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
+from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.models import inspect, resolve_family

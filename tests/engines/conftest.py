@@ -10,7 +10,8 @@ import pytest
 from published_models import Weights, publish, read_weights
 from published_signatures import SIGNATURES
 
-from edge_spec.engines.onnx import OnnxModel, open_published
+from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.opening import open_published
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import inspect, resolve_family
 

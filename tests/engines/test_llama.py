@@ -15,7 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_spec.engines.llama import LlamaModel, LlamaSettings, LlamaWeights, open_llama
+from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree

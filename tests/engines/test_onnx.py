@@ -14,9 +14,10 @@ from gguf_files import GEMMA3, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_spec.engines.onnx import OnnxModel, open_onnx
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.transcription import transcribe
+from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.opening import open_onnx
+from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.models import inspect, resolve_family

@@ -14,7 +14,7 @@ from published_models import Weights
 from published_signatures import SIGNATURES, reference
 
 import edge_spec
-from edge_spec.engines.onnx import OnnxModel
+from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.errors import (
     Cancelled,
     Closed,

@@ -16,7 +16,8 @@ from published_signatures import reference
 
 import edge_spec
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
-from edge_spec.engines.onnx import OnnxModel, open_published
+from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.opening import open_published
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import (
     BackendError,

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from gguf_files import MATRICES, write_gguf
 
-from edge_spec.engines.onnx import open_onnx
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.transcription import plan, read_transcription, transcribe
+from edge_spec.engines.onnx.opening import open_onnx
+from edge_spec.engines.onnx.transcription import plan
+from edge_spec.engines.onnx.transcription.cache import read_transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, DiskFull, ModelFileError
 from edge_spec.models import inspect
@@ -157,7 +158,7 @@ def _aged(path: Path, days: float) -> Path:
 def test_what_a_killed_process_left_is_removed(gguf: Path, tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; from edge_spec.models import inspect;"
-        "from edge_spec.engines.onnx.transcription import transcribe;"
+        "from edge_spec.engines.onnx.transcription.cache import transcribe;"
         "transcribe(inspect(sys.argv[1]), Path(sys.argv[2]), progress=lambda *done: os._exit(9))"
     )
     cache = tmp_path / "cache"

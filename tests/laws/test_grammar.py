@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lone_replies import lone_reply
 
 import edge_spec
-from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
 from edge_spec.sampling import Sampler, SamplerSettings

@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from edge_spec.engines.llama import LlamaWeights
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.candidates import candidates_of
 from edge_spec.sampling.dry import Breakers, dry_penalties, find_breakers

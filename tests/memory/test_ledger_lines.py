@@ -123,7 +123,7 @@ def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[...,
 GRAMMARS_HELD = """
 import gc, random, tempfile
 from pathlib import Path
-from edge_spec.engines.llama import LlamaWeights
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.llama.external_vocabulary import _write
 from edge_spec.engines.llama.grammar import LlamaGrammar, grammar_bytes
 from edge_spec.memory import usage

@@ -16,9 +16,9 @@ import pytest
 from gguf_files import write_gguf
 from published_models import Weights, publish, read_weights
 
-from edge_spec.engines.llama import LlamaWeights
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.registry import engine, settings_of
 from edge_spec.errors import (
     EdgeSpecError,

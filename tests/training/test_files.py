@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_spec.engines.llama import LlamaWeights
+from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import ModelFileError
 from edge_spec.models import inspect
 from edge_spec.training.checkpoint import read_weights

@@ -12,8 +12,8 @@ from edge_spec.engines.onnx.opener import OnnxEstimator, OnnxOpener
 from edge_spec.engines.onnx.opening import known_onnx_profile
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.settings import cache_kind, onnx_settings
-from edge_spec.engines.onnx.transcription import ATTENTION_HEADS
 from edge_spec.engines.onnx.transcription.architecture import unfit
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS
 from edge_spec.engines.onnx.transcription.store import Transcriptions
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_spec.engines.onnx.published import published_footprint
-from edge_spec.engines.onnx.transcription import LANES
+from edge_spec.engines.onnx.transcription.graph import LANES
 from edge_spec.engines.onnx.transcription.matrices import stored_bytes
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint

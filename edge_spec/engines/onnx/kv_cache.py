@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.transcription import LANES, Transcription
+from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.graph import LANES
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["Cells", "KVCache", "Place"]

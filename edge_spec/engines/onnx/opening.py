@@ -12,7 +12,7 @@ from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.settings import onnx_settings
-from edge_spec.engines.onnx.transcription import Transcription
+from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.probe import PLAIN, ProbeResult
 from edge_spec.engines.probe_cache import ProfileOf, known_profile, probe_once
 from edge_spec.engines.processor import processor

@@ -9,7 +9,7 @@ import numpy as np
 from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import Cells, KVCache, Place
 from edge_spec.engines.onnx.runner import Runner, value_of
-from edge_spec.engines.onnx.transcription import Transcription
+from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.speculation.language_model import Logits
 
