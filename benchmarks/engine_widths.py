@@ -35,10 +35,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
-from edge_spec.engines.onnx.opening import open_onnx
+from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import ModelFile, inspect, resolve

@@ -12,7 +12,7 @@ from typing import Any
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
-from edge_spec.tokens.token_bytes import TokenBytes
+from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["BYTE_LETTERS", "JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
 

@@ -1,4 +1,4 @@
-"""What a model file holds, as far as planning, pairing and caching need to know."""
+"""What the header of a model file says, and what a KV cache of the model takes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_spec.models.gguf.header import TensorInfo
-from edge_spec.models.vocabulary import VocabularyIdentity
 
 if TYPE_CHECKING:
     from edge_spec.models.onnx.signature import PublishedGraph
+from collections.abc import Sequence
+from typing import Protocol
 
-__all__ = ["ModelFile", "bytes_by_type"]
+from edge_spec.arguments import require_one_of
+from edge_spec.errors import SettingsError
+from edge_spec.models.gguf.types import KV_TYPES
+
+__all__ = ["CTX_STEP", "ModelFile", "VocabularyIdentity", "bytes_by_type", "kv_cache_bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyIdentity:
+    """The identity of a vocabulary.
+
+    Attributes:
+        n_tokens: number of token ids; 0 if the file lists none.
+        kind: the tokenizer, such as ``gpt2`` or ``llama``; empty if the file names none.
+        tokens_hash: hash of the kind and the texts. Equal hashes: every id means the same text.
+        fingerprint: hash of all that, of the token types, and of the tokens that begin and end a text. Equal
+            fingerprints: the two vocabularies are interchangeable.
+    """
+
+    n_tokens: int
+    kind: str
+    tokens_hash: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +101,49 @@ def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
     for kind, n_bytes in tensors:
         types[kind] = types.get(kind, 0) + n_bytes
     return dict(sorted(types.items(), key=lambda item: (-item[1], item[0])))
+
+
+CTX_STEP = 256
+"""llama.cpp rounds a context up to a multiple of this."""
+
+
+class _Heads(Protocol):
+    """The part of a ``ModelFile`` that counts here."""
+
+    @property
+    def n_head_kv(self) -> Sequence[int]: ...
+
+    @property
+    def head_dim_k(self) -> int: ...
+
+    @property
+    def head_dim_v(self) -> int: ...
+
+
+def kv_cache_bytes(file: _Heads, n_ctx: int, kv_k: str = "f16", kv_v: str = "f16") -> int:
+    """What the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
+
+    In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of
+    ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. A cache with a sliding window or a
+    recurrent state takes less.
+
+    Args:
+        n_ctx: tokens; rounded up to ``CTX_STEP``.
+
+    Raises:
+        SettingsError: an unknown type, a context below 1, or rows that a type's blocks do not divide.
+    """
+    if n_ctx < 1:
+        raise SettingsError(f"is {n_ctx} and must be 1 or more", argument="n_ctx")
+    n_cells = n_ctx + -n_ctx % CTX_STEP
+    sides = (("kv_k", kv_k, file.head_dim_k), ("kv_v", kv_v, file.head_dim_v))
+    return n_cells * sum(_row_bytes(name, heads * dim, kind) for name, kind, dim in sides for heads in file.n_head_kv)
+
+
+def _row_bytes(name: str, n_values: int, kind: str) -> int:
+    require_one_of(name, kind, KV_TYPES)
+    of_kind = KV_TYPES[kind]
+    if n_values % of_kind.block:
+        problem = f"is {kind!r}, in blocks of {of_kind.block}, and this model's cache has rows of {n_values} numbers"
+        raise SettingsError(problem, argument=name, hint=f"use `{name}='f16'`")
+    return of_kind.row_bytes(n_values)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lone_replies import lone_reply
 
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.table import TableModel, random_table

@@ -15,7 +15,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.memory import Footprint, reserve_bytes
 from edge_spec.models import ModelFile
 from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT
+from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT
 
 __all__ = ["DRAFT_TABLES", "STAGES", "TOKEN_BYTES", "Candidate", "Estimates", "candidates", "smallest", "stage_of"]
 

@@ -16,7 +16,7 @@ from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import BudgetExceeded
 from edge_spec.memory import Ledger, format_size, reserve_bytes
 from edge_spec.memory.budget import Budget
-from edge_spec.models.kv_cache import CTX_STEP
+from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
 __all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal", "thresholds_text"]

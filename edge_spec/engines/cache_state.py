@@ -1,16 +1,52 @@
-"""A saved cache: an engine's bytes in an envelope that shows damage, and which numerics profile they belong to."""
+"""What models do alike on every engine: check what is asked of a pending tree, and save a cache.
+
+A saved cache is an engine's bytes in an envelope that shows damage, and which numerics profile they belong to.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from edge_spec.errors import StateError
+from edge_spec.speculation.tree import Tree
 
-__all__ = ["pack_state", "restated", "unpack_state"]
+__all__ = ["check_path", "n_new_nodes", "pack_state", "restated", "unpack_state"]
+
+
+def n_new_nodes(tree: Tree, pending: Tree, *, max_rows: int) -> int:
+    """How many nodes of ``tree`` come after the pending ones.
+
+    Raises:
+        ValueError: the tree does not begin with the pending nodes, or there are none or too many new ones.
+    """
+    first = len(pending)
+    n = len(tree) - first
+    if not 1 <= n <= max_rows:
+        raise ValueError(f"{n} rows in one decode; from 1 to {max_rows} are possible")
+    if first and (tree.tokens[:first], tree.parents[:first]) != (pending.tokens, pending.parents):
+        raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
+    return n
+
+
+def check_path(path: Sequence[int], pending: Tree) -> None:
+    """Refuse anything but a path down the pending tree from its top.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    for above, node in zip([-1, *path], path, strict=False):
+        if pending.parents[node] != above:
+            raise ValueError(f"{list(path)} is not a path down the pending tree")
+
 
 _ENVELOPE = struct.Struct("<8s32sQ16s")
+
+
 _MAGIC = b"edgekv01"
+
+
 _HINT = "read the text again instead"
 
 

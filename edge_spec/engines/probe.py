@@ -1,4 +1,4 @@
-"""What a loaded model can do on this device, found out by trying.
+"""What a loaded model can do on this device, found out by trying, once per file, settings, library and processor.
 
 No table could tell: whether rows are bit-identical in every width depends on the kernels that this library, this
 processor, these weights and this cache end up with.
@@ -6,9 +6,12 @@ processor, these weights and this cache end up with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
@@ -16,19 +19,23 @@ import numpy as np
 
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
+from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["PLAIN", "ProbeResult", "Probed", "probe", "probed_depths"]
+__all__ = ["PLAIN", "ProbeResult", "Probed", "announce_probe", "known_profile", "probe", "probe_once", "probed_depths"]
 
 PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 """What every model can do."""
 
+
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+
 
 _DEPTHS = (24, 256, 520)
 """Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
 another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
+
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
@@ -199,3 +206,99 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     if model.settings.exact:
         return np.array_equal(together[[0, 2, 3]], alone[:3])
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
+
+
+_VERSION = 4
+
+
+_SMALL_PARAMS = 20_000_000
+"""A drafter with fewer parameters is probed too quickly to be worth a sentence."""
+
+
+ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
+"""The numerics profile of a model by the widths that probing finds; empty before."""
+
+
+def announce_probe(file: ModelFile, settings: ModelSettings, on_wait: Callable[[str], None]) -> None:
+    """Say that a model is probed, if that takes a noticeable time."""
+    if settings.exact or file.n_params > _SMALL_PARAMS:
+        on_wait(f"calibrating {file.path.name} for this device (first run only)")
+
+
+def probe_once(
+    model: Probed,
+    profile_of: ProfileOf,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None],
+    can_shift: bool,
+    external: bool = False,
+    fp16: bool = False,
+) -> ProbeResult:
+    """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
+
+    Args:
+        model: with ``profile_of(())``; closed if probing fails.
+        file: fingerprint of the model file.
+        cache_dir: where results are kept; None for nowhere.
+        on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
+        can_shift: see ``Capabilities``; not probed.
+        external, fp16: see ``probe``.
+    """
+    path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
+    found = _read(path)
+    if found is None:
+        on_probe()
+        try:
+            found = probe(model, external=external, fp16=fp16)
+        except BaseException:
+            model.close()
+            raise
+        _write(path, found)
+    model.capabilities = replace(found.capabilities, can_shift=can_shift)
+    model.profile = profile_of(found.capabilities.widths)
+    return found
+
+
+def known_profile(
+    file: str, settings: ModelSettings, profile_of: ProfileOf, *, cache_dir: Path | None
+) -> NumericsProfile | None:
+    """The profile that ``probe_once`` would give a model; None if it has yet to be probed."""
+    found = _read(_place(cache_dir, file, settings, profile_of(())) if cache_dir is not None else None)
+    return profile_of(found.capabilities.widths) if found is not None else None
+
+
+def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: NumericsProfile) -> Path:
+    """The file of a result."""
+    # n_ctx only decides how deep the probe can go.
+    values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
+    facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
+    key = json.dumps([_VERSION, file, values, probed_depths(settings.n_ctx), facts], sort_keys=True)
+    return cache_dir / "probes" / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+
+
+def _read(path: Path | None) -> ProbeResult | None:
+    """A kept result; None if there is none or it is damaged."""
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
+        seconds = {int(n): float(s) for n, s in found["seconds"].items()}
+        return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _write(path: Path | None, result: ProbeResult) -> None:
+    """Keep a result, whole or not at all; a cache that cannot be written is not a reason to fail."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump({"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)}, file)
+        Path(file.name).replace(path)
+    except OSError:
+        pass

@@ -1,20 +1,42 @@
-"""How a model is run, on any engine."""
+"""How a model is run, on any engine, and the processor that it runs on."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 from edge_spec.arguments import require_one_of, require_whole
-from edge_spec.engines.processor import physical_cores
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
 
-__all__ = ["ModelSettings"]
+__all__ = ["ModelSettings", "physical_cores", "processor"]
+
+
+def physical_cores() -> int:
+    """Cores that this process may run on, not counting hyperthreads twice."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def processor() -> str:
+    """A text that differs between processors that may compute differently."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
+            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
+            return "".join(sorted(lines))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+
 
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
+
 
 _SMALL_CHUNK = 128
 """Tokens per decode while a drafter reads a prompt: its weights fit the processor's caches, but its buffers count."""

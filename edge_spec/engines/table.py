@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.pending import check_path, n_new_nodes
+from edge_spec.engines.cache_state import check_path, n_new_nodes
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree

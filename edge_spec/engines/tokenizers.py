@@ -9,17 +9,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, cast
 
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
-from edge_spec.engines.llama.grammar import LlamaGrammar, grammar_bytes
+from edge_spec.engines.llama.external_vocabulary import (
+    ExternalVocabulary,
+)
+from edge_spec.engines.llama.grammar import LlamaGrammar
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER
-from edge_spec.tokens.token_bytes import TokenBytes
-from edge_spec.tokens.tokenizer import Tokenizer
+from edge_spec.tokens.tokenizer import TokenBytes, Tokenizer
 
-__all__ = ["FileTokenizer", "Grammars", "grammar_lines", "open_tokenizer", "with_tokenizer"]
+__all__ = [
+    "FileTokenizer",
+    "Grammars",
+    "external_vocabulary_bytes",
+    "grammar_bytes",
+    "grammar_lines",
+    "open_tokenizer",
+    "with_tokenizer",
+]
 
 
 class FileTokenizer(Tokenizer, Protocol):
@@ -95,3 +104,19 @@ class Grammars:
         """Free what was made here; the tokenizer stays open. Safe to call twice."""
         if self._own is not None:
             self._own.close()
+
+
+def grammar_bytes(n_tokens: int) -> int:
+    """The most that grammars over so many tokens take, with their tables of tokens.
+
+    Measured with four JSON schemas of up to 34 properties over 8,192 and 128,256 tokens: 3 and 6.3 MiB.
+    """
+    return (4 << 20) + 40 * n_tokens
+
+
+def external_vocabulary_bytes(n_tokens: int) -> int:
+    """The most that such a vocabulary takes: while it is made, with the library that writes the file.
+
+    Measured with 4,000, 32,000 and 151,000 tokens of 3 to 9 bytes: at most 4, 13 and 34 MiB.
+    """
+    return (7 << 20) + 224 * n_tokens

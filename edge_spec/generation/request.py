@@ -13,7 +13,7 @@ from edge_spec.arguments import require_whole
 from edge_spec.errors import PromptError, SettingsError
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.sampling import SamplerSettings
-from edge_spec.sampling.dry import Breakers, find_breakers
+from edge_spec.sampling.adjustments import Breakers, find_breakers
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.tokens.tokenizer import Tokenizer

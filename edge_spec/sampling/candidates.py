@@ -5,21 +5,80 @@ This is the reference that the draw in C (``src/draw.c``) is compared with, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from math import exp, inf
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_spec.errors import GrammarDeadEnd
 from edge_spec.sampling.filters import EARLY, LATE, Filter, Logits, n_likely
 from edge_spec.sampling.grammar import Node
-from edge_spec.sampling.rows import LOWEST, Ids, Row, head, peak
 from edge_spec.sampling.settings import SamplerSettings
 
-__all__ = ["Candidates", "allowed_row", "candidates_of"]
+__all__ = ["LOWEST", "Candidates", "Ids", "Row", "allowed_row", "candidates_of", "head", "mirostat", "next_mu", "peak"]
+
+Row = npt.NDArray[np.float32]
+
+
+Ids = npt.NDArray[np.int64]
+
+
+_STRIPES = 64
+"""A row is folded this often to bound its k-th best value from below; see ``head``."""
+
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def peak(row: Row) -> tuple[Row, int]:
+    """The row with numbers only, and the id of its best logit, the lowest among equals.
+
+    NaN becomes -inf and infinity the largest float32; the row is copied only if that changes anything.
+    """
+    best = int(row.argmax())
+    # arg max returns a NaN if there is one.
+    if not math.isfinite(row[best]):
+        row = np.nan_to_num(row, nan=-np.inf, posinf=-LOWEST, neginf=-np.inf)
+        best = int(row.argmax())
+    return row, best
+
+
+def head(row: Row, k: int) -> tuple[Ids, Row]:
+    """The ``k`` best ids of a row and their logits, best first, the lowest id first among equals.
+
+    Fold the row into stripes and take the maximum of each column: k values reach the k-th best of these
+    maxima, so it is a threshold, and few other values pass it.
+    """
+    n = row.shape[0]
+    n_columns = n // _STRIPES
+    if k >= n:
+        ids = np.arange(n)
+    elif k > n_columns // 2:
+        ids = (row >= np.partition(row, n - k)[n - k]).nonzero()[0]
+    else:
+        best = row[: n_columns * _STRIPES].reshape(_STRIPES, n_columns).max(axis=0)
+        ids = (row >= np.partition(best, n_columns - k)[n_columns - k]).nonzero()[0]
+    ids = ids[_best_first(row[ids])[:k]]
+    return ids, row[ids]
+
+
+def _best_first(logits: Row) -> Ids:
+    """Places by falling logit, the first place first among equals.
+
+    Sorts whole numbers made of a logit and its place, which for a whole vocabulary takes a tenth of a stable sort.
+    """
+    bits = (logits + np.float32(0)).view(np.int32).astype(np.int64)  # the sum turns -0 into 0
+    rising = bits ^ (bits >> 31 & 0x7FFFFFFF)  # whole numbers that compare as the logits do
+    keys = (~rising << 32) | np.arange(bits.size)
+    keys.sort()
+    return keys & 0xFFFFFFFF
+
 
 Candidates = tuple[Ids, Logits]
 """Token ids, and their logits before temperature."""
+
 
 _LOOKS = (12, 48, 192)
 """How many of the best tokens a grammar is asked about, before it is asked about all."""
@@ -121,3 +180,37 @@ def _filtered(candidates: Candidates, filters: Iterable[Filter], settings: Sampl
         kept = each.kept(x, settings, toss)
         ids, x = ids[kept], x[kept]
     return ids, x
+
+
+def mirostat(row: Row, temperature: float, mu: float) -> Candidates:
+    """The ids whose surprise is at most ``mu`` bits and their logits before temperature, in the order of ids.
+
+    The likeliest token always stays, the lowest id among equals. NaN is never drawn; of a row without any number
+    the lowest id is.
+    """
+    row, best = peak(row)
+    if row[best] == -np.inf:
+        return np.array([0]), np.zeros(1)
+    ids = (row > -np.inf).nonzero()[0]
+    x = row[ids].astype(np.float64)
+    kept = _surprise(x, temperature) <= mu
+    kept[ids.searchsorted(best)] = True
+    return ids[kept], x[kept]
+
+
+def next_mu(mu: float, x: Logits, place: int, settings: SamplerSettings) -> float:
+    """Mirostat's mu after the candidate at ``place`` was drawn.
+
+    Args:
+        x: logits of the candidates before temperature, ``[n]``.
+    """
+    surprise = float(_surprise(x, settings.temperature)[place])
+    return mu - settings.mirostat_eta * (surprise - settings.mirostat_tau)
+
+
+def _surprise(x: Logits, temperature: float) -> Logits:
+    """In bits, of each candidate."""
+    with np.errstate(over="ignore"):
+        depths = (x - x.max()) / temperature
+    surprise: Logits = math.log2(float(np.exp(depths).sum())) - depths / math.log(2)
+    return surprise

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from edge_spec.sampling.candidates import Row
 from edge_spec.sampling.filters import EARLY, FEW, LATE
-from edge_spec.sampling.rows import Row
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["NativeDraw", "native_draw"]

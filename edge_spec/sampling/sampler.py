@@ -9,15 +9,12 @@ from math import exp
 import numpy as np
 
 from edge_spec.errors import GrammarDeadEnd, StateError
-from edge_spec.sampling.adjustments import adjusted, adjusts
-from edge_spec.sampling.candidates import Candidates, allowed_row, candidates_of
-from edge_spec.sampling.dry import Breakers
+from edge_spec.sampling.adjustments import Breakers, adjusted, adjusts
+from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
 from edge_spec.sampling.grammar import Grammar, Node, Progress
-from edge_spec.sampling.mirostat import mirostat, next_mu
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import coin, gumbel, gumbel_array, position_key, stream_of
-from edge_spec.sampling.rows import Ids, Row, peak
 from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["Sampler"]

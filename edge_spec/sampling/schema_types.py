@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from edge_spec.sampling.number_rules import integers, numbers
-from edge_spec.sampling.schema_rules import FORMATS, MAX_REPEATS, Rules, fail, literal, repeat
+from edge_spec.sampling.schema_rules import FORMATS, MAX_REPEATS, Rules, fail, integers, literal, numbers, repeat
 
 __all__ = ["KEYWORDS", "Types"]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
-from edge_spec.models.model_file import ModelFile, bytes_by_type
-from edge_spec.models.vocabulary import VocabularyIdentity, read_vocabulary
+from edge_spec.models.model_file import ModelFile, VocabularyIdentity, bytes_by_type
 
-__all__ = ["inspect_gguf"]
+__all__ = ["inspect_gguf", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
 
@@ -174,3 +174,56 @@ def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
         except OSError as error:
             raise ModelNotFound(f"{header.path} cannot be read ({error.strerror})", hint="was it moved?") from error
     return state.hexdigest()
+
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+_TYPES = "tokenizer.ggml.token_type"
+
+
+_SETTINGS = (
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.add_bos_token",
+)
+
+
+def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
+    """Identify the vocabulary of a file by hashes of its raw bytes, without decoding them.
+
+    Raises:
+        ModelNotFound, TruncatedModel: the file has changed since its header was read.
+    """
+    from hashlib import blake2b
+
+    metadata = header.metadata
+    tokens = token_texts(metadata)
+    kind = metadata.get("tokenizer.ggml.model")
+    state = blake2b(digest_size=16)
+    state.update(f"{kind!r}:{tokens.length if tokens else 0}:".encode())
+    if tokens is not None:
+        state.update(tokens.raw())
+    tokens_hash = state.hexdigest()
+    types = metadata.get(_TYPES)
+    if isinstance(types, GGUFArray):
+        state.update(types.raw())
+    # With their names: a missing setting must not look like another one.
+    state.update("".join(f"\x1f{key}={_shown(metadata.get(key))}" for key in _SETTINGS).encode())
+    return VocabularyIdentity(
+        n_tokens=tokens.length if tokens is not None else 0,
+        kind=kind if isinstance(kind, str) else "",
+        tokens_hash=tokens_hash,
+        fingerprint=state.hexdigest(),
+    )
+
+
+def token_texts(metadata: Mapping[str, Value]) -> GGUFArray | None:
+    """The array of token texts, by id; None if there is none."""
+    tokens = metadata.get(_TOKENS)
+    return tokens if isinstance(tokens, GGUFArray) else None
+
+
+def _shown(value: Value | None) -> str:
+    return "" if value is None or isinstance(value, GGUFArray) else repr(value)

@@ -11,9 +11,8 @@ from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
-from edge_spec.models.onnx.element_types import ELEMENT_TYPES
 from edge_spec.models.onnx.tensors import Tensor, check_sizes, fingerprint, open_regular
-from edge_spec.models.onnx.wire import Span, WireFile
+from edge_spec.models.onnx.wire import ELEMENT_TYPES, Span, WireFile
 
 __all__ = ["GraphFile", "Node", "Port", "read_graph"]
 

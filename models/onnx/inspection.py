@@ -10,7 +10,6 @@ from pathlib import Path
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.onnx.config_files import GENAI, TOKENIZER, ConfigFiles
-from edge_spec.models.onnx.element_types import ELEMENT_NUMBERS
 from edge_spec.models.onnx.graph_file import GraphFile, read_graph
 from edge_spec.models.onnx.signature import read_signature
 from edge_spec.models.onnx.tokens import (
@@ -20,6 +19,7 @@ from edge_spec.models.onnx.tokens import (
     texts_by_id,
     vocabulary_of,
 )
+from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
 
 __all__ = ["find_graph", "inspect_published", "published_texts"]
 

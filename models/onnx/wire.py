@@ -15,9 +15,11 @@ from typing import BinaryIO
 
 from edge_spec.errors import NotAModel
 
-__all__ = ["Span", "WireFile", "bytes_field", "float_field", "int_field"]
+__all__ = ["ELEMENT_NUMBERS", "ELEMENT_TYPES", "Span", "WireFile", "bytes_field", "float_field", "int_field"]
 
 _MAX_TEXT_BYTES = 1 << 16
+
+
 _HEAD_BYTES = 20
 """The start of a field: two numbers of at most ten bytes each."""
 
@@ -147,3 +149,27 @@ class WireFile:
 def signed(value: int) -> int:
     """A number as a signed one: protobuf writes negative numbers as unsigned 64-bit numbers."""
     return value - (1 << 64) if value >= 1 << 63 else value
+
+
+ELEMENT_TYPES = {
+    1: ("float32", 32),
+    2: ("uint8", 8),
+    3: ("int8", 8),
+    4: ("uint16", 16),
+    5: ("int16", 16),
+    6: ("int32", 32),
+    7: ("int64", 64),
+    8: ("string", 0),
+    9: ("bool", 8),
+    10: ("float16", 16),
+    11: ("float64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    16: ("bfloat16", 16),
+    21: ("uint4", 4),
+    22: ("int4", 4),
+}
+"""Number -> (name, as NumPy has it, and bits)."""
+
+
+ELEMENT_NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}

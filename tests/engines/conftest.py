@@ -11,7 +11,7 @@ from published_models import Weights, publish, read_weights
 from published_signatures import SIGNATURES
 
 from edge_spec.engines.onnx.model import OnnxModel
-from edge_spec.engines.onnx.opening import open_published
+from edge_spec.engines.onnx.opener import open_published
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import inspect, resolve_family
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_spec.engines.llama.amx import leave_out_amx
-from edge_spec.engines.llama.library import library
+from edge_spec.engines.llama.library import leave_out_amx, library
 
 
 class FakeLibrary(SimpleNamespace):

@@ -12,8 +12,7 @@ from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 import edge_spec
 from edge_spec.engines.base import Engine
-from edge_spec.engines.onnx.kv_cache import KVCache
-from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.session import KVCache, Session
 from edge_spec.engines.registry import engines, settings_of
 from edge_spec.engines.tokenizers import Grammars
 from edge_spec.models import inspect, resolve_family

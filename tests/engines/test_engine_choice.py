@@ -16,7 +16,7 @@ from edge_spec import loading
 from edge_spec.cli.progress import Bar
 from edge_spec.controller.request import request_of
 from edge_spec.engines.onnx import kernels
-from edge_spec.engines.onnx.transcription import plan
+from edge_spec.engines.onnx.transcription import cache_folder
 from edge_spec.engines.onnx.transcription import store as transcriptions
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 
@@ -192,7 +192,7 @@ def test_a_disk_that_would_be_filled_is_left_alone(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: float
 ) -> None:
     usage, needed = shutil.disk_usage(tmp_path), int(more * gguf.stat().st_size)
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=needed))
+    monkeypatch.setattr(cache_folder.shutil, "disk_usage", lambda path: usage._replace(free=needed))
     falls_back(gguf, tmp_path / "cache", "of disk")
     assert not list((tmp_path / "cache" / "onnx").iterdir())
 
@@ -202,7 +202,7 @@ def test_a_transcription_that_is_there_needs_no_room(
 ) -> None:
     assert chosen(gguf, tmp_path / "cache")[0] == "onnx"
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=0))
+    monkeypatch.setattr(cache_folder.shutil, "disk_usage", lambda path: usage._replace(free=0))
     assert chosen(gguf, tmp_path / "cache") == ("onnx", ())
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, SettingsError, StateError
@@ -84,7 +84,7 @@ def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monke
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [memory]
     with monkeypatch.context() as patch:
         # The package shows the function of that name, not the module.
-        home = sys.modules["edge_spec.engines.probe_cache"]
+        home = sys.modules["edge_spec.engines.probe"]
         patch.setattr(home, "probe", lambda *args, **kwargs: pytest.fail("probed again"))
         assert open_it() == first
         assert open_it(n_ctx=50) == first

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.model import OnnxModel
-from edge_spec.engines.onnx.opening import open_onnx
+from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError

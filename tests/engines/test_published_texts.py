@@ -15,10 +15,11 @@ from published_models import Weights, publish, read_weights
 from published_signatures import reference
 
 import edge_spec
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.onnx.model import OnnxModel
-from edge_spec.engines.onnx.opening import open_published
+from edge_spec.engines.onnx.opener import open_published
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.tokenizers import external_vocabulary_bytes
 from edge_spec.errors import (
     BackendError,
     OutOfMemory,

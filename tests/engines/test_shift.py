@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gguf_files import write_gguf
 
-from edge_spec.engines.llama.opening import open_llama
+from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.opening import open_onnx
+from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import inspect

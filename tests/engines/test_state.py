@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_spec.engines.llama.context import LlamaModel, context_parameters
+from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.library import library
+from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.engines.table import TableModel
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter

@@ -18,8 +18,8 @@ import pytest
 from gguf_files import MATRICES, write_gguf
 
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.opening import open_onnx
-from edge_spec.engines.onnx.transcription import plan
+from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.transcription import cache_folder
 from edge_spec.engines.onnx.transcription.cache import read_transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, DiskFull, ModelFileError
@@ -130,7 +130,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    monkeypatch.setattr(cache_folder.shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
     with pytest.raises(DiskFull) as caught:
         transcribe(inspect(gguf), tmp_path / "cache")
     assert caught.value.needed_bytes > caught.value.available_bytes == 1 << 20

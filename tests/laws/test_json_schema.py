@@ -16,8 +16,7 @@ import edge_spec
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
 from edge_spec.sampling.json_schema import schema_to_gbnf
-from edge_spec.sampling.number_rules import integers, numbers
-from edge_spec.sampling.schema_rules import FORMATS
+from edge_spec.sampling.schema_rules import FORMATS, integers, numbers
 
 
 def valid(text: str, schema: dict[str, Any]) -> bool:

@@ -13,11 +13,9 @@ import pytest
 
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.candidates import candidates_of
-from edge_spec.sampling.dry import Breakers, dry_penalties, find_breakers
-from edge_spec.sampling.mirostat import mirostat, next_mu
+from edge_spec.sampling.adjustments import Breakers, dry_penalties, find_breakers
+from edge_spec.sampling.candidates import Row, candidates_of, mirostat, next_mu
 from edge_spec.sampling.noise import coin, position_key
-from edge_spec.sampling.rows import Row
 
 ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 

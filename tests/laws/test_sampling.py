@@ -18,9 +18,8 @@ from scipy import stats
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.candidates import candidates_of
+from edge_spec.sampling.candidates import Row, candidates_of, head
 from edge_spec.sampling.noise import stream_of
-from edge_spec.sampling.rows import Row, head
 
 ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """Every filter off."""

@@ -38,7 +38,7 @@ from edge_spec.memory import (
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import system_watch
 from edge_spec.models import inspect, resolve_family
-from edge_spec.models.kv_cache import kv_cache_bytes
+from edge_spec.models.model_file import kv_cache_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.modes import MODES, Mode
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 import edge_spec
 from edge_spec import ChatSession, TextModel
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES
-from edge_spec.engines.llama.grammar import grammar_bytes
+from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import Ledger
 from edge_spec.memory.pressure import PressureWatch, Squeeze
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
-from edge_spec.tokens.token_bytes import TOKEN_BYTES_LIMIT, TokenBytes
+from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT, TokenBytes
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge_spec.errors import SettingsError
 from edge_spec.models.gguf.types import KV_TYPES, TYPES_BY_NUMBER
-from edge_spec.models.kv_cache import kv_cache_bytes
+from edge_spec.models.model_file import kv_cache_bytes
 
 
 @dataclass(frozen=True)

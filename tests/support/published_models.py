@@ -19,7 +19,7 @@ import onnx
 from gguf import GGMLQuantizationType
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_spec.engines.onnx.transcription.tensors import tensor_blocks
+from edge_spec.engines.onnx.transcription.network import tensor_blocks
 from edge_spec.models import inspect, read_header
 
 Array = npt.NDArray[Any]

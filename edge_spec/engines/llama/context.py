@@ -8,39 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.cache_state import pack_state, unpack_state
-from edge_spec.engines.llama.batch import Batch
-from edge_spec.engines.llama.branches import Branches, in_plain_order
+from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, unpack_state
+from edge_spec.engines.llama.batch import Batch, Branches, in_plain_order
 from edge_spec.engines.llama.library import AbortFlag, library
-from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
 from edge_spec.engines.llama.weights import LlamaWeights
-from edge_spec.engines.pending import check_path, n_new_nodes
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
-from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["LlamaModel", "context_parameters"]
+__all__ = ["LlamaModel"]
 
 _NO_SLOT, _ABORTED = 1, 2
-
-
-def context_parameters(settings: LlamaSettings) -> Any:
-    """The library's parameters of a context."""
-    params = library().c.llama_context_default_params()
-    n_sequences = settings.max_rows + 1 if settings.trees else 1
-    params.n_ctx = settings.n_cells
-    params.n_batch = params.n_ubatch = settings.prefill_chunk
-    params.n_seq_max = n_sequences
-    params.kv_unified = settings.trees
-    params.n_outputs_max = max(settings.max_rows, n_sequences)
-    params.n_threads, params.n_threads_batch = settings.threads
-    params.type_k, params.type_v = KV_TYPES[settings.kv_k].number, KV_TYPES[settings.kv_v].number
-    params.flash_attn_type = int(settings.flash_attention)
-    # A window cache reuses cells that a rollback would need again; the full one keeps them all.
-    params.swa_full = True
-    params.no_perf = True
-    return params
 
 
 class LlamaModel:

@@ -1,4 +1,4 @@
-"""llama.cpp as an engine."""
+"""llama.cpp as an engine: it estimates, opens and probes models, and names what rounds in them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from edge_spec.engines.base import Engine
+from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
+from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.engines.llama.library import library
-from edge_spec.engines.llama.opener import LlamaEstimator, LlamaOpener
-from edge_spec.engines.llama.opening import llama_profile
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
-from edge_spec.engines.probe_cache import known_profile
+from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.engines.probe import PLAIN, ProbeResult, announce_probe, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.tokenizers import FileTokenizer
 from edge_spec.memory import Footprint
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
-from edge_spec.models.kv_cache import kv_cache_bytes
+from edge_spec.models.model_file import kv_cache_bytes
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["LlamaEngine"]
+__all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "open_llama"]
 
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
+
 
 _MAPPED_SLOWDOWN = 1.5
 """How much longer a decode takes with weights in the file's layout than with repacked ones."""
@@ -83,3 +87,103 @@ class LlamaEngine(Engine):
         only_look: bool = False,
     ) -> LlamaOpener:
         return LlamaOpener(cache_dir=cache_dir, on_wait=on_wait)
+
+
+class LlamaEstimator(Estimator):
+    """Footprints on llama.cpp, which include tokenizers: weights bring their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dry: dict[Path, DryModel] = {}
+
+    def _footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool) -> Footprint:
+        own = llama_settings(file, settings)
+        if not rough and file.path not in self._dry:
+            self._dry[file.path] = self._open.enter_context(DryModel(file))
+        return llama_footprint(file, own, dry=None if rough else self._dry[file.path])
+
+
+class LlamaOpener(Opener):
+    """Contexts over weights that are loaded once for each file; see ``Opener``."""
+
+    def __init__(self, *, cache_dir: Path | None, on_wait: Callable[[str], None]) -> None:
+        super().__init__(cache_dir=cache_dir, on_wait=on_wait)
+        self._weights: dict[Path, LlamaWeights] = {}
+
+    def open(
+        self,
+        file: ModelFile,
+        settings: ModelSettings,
+        *,
+        measured: Callable[[str, int], None] = lambda name, n_bytes: None,
+    ) -> OpenedModel:
+        own = llama_settings(file, settings)
+        with listen_to_buffers(measured):
+            if file.path not in self._weights:
+                mapped = loads_mapped(file, own)
+                self._weights[file.path] = LlamaWeights(file.path, repack=own.repack, mapped=mapped)
+            model, probed = open_llama(
+                self._weights[file.path],
+                own,
+                file=file.fingerprint,
+                cache_dir=self._cache_dir,
+                on_probe=lambda: announce_probe(file, own, self._on_wait),
+            )
+        return OpenedModel(model=model, probed=probed)
+
+    def _open_tokenizer(self, file: ModelFile) -> FileTokenizer:
+        return self._weights.get(file.path) or super()._open_tokenizer(file)
+
+    def release(self, file: ModelFile) -> None:
+        if file.path not in self._tokenizers and file.path in self._weights:
+            self._weights.pop(file.path).close()
+            trim_heap()
+
+    def close(self) -> None:
+        super().close()
+        while self._weights:
+            self._weights.popitem()[1].close()
+
+
+def open_llama(
+    weights: LlamaWeights,
+    settings: LlamaSettings,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[LlamaModel, ProbeResult]:
+    """A context over ``weights``, probed.
+
+    Args:
+        file: fingerprint of the model file, for the numerics profile and the probe's cache.
+        cache_dir: where probe results are kept; None for nowhere.
+        on_probe: called before the model is probed for the first time.
+    """
+    settings = settings.for_heads(weights.head_dim_k)
+
+    def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
+        return llama_profile(settings, file, widths)
+
+    model = LlamaModel(weights, settings, profile=profile_of(()), capabilities=PLAIN)
+    found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=model.can_shift)
+    return model, found
+
+
+def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
+    """Everything that rounds on llama.cpp. Threads do: the attention of a lone row can be divided among them."""
+    return NumericsProfile(
+        engine="llama",
+        facts=(
+            ("file", file),
+            ("library", library().version),
+            ("build", library().build),
+            ("weights", "repacked" if settings.repack else "mapped"),
+            ("kv", f"{settings.kv_k}/{settings.kv_v}"),
+            ("attention", "flash" if settings.flash_attention else "plain"),
+            ("n_ctx", str(settings.n_ctx)),
+            ("prefill", str(settings.prefill_chunk)),
+            ("widths", f"{widths[0]}+" if widths else "any"),
+            ("threads", "/".join(map(str, settings.threads))),
+        ),
+    )

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from edge_spec.engines.llama.context import context_parameters
 from edge_spec.engines.llama.library import Library, library
-from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
 from edge_spec.memory import Footprint, vocabulary_bytes
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
-from edge_spec.models.kv_cache import kv_cache_bytes
+from edge_spec.models.model_file import kv_cache_bytes
 
 __all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
 

@@ -14,26 +14,22 @@ from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
 
-__all__ = ["LlamaGrammar", "grammar_bytes"]
+__all__ = ["LlamaGrammar"]
 
 _CANDIDATE = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
+
+
 _LOOKAHEAD_BYTES = 64
 """The most bytes of forced text that are looked for."""
+
 
 _AT_ONCE = 2048
 """The most tokens that llama.cpp is asked about in one call: it decodes each into some 340 bytes, which the heap keeps.
 It judges each token by itself, so several calls give the same answer."""
 
+
 _MANY = 1024
 """For more tokens than this it pays to ask about single bytes first."""
-
-
-def grammar_bytes(n_tokens: int) -> int:
-    """The most that grammars over so many tokens take, with their tables of tokens.
-
-    Measured with four JSON schemas of up to 34 properties over 8,192 and 128,256 tokens: 3 and 6.3 MiB.
-    """
-    return (4 << 20) + 40 * n_tokens
 
 
 class LlamaGrammar:

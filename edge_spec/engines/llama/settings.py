@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from edge_spec.engines.llama.library import library
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import SettingsError
 from edge_spec.models import ModelFile
-from edge_spec.models.kv_cache import kv_cache_bytes
+from edge_spec.models.gguf.types import KV_TYPES
+from edge_spec.models.model_file import kv_cache_bytes
 
-__all__ = ["LLAMA_EXTRAS", "LlamaSettings", "llama_settings"]
+__all__ = ["LLAMA_EXTRAS", "LlamaSettings", "context_parameters", "llama_settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +66,21 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
     settings = settings.for_heads(file.head_dim_k)
     kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v)
     return settings
+
+
+def context_parameters(settings: LlamaSettings) -> Any:
+    """The library's parameters of a context."""
+    params = library().c.llama_context_default_params()
+    n_sequences = settings.max_rows + 1 if settings.trees else 1
+    params.n_ctx = settings.n_cells
+    params.n_batch = params.n_ubatch = settings.prefill_chunk
+    params.n_seq_max = n_sequences
+    params.kv_unified = settings.trees
+    params.n_outputs_max = max(settings.max_rows, n_sequences)
+    params.n_threads, params.n_threads_batch = settings.threads
+    params.type_k, params.type_v = KV_TYPES[settings.kv_k].number, KV_TYPES[settings.kv_v].number
+    params.flash_attn_type = int(settings.flash_attention)
+    # A window cache reuses cells that a rollback would need again; the full one keeps them all.
+    params.swa_full = True
+    params.no_perf = True
+    return params

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge_spec.engines.llama.library import library
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
-from edge_spec.tokens.token_bytes import TokenBytes
+from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["LlamaWeights"]
 

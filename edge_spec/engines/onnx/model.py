@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.cache_state import pack_state, unpack_state
-from edge_spec.engines.onnx.kv_cache import Cells, Place
-from edge_spec.engines.pending import check_path, n_new_nodes
+from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, unpack_state
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Closed, ContextFull, StateError
 from edge_spec.memory.usage import trim_heap
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["Computation", "OnnxModel"]
+__all__ = ["Cells", "Computation", "OnnxModel", "Place"]
+
+Cells = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the tokens of a run go.
+
+    Attributes:
+        n_text: committed cells, which every token sees.
+        first: pending nodes that are in the cache already, in the cells after the text.
+        n_run: tokens of this run, padding included, in the cells after those.
+        tree: all pending nodes, those of this run included; None if each is the parent of the next.
+    """
+
+    n_text: int
+    first: int
+    n_run: int
+    tree: Tree | None = None
 
 
 class Computation(Protocol):

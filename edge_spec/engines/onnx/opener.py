@@ -1,29 +1,41 @@
-"""Estimates and opens models on ONNX Runtime for one load."""
+"""Opens and probes models on ONNX Runtime, and names what rounds in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
-from edge_spec.engines.base import Estimator, OpenedModel, Opener
-from edge_spec.engines.onnx.footprint import onnx_footprint
-from edge_spec.engines.onnx.opening import open_onnx, open_published
-from edge_spec.engines.onnx.settings import onnx_settings
+from edge_spec.engines.base import OpenedModel, Opener
+from edge_spec.engines.onnx.model import Computation, OnnxModel
+from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
+from edge_spec.engines.onnx.runner import runtime_version
+from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.store import Transcriptions
-from edge_spec.engines.probe_cache import announce_probe
-from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import DiskFull, ModelFileError
-from edge_spec.memory import Footprint
+from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
+from edge_spec.engines.settings import ModelSettings, processor
+from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.models import ModelFile
+from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["OnnxEstimator", "OnnxOpener"]
+__all__ = ["OnnxOpener", "cache_kind", "known_onnx_profile", "onnx_settings", "open_onnx", "open_published"]
+
+_KINDS = ("f32", "f16")
+"""What a cache can hold: f16 takes half the memory, and rounds keys and values to 11 bits."""
 
 
-class OnnxEstimator(Estimator):
-    """Footprints on ONNX Runtime, which follow from the file alone."""
+def cache_kind(settings: ModelSettings) -> str | None:
+    """The type that keys and values are both wanted in, if there is such a cache here."""
+    kind = settings.kv_k
+    return kind if kind in _KINDS and settings.kv_v == kind else None
 
-    def _footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool) -> Footprint:
-        return onnx_footprint(file, onnx_settings(settings))
+
+def onnx_settings(settings: ModelSettings) -> ModelSettings:
+    """Settings as a session is made with them: a type of cache that there is, and none that only others have."""
+    kind = cache_kind(settings) or "f32"
+    return replace(settings, kv_k=kind, kv_v=kind, extras={})
 
 
 class OnnxOpener(Opener):
@@ -67,3 +79,137 @@ class OnnxOpener(Opener):
     def close(self) -> None:
         super().close()
         self._made.close()
+
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def open_onnx(
+    source: Transcription,
+    settings: ModelSettings,
+    *,
+    file: str,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[OnnxModel, ProbeResult]:
+    """A session over a transcription, probed.
+
+    Args:
+        file: fingerprint of the model file, for the numerics profile and the probe's cache.
+        cache_dir: where probe results are kept; None for nowhere.
+        on_probe: called before the model is probed for the first time.
+    """
+    settings = onnx_settings(settings)
+    profile_of = _profile_of(file, settings, _transcribed(settings))
+    model = _unprobed(Session(source, settings), settings, file, profile_of)
+    found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True)
+    return model, found
+
+
+def open_published(
+    file: ModelFile,
+    settings: ModelSettings,
+    *,
+    cache_dir: Path | None,
+    on_probe: Callable[[], None] = lambda: None,
+) -> tuple[OnnxModel, ProbeResult]:
+    """A session over a published ONNX model, probed.
+
+    Args:
+        settings: where the graph returns logits of the last token only there is one row; where it takes no mask of
+            four dimensions there are no trees; prompts are read in smaller chunks if large ones would take too much.
+        cache_dir, on_probe: see ``open_onnx``.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load or run it; the error quotes its reason.
+    """
+    graph, name = file.graph, file.fingerprint
+    assert graph is not None
+    settings, facts = _published(file, onnx_settings(settings))
+    profile_of = _profile_of(name, settings, facts)
+    model = _unprobed(PublishedSession(graph, settings, n_vocab=file.n_vocab), settings, name, profile_of)
+    _run_once(model, graph.path)
+    found = probe_once(
+        model,
+        profile_of,
+        file=name,
+        cache_dir=cache_dir,
+        on_probe=on_probe,
+        # It is not known where an external graph keeps the positions of its cells.
+        can_shift=False,
+        external=True,
+        fp16="float16" in (graph.cache_kind, graph.logits.kind),
+    )
+    return model, found
+
+
+def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+    """The profile that an opened model will have; None if it has yet to be probed."""
+    settings = onnx_settings(settings)
+    settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
+    profile_of = _profile_of(file.fingerprint, settings, facts)
+    return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
+
+
+def _unprobed(session: Computation, settings: ModelSettings, file: str, profile_of: ProfileOf) -> OnnxModel:
+    return OnnxModel(session, settings, name=file, profile=profile_of(()), capabilities=PLAIN)
+
+
+def _run_once(model: OnnxModel, graph: Path) -> None:
+    """Find out whether a graph runs at all, and close the model if not."""
+    try:
+        model.prefill([0] * min(2, model.n_ctx))
+        model.rollback(0)
+    except BaseException as error:
+        model.close()
+        if not isinstance(error, BackendError):
+            raise
+        raise UnsupportedModel(
+            f"{graph} cannot be run: {error.message}", hint="get another export of the model, or a newer onnxruntime"
+        ) from error
+
+
+def _transcribed(settings: ModelSettings) -> Facts:
+    """What rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
+    return (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
+
+
+def _published(file: ModelFile, settings: ModelSettings) -> tuple[ModelSettings, Facts]:
+    """Settings as far as a published graph can follow them, and what rounds in it."""
+    graph = file.graph
+    assert graph is not None
+    settings = replace(
+        settings,
+        max_rows=1 if graph.last_row_only else settings.max_rows,
+        trees=settings.trees and graph.takes_trees,
+        prefill_chunk=prefill_chunk(file, graph, settings),
+    )
+    return settings, (
+        ("weights", "as published"),
+        ("provider", "CPUExecutionProvider"),
+        ("kv", graph.cache_kind),
+        ("cache", "in place" if graph.in_place else "by turns"),
+        # The graph's operators are not known, nor whether they sum alike with other numbers of threads.
+        ("threads", str(settings.threads[0])),
+    )
+
+
+def _profile_of(file: str, settings: ModelSettings, facts: Facts) -> ProfileOf:
+    """Everything that rounds. In our own graphs threads do not: each output is summed by one of them."""
+
+    def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
+        return NumericsProfile(
+            engine="onnx",
+            facts=(
+                ("file", file),
+                ("library", runtime_version()),
+                # The runtime chooses its own kernels, of norms and the like, by processor.
+                ("build", blake2b(processor().encode(), digest_size=6).hexdigest()),
+                *facts,
+                ("n_ctx", str(settings.n_ctx)),
+                ("prefill", str(settings.prefill_chunk)),
+                ("widths", f"{widths[0]}+" if widths else "any"),
+            ),
+        )
+
+    return profile_of

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kv_cache import Cells
+from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.runner import value_of
 from edge_spec.models.onnx.signature import CachePort, PublishedGraph
 

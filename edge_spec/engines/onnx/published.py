@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kv_cache import Cells, Place
+from edge_spec.engines.onnx.model import Cells, Place
 from edge_spec.engines.onnx.past import move_cells, new_past, restore_cells, save_cells
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.settings import ModelSettings

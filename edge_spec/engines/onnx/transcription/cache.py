@@ -12,28 +12,41 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.onnx.transcription.eviction import evict, mark_used, new_part, remove
-from edge_spec.engines.onnx.transcription.graph import Writer
-from edge_spec.engines.onnx.transcription.matrices import LAYOUT
+from edge_spec.engines.onnx.transcription import matrices
+from edge_spec.engines.onnx.transcription.architecture import llama_only
+from edge_spec.engines.onnx.transcription.cache_folder import (
+    check_space,
+    disk_full,
+    evict,
+    is_of,
+    mark_used,
+    new_part,
+    record_source,
+    remove,
+)
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of
+from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
-from edge_spec.engines.onnx.transcription.plan import check_space, disk_full, stored_bytes
 from edge_spec.engines.onnx.transcription.rotary import Rotary
-from edge_spec.engines.onnx.transcription.source import is_of, record_source
-from edge_spec.engines.onnx.transcription.weights import WEIGHTS, WeightsFile
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import ModelFileError, UnsupportedModel
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Transcription", "check_transcription", "read_transcription", "transcribe"]
+__all__ = ["Transcription", "check_transcription", "read_transcription", "stored_bytes", "transcribe"]
 
 VERSION = 3
 """Of the content of a folder; transcriptions of other versions are made again."""
 
+
 _FACTS = "facts.json"
+
+
 _GRAPHS = {"model.onnx": False, "half.onnx": True}
 """The graphs, and whether their cache holds fp16."""
 
+
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
+
 
 Progress = Callable[[int, int], None]
 """Told bytes written and bytes to write."""
@@ -210,3 +223,20 @@ def _digest(path: Path) -> str:
             file.seek(start)
             state.update(file.read(_SAMPLE_BYTES))
     return state.hexdigest()
+
+
+def stored_bytes(file: ModelFile, network: Network) -> int:
+    """The most that a transcription takes.
+
+    Raises:
+        UnsupportedModel: the kernels do not know the type of a matrix, or have no attention for heads of this size.
+    """
+    if network.head_dim not in ATTENTION_HEADS:
+        raise llama_only(file, f"has heads of {network.head_dim} numbers, which edge-spec's attention does not know")
+    total = 1 << 20
+    for matrix in matrices_of(network):
+        try:
+            total += matrices.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
+        except UnsupportedModel as error:
+            raise llama_only(file, f"cannot be transcribed: {error.message}") from error
+    return total

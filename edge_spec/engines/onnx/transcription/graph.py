@@ -22,9 +22,8 @@ import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
 from edge_spec.engines.onnx.transcription.matrices import Matrix, Store, gather, multiply
-from edge_spec.engines.onnx.transcription.network import Network
+from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
-from edge_spec.engines.onnx.transcription.tensors import tensor_blocks, tensor_values
 
 __all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of"]
 

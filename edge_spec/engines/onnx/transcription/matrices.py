@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pack, packed_bytes
 from edge_spec.engines.onnx.kernels.packing import VERSION
-from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
+from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, UINT8, Graph
 
-__all__ = ["LAYOUT", "Matrix", "Store", "gather", "multiply", "stored_bytes"]
+__all__ = ["LAYOUT", "WEIGHTS", "Matrix", "Store", "WeightsFile", "gather", "multiply", "stored_bytes"]
 
 Array = npt.NDArray[np.generic]
 
+
 LAYOUT = f"rows{VERSION}"
 """The name and the version of how matrices are stored."""
+
 
 _FLOATS = {"F32": np.float32, "F16": np.float16}
 
@@ -95,3 +97,44 @@ def _add_node(operator: str, graph: Graph, store: Store, matrix: Matrix, x: str,
 def _floats(matrix: Matrix) -> Array:
     numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
     return numbers
+
+
+WEIGHTS = "weights.bin"
+
+
+_ALIGNMENT = 4096
+"""A page: an array that begins on one can be mapped by itself."""
+
+
+_TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float16): FLOAT16, np.dtype(np.uint8): UINT8}
+
+
+class WeightsFile:
+    """Writes the file; see ``Store`` in ``matrices`` for what its methods promise.
+
+    Args:
+        file: open for writing, at its start.
+        progress: told the bytes written so far after every array.
+    """
+
+    def __init__(self, file: BinaryIO, progress: Callable[[int], None] = lambda n_bytes: None) -> None:
+        self._file = file
+        self._progress = progress
+        self._end = 0
+        self._known: dict[str, tuple[int, int, tuple[int, ...], int]] = {}
+
+    def put(self, name: str, make: Callable[[], npt.NDArray[np.generic]]) -> None:
+        if name in self._known:
+            return
+        array = np.ascontiguousarray(make())
+        padding = -self._end % _ALIGNMENT
+        self._file.write(bytes(padding))
+        self._file.write(array.data)
+        start = self._end + padding
+        self._known[name] = (_TYPES[array.dtype], start, array.shape, array.nbytes)
+        self._end = start + array.nbytes
+        self._progress(self._end)
+
+    def use(self, graph: Graph, name: str) -> str:
+        kind, offset, shape, n_bytes = self._known[name]
+        return graph.external(name, kind, shape, {"location": WEIGHTS, "offset": offset, "length": n_bytes})

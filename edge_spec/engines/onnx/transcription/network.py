@@ -14,17 +14,22 @@ import numpy.typing as npt
 
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
 from edge_spec.engines.onnx.transcription.rotary import Rotary, rotary_embedding
-from edge_spec.engines.onnx.transcription.tensors import tensor_values
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Network", "read_network"]
+__all__ = ["Network", "read_network", "tensor_blocks", "tensor_values"]
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
+
+
 # Converters write these, and llama.cpp reads them for none of these architectures: it uses YaRN's own values.
 _YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
+
+
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+
+
 _KNOWN = frozenset(
     (
         "block_count",
@@ -45,6 +50,8 @@ _KNOWN = frozenset(
         *_YARN,
     )
 )
+
+
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -221,3 +228,25 @@ def _number(header: GGUFHeader, key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise UnsupportedModel(f"{header.path} has no usable number for {key}", hint="convert the model again")
     return value
+
+
+def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+    """A matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
+    rows = tensor.n_elements // tensor.shape[0]
+    offset = header.data_offset + tensor.offset
+    return np.memmap(header.path, np.uint8, "r", offset, (rows, tensor.n_bytes // rows))
+
+
+def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
+    """The numbers of a small unquantised tensor, float32, slowest dimension first.
+
+    Raises:
+        UnsupportedModel: it is quantised.
+    """
+    raw = np.asarray(tensor_blocks(header, tensor))
+    shape = tensor.shape[::-1]
+    if tensor.type_name == "BF16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if tensor.type_name not in ("F32", "F16"):
+        raise UnsupportedModel(f"{tensor.name} is {tensor.type_name}, not plain numbers", hint="use --engine llama")
+    return raw.view(np.float32 if tensor.type_name == "F32" else np.float16).astype(np.float32).reshape(shape)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.models.onnx.element_types import ELEMENT_NUMBERS
-from edge_spec.models.onnx.wire import bytes_field, float_field, int_field
+from edge_spec.models.onnx.wire import ELEMENT_NUMBERS, bytes_field, float_field, int_field
 
 __all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "UINT8", "Graph"]
 

@@ -1,0 +1,158 @@
+"""The folder of transcriptions: room on its disk, what each was made of, and eviction.
+
+Whenever a new one is written, these are removed:
+
+- what a process left behind that ended too early (if made on another computer: not touched for a day),
+- transcriptions of other versions that have not been used for a day,
+- all that have not been used for 60 days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from edge_spec.errors import DiskFull
+from edge_spec.models.model_file import ModelFile
+
+__all__ = ["check_space", "disk_full", "evict", "is_of", "mark_used", "new_part", "record_source", "remove"]
+
+
+def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
+    """Refuse a transcription that does not fit on the disk of a folder.
+
+    Raises:
+        DiskFull: there is less room.
+    """
+    if shutil.disk_usage(folder).free < n_bytes:
+        raise disk_full(file, folder, n_bytes)
+
+
+def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
+    """The error that says that it does not fit."""
+    return DiskFull(
+        f"the ONNX form of {file.path.name} in {folder}",
+        needed_bytes=n_bytes,
+        available_bytes=shutil.disk_usage(folder).free,
+        hint="free some space, or use --engine llama",
+    )
+
+
+_SOURCE = "source.json"
+
+
+def is_of(folder: Path, file: Path) -> bool:
+    """Whether a transcription was made of exactly this content, which a fingerprint of samples cannot promise.
+
+    To read all of a large file takes a second, so a file that was found equal counts as equal as long as its size and
+    its modification time stay the same.
+    """
+    try:
+        source = json.loads((folder / _SOURCE).read_text("utf-8"))
+        content, seen = str(source["content"]), list(source["seen"])
+        now = _seen(file)
+        if now in seen:
+            return True
+        if _content(file) != content:
+            return False
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
+        _write(folder, {"content": content, "seen": [*seen[-7:], now]})
+    return True
+
+
+def record_source(folder: Path, file: Path) -> None:
+    """Record what a transcription is made of."""
+    _write(folder, {"content": _content(file), "seen": [_seen(file)]})
+
+
+def _write(folder: Path, source: dict[str, Any]) -> None:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as note:
+        json.dump(source, note)
+    Path(note.name).replace(folder / _SOURCE)
+
+
+def _seen(path: Path) -> list[int]:
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+_STAMP = "source.json"
+"""The file whose modification time says when a transcription was last used."""
+
+
+_DAY_S = 86400.0
+
+
+_UNUSED_S = 60 * _DAY_S
+
+
+def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder for an unfinished transcription, named after this process; removed when its context ends."""
+    return tempfile.TemporaryDirectory(prefix=f"{_owner()}{os.getpid()}-", dir=cache_dir, ignore_cleanup_errors=True)
+
+
+def mark_used(folder: Path) -> None:
+    """Note that a transcription is used now."""
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
+        os.utime(folder / _STAMP)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder; no process ever sees half of it.
+
+    Raises:
+        OSError: it cannot be moved away, as on Windows while it is read.
+    """
+    with new_part(folder.parent) as out:
+        folder.rename(Path(out) / "old")
+
+
+def evict(cache_dir: Path, current: str) -> None:
+    """Remove what is to be removed.
+
+    Args:
+        current: how the names of folders of this version end.
+    """
+    for folder in list(cache_dir.iterdir()):
+        try:
+            if folder.name.startswith(".part-"):
+                if _is_abandoned(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            made = re.fullmatch(r"[0-9a-f]{32}-(\w+-\d+)", folder.name)
+            stamp = folder / _STAMP
+            unused_s = time.time() - (stamp if stamp.exists() else folder).stat().st_mtime
+            if made is not None and unused_s > (_UNUSED_S if made[1] == current else _DAY_S):
+                remove(folder)
+        except OSError:
+            continue
+
+
+def _owner() -> str:
+    return f".part-{re.sub(r'[^A-Za-z0-9]', '', platform.node())[:32]}-"
+
+
+def _is_abandoned(part: Path) -> bool:
+    import psutil
+
+    if part.name.startswith(_owner()):
+        process = part.name.removeprefix(_owner()).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            return True
+    return time.time() - part.stat().st_mtime > _DAY_S
