@@ -11,32 +11,12 @@ from edge_spec.models.gguf.header import TensorInfo
 
 if TYPE_CHECKING:
     from edge_spec.models.onnx.signature import PublishedGraph
-from collections.abc import Sequence
-from typing import Protocol
-
 from edge_spec.arguments import require_one_of
 from edge_spec.errors import SettingsError
 from edge_spec.models.gguf.types import KV_TYPES
+from edge_spec.tokens.tokenizer import VocabularyIdentity
 
-__all__ = ["CTX_STEP", "ModelFile", "VocabularyIdentity", "bytes_by_type", "kv_cache_bytes"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocabularyIdentity:
-    """The identity of a vocabulary.
-
-    Attributes:
-        n_tokens: number of token ids; 0 if the file lists none.
-        kind: the tokenizer, such as ``gpt2`` or ``llama``; empty if the file names none.
-        tokens_hash: hash of the kind and the texts. Equal hashes: every id means the same text.
-        fingerprint: hash of all that, of the token types, and of the tokens that begin and end a text. Equal
-            fingerprints: the two vocabularies are interchangeable.
-    """
-
-    n_tokens: int
-    kind: str
-    tokens_hash: str
-    fingerprint: str
+__all__ = ["CTX_STEP", "ModelFile", "bytes_by_type", "kv_cache_bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,20 +87,7 @@ CTX_STEP = 256
 """llama.cpp rounds a context up to a multiple of this."""
 
 
-class _Heads(Protocol):
-    """The part of a ``ModelFile`` that counts here."""
-
-    @property
-    def n_head_kv(self) -> Sequence[int]: ...
-
-    @property
-    def head_dim_k(self) -> int: ...
-
-    @property
-    def head_dim_v(self) -> int: ...
-
-
-def kv_cache_bytes(file: _Heads, n_ctx: int, kv_k: str = "f16", kv_v: str = "f16") -> int:
+def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "f16") -> int:
     """What the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
 
     In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of

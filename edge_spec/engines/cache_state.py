@@ -43,9 +43,7 @@ def check_path(path: Sequence[int], pending: Tree) -> None:
 
 _ENVELOPE = struct.Struct("<8s32sQ16s")
 
-
 _MAGIC = b"edgekv01"
-
 
 _HINT = "read the text again instead"
 

@@ -28,14 +28,11 @@ __all__ = ["PLAIN", "ProbeResult", "Probed", "announce_probe", "known_profile", 
 PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 """What every model can do."""
 
-
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
-
 
 _DEPTHS = (24, 256, 520)
 """Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
 another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
-
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
@@ -210,10 +207,8 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 _VERSION = 4
 
-
 _SMALL_PARAMS = 20_000_000
 """A drafter with fewer parameters is probed too quickly to be worth a sentence."""
-
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""

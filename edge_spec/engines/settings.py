@@ -37,7 +37,6 @@ def processor() -> str:
 _SMALL_PARAMS = 20_000_000
 """Below this many parameters a second thread costs more in waiting than it computes."""
 
-
 _SMALL_CHUNK = 128
 """Tokens per decode while a drafter reads a prompt: its weights fit the processor's caches, but its buffers count."""
 

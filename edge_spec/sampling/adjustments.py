@@ -66,9 +66,7 @@ def _penalise(row: Row, text: Sequence[int], settings: SamplerSettings) -> None:
 Breakers = Mapping[int, tuple[tuple[int, ...], ...]]
 """Tokens that can begin a sequence breaker, and the tokens that complete it; none if it is complete."""
 
-
 _LONGEST_TAIL = 20
-
 
 _LARGEST_LOG = 88.7228391
 """The logarithm of the largest float32."""

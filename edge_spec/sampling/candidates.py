@@ -21,13 +21,10 @@ __all__ = ["LOWEST", "Candidates", "Ids", "Row", "allowed_row", "candidates_of",
 
 Row = npt.NDArray[np.float32]
 
-
 Ids = npt.NDArray[np.int64]
-
 
 _STRIPES = 64
 """A row is folded this often to bound its k-th best value from below; see ``head``."""
-
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -78,7 +75,6 @@ def _best_first(logits: Row) -> Ids:
 
 Candidates = tuple[Ids, Logits]
 """Token ids, and their logits before temperature."""
-
 
 _LOOKS = (12, 48, 192)
 """How many of the best tokens a grammar is asked about, before it is asked about all."""

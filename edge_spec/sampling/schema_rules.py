@@ -12,9 +12,7 @@ __all__ = ["FORMATS", "MAX_REPEATS", "Rules", "fail", "integers", "json_literal"
 
 _DIGITS = "[0-9]{0,14}"
 
-
 _FRACTION = '("." [0-9]{1,15})?'
-
 
 _POWER = "([eE] [+-]? [0-9]{1,2})?"
 
@@ -112,15 +110,11 @@ def _from_to(low: int, high: int | None) -> list[str]:
 
 _HEX4 = "[0-9a-fA-F]{4}"
 
-
 _YEAR = '("000" [1-9] | "00" [1-9] [0-9] | "0" [1-9] [0-9] [0-9] | [1-9] [0-9] [0-9] [0-9])'
-
 
 _DATE = f'{_YEAR} "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])'
 
-
 _TIME = '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("Z" | [+-] ("0" [0-9] | "1" [0-3]) ":" [0-5] [0-9])'
-
 
 FORMATS = {
     "date": _DATE,
@@ -129,7 +123,6 @@ FORMATS = {
     "uuid": f'{_HEX4}{_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4} "-" {_HEX4}{_HEX4}{_HEX4}'.replace("}[", "} ["),
 }
 """Dates end on the 28th, since a grammar cannot count the days of a month, and begin with the year 1, as in Python."""
-
 
 _SHARED = {
     # Characters that need no escape, without surrogates; and the short escapes.
@@ -144,14 +137,12 @@ _SHARED = {
     "nothing": '"null"',
 }
 
-
 _USES = {
     "string": ("char",),
     "object": ("string", "value"),
     "array": ("value",),
     "value": ("object", "array", "string", "number", "truth", "nothing"),
 }
-
 
 MAX_REPEATS = 2000
 """llama.cpp's limit."""

@@ -1,12 +1,16 @@
-"""Tokenizers, and the bytes of tokens."""
+"""Tokenizers, the identity of a vocabulary, and the bytes of tokens."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["TOKEN_BYTES_LIMIT", "TokenBytes", "Tokenizer", "Vocabulary"]
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["TOKEN_BYTES_LIMIT", "TokenBytes", "Tokenizer", "Vocabulary", "VocabularyIdentity"]
 
 TOKEN_BYTES_LIMIT = 1 << 19
 """The size of the cache of one tokenizer, enough for more than a thousand tokens."""
@@ -78,3 +82,21 @@ class Tokenizer(Vocabulary, Protocol):
     @property
     def eos(self) -> int:
         """The token that ends a text, -1 if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyIdentity:
+    """The identity of a vocabulary.
+
+    Attributes:
+        n_tokens: number of token ids; 0 if the file lists none.
+        kind: the tokenizer, such as ``gpt2`` or ``llama``; empty if the file names none.
+        tokens_hash: hash of the kind and the texts. Equal hashes: every id means the same text.
+        fingerprint: hash of all that, of the token types, and of the tokens that begin and end a text. Equal
+            fingerprints: the two vocabularies are interchangeable.
+    """
+
+    n_tokens: int
+    kind: str
+    tokens_hash: str
+    fingerprint: str

@@ -11,7 +11,8 @@ from pathlib import Path
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
-from edge_spec.models.model_file import ModelFile, VocabularyIdentity, bytes_by_type
+from edge_spec.models.model_file import ModelFile, bytes_by_type
+from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["inspect_gguf", "read_vocabulary"]
 
@@ -178,9 +179,7 @@ def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
 
 _TOKENS = "tokenizer.ggml.tokens"
 
-
 _TYPES = "tokenizer.ggml.token_type"
-
 
 _SETTINGS = (
     "tokenizer.ggml.model",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import ModelNotFound, NotAModel
-from edge_spec.models.model_file import VocabularyIdentity
 from edge_spec.models.onnx.config_files import TOKENIZER, read_json
+from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["TokenizerSize", "kind_of", "read_tokens", "size_of_tokenizer", "texts_by_id", "vocabulary_of"]
 

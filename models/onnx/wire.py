@@ -19,7 +19,6 @@ __all__ = ["ELEMENT_NUMBERS", "ELEMENT_TYPES", "Span", "WireFile", "bytes_field"
 
 _MAX_TEXT_BYTES = 1 << 16
 
-
 _HEAD_BYTES = 20
 """The start of a field: two numbers of at most ten bytes each."""
 
@@ -170,6 +169,5 @@ ELEMENT_TYPES = {
     22: ("int4", 4),
 }
 """Number -> (name, as NumPy has it, and bits)."""
-
 
 ELEMENT_NUMBERS = {name: number for number, (name, _) in ELEMENT_TYPES.items()}

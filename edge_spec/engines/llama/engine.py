@@ -26,7 +26,6 @@ __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "ope
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
 
-
 _MAPPED_SLOWDOWN = 1.5
 """How much longer a decode takes with weights in the file's layout than with repacked ones."""
 

@@ -18,15 +18,12 @@ __all__ = ["LlamaGrammar"]
 
 _CANDIDATE = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 
-
 _LOOKAHEAD_BYTES = 64
 """The most bytes of forced text that are looked for."""
-
 
 _AT_ONCE = 2048
 """The most tokens that llama.cpp is asked about in one call: it decodes each into some 340 bytes, which the heap keeps.
 It judges each token by itself, so several calls give the same answer."""
-
 
 _MANY = 1024
 """For more tokens than this it pays to ask about single bytes first."""

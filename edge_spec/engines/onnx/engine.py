@@ -30,7 +30,6 @@ __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 _MIN_SHARE = 0.75
 """Of a model's bytes, in types that our kernels multiply: other matrices are slower and larger than on llama.cpp."""
 
-
 _SPEED_UP = 0.7
 """A decode takes so much of llama.cpp's time with repacked weights (measured on a 1.0B shape)."""
 
@@ -122,9 +121,7 @@ _ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2)}
 """Numbers per token while a chunk is read, in units of the feed-forward network's width and of the model's: fitted to
 what 512 tokens took in shapes of 14 million to a billion parameters."""
 
-
 _LARGEST = (7, 2)
-
 
 _SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""

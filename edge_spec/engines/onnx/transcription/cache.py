@@ -37,16 +37,12 @@ __all__ = ["Transcription", "check_transcription", "read_transcription", "stored
 VERSION = 3
 """Of the content of a folder; transcriptions of other versions are made again."""
 
-
 _FACTS = "facts.json"
-
 
 _GRAPHS = {"model.onnx": False, "half.onnx": True}
 """The graphs, and whether their cache holds fp16."""
 
-
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
-
 
 Progress = Callable[[int, int], None]
 """Told bytes written and bytes to write."""

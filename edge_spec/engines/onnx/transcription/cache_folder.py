@@ -26,6 +26,12 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["check_space", "disk_full", "evict", "is_of", "mark_used", "new_part", "record_source", "remove"]
 
+_SOURCE = "source.json"
+"""What a transcription was made of; the modification time of this file says when it was last used."""
+
+_DAY_S = 86400.0
+_UNUSED_S = 60 * _DAY_S
+
 
 def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
     """Refuse a transcription that does not fit on the disk of a folder.
@@ -45,9 +51,6 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
         available_bytes=shutil.disk_usage(folder).free,
         hint="free some space, or use --engine llama",
     )
-
-
-_SOURCE = "source.json"
 
 
 def is_of(folder: Path, file: Path) -> bool:
@@ -92,16 +95,6 @@ def _content(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-_STAMP = "source.json"
-"""The file whose modification time says when a transcription was last used."""
-
-
-_DAY_S = 86400.0
-
-
-_UNUSED_S = 60 * _DAY_S
-
-
 def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
     """A folder for an unfinished transcription, named after this process; removed when its context ends."""
     return tempfile.TemporaryDirectory(prefix=f"{_owner()}{os.getpid()}-", dir=cache_dir, ignore_cleanup_errors=True)
@@ -110,7 +103,7 @@ def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
 def mark_used(folder: Path) -> None:
     """Note that a transcription is used now."""
     with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
-        os.utime(folder / _STAMP)
+        os.utime(folder / _SOURCE)
 
 
 def remove(folder: Path) -> None:
@@ -136,7 +129,7 @@ def evict(cache_dir: Path, current: str) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
             made = re.fullmatch(r"[0-9a-f]{32}-(\w+-\d+)", folder.name)
-            stamp = folder / _STAMP
+            stamp = folder / _SOURCE
             unused_s = time.time() - (stamp if stamp.exists() else folder).stat().st_mtime
             if made is not None and unused_s > (_UNUSED_S if made[1] == current else _DAY_S):
                 remove(folder)

@@ -1,5 +1,6 @@
-"""How a quantised matrix becomes part of an ONNX graph: packed for edge-spec's kernels, no weight rounded.
+"""Matrices of a transcription, in the graphs and in the file beside them.
 
+A quantised matrix is packed for edge-spec's kernels, no weight rounded.
 Matrices of 16-bit and 32-bit floats become 32-bit floats and are multiplied by ONNX Runtime's own ``MatMul``.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +17,21 @@ from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pac
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, UINT8, Graph
 
-__all__ = ["LAYOUT", "WEIGHTS", "Matrix", "Store", "WeightsFile", "gather", "multiply", "stored_bytes"]
+__all__ = ["LAYOUT", "WEIGHTS", "Matrix", "WeightsFile", "gather", "multiply", "stored_bytes"]
 
 Array = npt.NDArray[np.generic]
-
 
 LAYOUT = f"rows{VERSION}"
 """The name and the version of how matrices are stored."""
 
-
 _FLOATS = {"F32": np.float32, "F16": np.float16}
+
+WEIGHTS = "weights.bin"
+
+_ALIGNMENT = 4096
+"""A page: an array that begins on one can be mapped by itself."""
+
+_TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float16): FLOAT16, np.dtype(np.uint8): UINT8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,68 +55,10 @@ class Matrix:
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
 
-class Store(Protocol):
-    """Where large arrays go. Each is stored once, under its name, however many graphs use it."""
-
-    def put(self, name: str, make: Callable[[], Array]) -> None:
-        """Store what ``make`` returns, unless there is an array of that name."""
-
-    def use(self, graph: Graph, name: str) -> str:
-        """Declare a stored array in a graph; returns its name."""
-
-
-def stored_bytes(kind: str, n_out: int, n_in: int) -> int:
-    """What ``multiply`` or ``gather`` stores for a matrix.
-
-    Raises:
-        UnsupportedModel: the kernels do not know the type.
-    """
-    return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
-
-
-def multiply(graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
-    """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
-    if matrix.kind not in _FLOATS:
-        _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
-        return
-    name = matrix.name + ".t"
-    store.put(name, lambda: np.ascontiguousarray(_floats(matrix).astype(np.float32).T))
-    graph.node("MatMul", [x, store.use(graph, name)], [y])
-
-
-def gather(graph: Graph, store: Store, matrix: Matrix, ids: str, y: str) -> None:
-    """Add ``y[..., n_in] = matrix[ids]``, float32."""
-    if matrix.kind not in _FLOATS:
-        _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
-        return
-    store.put(matrix.name, lambda: _floats(matrix))
-    graph.node("Gather", [store.use(graph, matrix.name), ids], [y + ".stored"])
-    graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
-
-
-def _add_node(operator: str, graph: Graph, store: Store, matrix: Matrix, x: str, y: str) -> None:
-    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
-    packed = store.use(graph, matrix.name)
-    graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
-
-
-def _floats(matrix: Matrix) -> Array:
-    numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
-    return numbers
-
-
-WEIGHTS = "weights.bin"
-
-
-_ALIGNMENT = 4096
-"""A page: an array that begins on one can be mapped by itself."""
-
-
-_TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float16): FLOAT16, np.dtype(np.uint8): UINT8}
-
-
 class WeightsFile:
-    """Writes the file; see ``Store`` in ``matrices`` for what its methods promise.
+    """The file beside the graphs that holds the large arrays, one after the other; it is mapped when a model runs.
+
+    Each array is stored once, under its name, however many graphs use it.
 
     Args:
         file: open for writing, at its start.
@@ -123,7 +71,8 @@ class WeightsFile:
         self._end = 0
         self._known: dict[str, tuple[int, int, tuple[int, ...], int]] = {}
 
-    def put(self, name: str, make: Callable[[], npt.NDArray[np.generic]]) -> None:
+    def put(self, name: str, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, unless there is an array of that name."""
         if name in self._known:
             return
         array = np.ascontiguousarray(make())
@@ -136,5 +85,46 @@ class WeightsFile:
         self._progress(self._end)
 
     def use(self, graph: Graph, name: str) -> str:
+        """Declare a stored array in a graph; returns its name."""
         kind, offset, shape, n_bytes = self._known[name]
         return graph.external(name, kind, shape, {"location": WEIGHTS, "offset": offset, "length": n_bytes})
+
+
+def stored_bytes(kind: str, n_out: int, n_in: int) -> int:
+    """What ``multiply`` or ``gather`` stores for a matrix.
+
+    Raises:
+        UnsupportedModel: the kernels do not know the type.
+    """
+    return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
+
+
+def multiply(graph: Graph, store: WeightsFile, matrix: Matrix, x: str, y: str) -> None:
+    """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
+    if matrix.kind not in _FLOATS:
+        _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
+        return
+    name = matrix.name + ".t"
+    store.put(name, lambda: np.ascontiguousarray(_floats(matrix).astype(np.float32).T))
+    graph.node("MatMul", [x, store.use(graph, name)], [y])
+
+
+def gather(graph: Graph, store: WeightsFile, matrix: Matrix, ids: str, y: str) -> None:
+    """Add ``y[..., n_in] = matrix[ids]``, float32."""
+    if matrix.kind not in _FLOATS:
+        _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
+        return
+    store.put(matrix.name, lambda: _floats(matrix))
+    graph.node("Gather", [store.use(graph, matrix.name), ids], [y + ".stored"])
+    graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
+
+
+def _add_node(operator: str, graph: Graph, store: WeightsFile, matrix: Matrix, x: str, y: str) -> None:
+    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
+    packed = store.use(graph, matrix.name)
+    graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
+
+
+def _floats(matrix: Matrix) -> Array:
+    numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
+    return numbers

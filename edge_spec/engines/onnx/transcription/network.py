@@ -22,13 +22,10 @@ __all__ = ["Network", "read_network", "tensor_blocks", "tensor_values"]
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
 
-
 # Converters write these, and llama.cpp reads them for none of these architectures: it uses YaRN's own values.
 _YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
 
-
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
-
 
 _KNOWN = frozenset(
     (
@@ -50,7 +47,6 @@ _KNOWN = frozenset(
         *_YARN,
     )
 )
-
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 
