@@ -15,14 +15,14 @@ from edge_spec.chat import ChatSession
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
+from edge_spec.cli.output import print_summary
 from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
-from edge_spec.cli.summary import print_summary
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop, Reader
-from edge_spec.cli.terminal.display import THOUGHTS, Display
+from edge_spec.cli.terminal.conversation import Reader
+from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
-from edge_spec.cli.terminal.plain_display import PlainDisplay
 from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.wording import in_options
 from edge_spec.generation.reply import Reply
@@ -126,8 +126,7 @@ def _display(*, is_plain: bool, thoughts: str | None) -> Display:
 
 
 def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Reader:
-    from edge_spec.cli.terminal.completion import CommandCompleter
-    from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
+    from edge_spec.cli.terminal.terminal_reader import CommandCompleter, TerminalReader, open_history
 
     history = open_history(data / "history" if data is not None else None, display.notice)
     return TerminalReader(history=history, completer=CommandCompleter(), color=color)

@@ -11,8 +11,8 @@ import click
 
 from edge_spec.cli.help import Count, Verb, default_of, option, with_default
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, print_notes
-from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
+from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.prompts import read_prompts
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.errors import SettingsError

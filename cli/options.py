@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from edge_spec.cli.help import Count, default_of, option, with_default
-from edge_spec.cli.progress import Bar
+from edge_spec.cli.output import Bar
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.request import DEFAULT_N_CTX
 from edge_spec.engines.registry import AUTO, engine_names
@@ -18,11 +18,12 @@ from edge_spec.loading import load
 from edge_spec.memory.budget import SHARE
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["load_arguments", "max_tokens_option", "model_options", "print_notes", "speculation_option"]
+__all__ = ["load_arguments", "max_tokens_option", "model_options", "speculation_option"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _MODELS, _RUNNING = "Models", "Engine and memory"
+
 _PASSED = (
     "model",
     "draft",
@@ -151,9 +152,3 @@ def speculation_option(command: Command) -> Command:
 def max_tokens_option(default: int | None, text: str) -> Callable[[Command], Command]:
     """How long a reply may get."""
     return option("Replies", "-n", "--max-tokens", type=Count(), default=default, metavar="N", help=text)
-
-
-def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
-    """What a loaded model has to say, on standard error."""
-    for note in notes:
-        click.echo(f"edge-spec: note: {about}{in_options(note)}", err=True)

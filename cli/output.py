@@ -1,4 +1,4 @@
-"""What verbs print on standard output besides text."""
+"""What verbs print beside text: JSON, tables, notes, a progress bar, one line of statistics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import codecs
 import json
 import sys
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["print_json", "print_table"]
+from edge_spec.cli.wording import in_options
+
+if TYPE_CHECKING:
+    from edge_spec.generation.reply import Reply
+    from edge_spec.model import TextModel
+
+__all__ = ["Bar", "print_json", "print_notes", "print_summary", "print_table"]
 
 
 def print_json(record: Any) -> None:
@@ -38,3 +44,62 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
+    """What a loaded model has to say, on standard error."""
+    for note in notes:
+        click.echo(f"edge-spec: note: {about}{in_options(note)}", err=True)
+
+
+def print_summary(model: TextModel, reply: Reply) -> None:
+    """Tokens, speed, drafts, and what is needed to have the same text again, on standard error."""
+    statistics = reply.statistics
+    if sys.stdout.isatty():
+        # The text stands just above.
+        click.echo(err=True)
+    click.echo(
+        f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} tokens/s; "
+        f"speculation {model.mode}: {statistics.mean_length:.2f} tokens/round, "
+        f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
+        f"seed {reply.settings.seed}, profile {model.profile.name}, {model.identity}",
+        err=True,
+    )
+
+
+class Bar:
+    """Called with the bytes done and the total, shows a bar until they are equal.
+
+    Nothing is shown where standard error is not a terminal, or one that cannot move its cursor.
+    """
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if done < total and self._shown is None:
+            self._show(total)
+        if self._shown is None:
+            return
+        self._shown.update(self._task, completed=done)
+        if done >= total:
+            self._shown.stop()
+            self._shown = None
+
+    def _show(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+        class Steady(Console):
+            """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
+
+            def show_cursor(self, show: bool = True) -> bool:
+                return False
+
+        console = Steady(stderr=True)
+        columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        hidden = not console.is_terminal or console.is_dumb_terminal
+        self._shown = Progress(*columns, console=console, transient=True, disable=hidden)
+        self._task = self._shown.add_task("", total=total)
+        self._shown.start()

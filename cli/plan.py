@@ -19,7 +19,7 @@ from edge_spec.memory import format_size, probe, reserve_bytes
 __all__ = ["command"]
 
 _BAR = 40
-_TERMINAL = ("terminal.rich_display", "terminal.terminal_reader", "terminal.completion")
+_TERMINAL = ("terminal.rich_display", "terminal.terminal_reader")
 _UNNAMED = "named when the model is first loaded here"
 _SAYS = {
     "fits": "minimum",

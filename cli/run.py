@@ -9,17 +9,10 @@ import click
 
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import (
-    load_arguments,
-    max_tokens_option,
-    model_options,
-    print_notes,
-    speculation_option,
-)
-from edge_spec.cli.output import print_json
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
+from edge_spec.cli.output import print_json, print_notes, print_summary
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
-from edge_spec.cli.summary import print_summary
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel

@@ -7,20 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal import settings
+from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.files import is_same, path_of
-from edge_spec.cli.terminal.memory import memory_lines
-from edge_spec.cli.terminal.status import counted, statistics_lines
+from edge_spec.cli.terminal.status import counted, memory_lines, statistics_lines
 from edge_spec.cli.wording import in_options
 from edge_spec.errors import SettingsError
-
-if TYPE_CHECKING:
-    from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 
 __all__ = ["COMMANDS", "Command", "find"]
 
@@ -33,13 +29,13 @@ class Command:
         name: without its slash; a ``!`` at the end makes it another command.
         argument: what may follow it, for the help.
         help: what it does.
-        run: does it; gets the loop and the argument.
+        run: does it; gets the conversation and the argument.
     """
 
     name: str
     argument: str = ""
     help: str
-    run: Callable[[ConversationLoop, str], None]
+    run: Callable[[Conversation, str], None]
 
 
 def find(name: str) -> Command:
@@ -56,11 +52,11 @@ def find(name: str) -> Command:
     raise SettingsError(f"there is no command /{name[:40]}", hint=f"{hint} //{name[:40]} sends it as text")
 
 
-def _help(loop: ConversationLoop, argument: str) -> None:
+def _help(conversation: Conversation, argument: str) -> None:
     chosen = [find(argument.removeprefix("/"))] if argument else list(COMMANDS.values())
-    loop.display.show(f"/{f'{each.name} {each.argument}':22}{each.help}" for each in chosen)
+    conversation.display.show(f"/{f'{each.name} {each.argument}':22}{each.help}" for each in chosen)
     if not argument:
-        loop.display.show(
+        conversation.display.show(
             [
                 "",
                 'Enter sends; Alt-Enter, or a backslash at the end, begins a new line; so does Enter after """.',
@@ -69,118 +65,122 @@ def _help(loop: ConversationLoop, argument: str) -> None:
         )
 
 
-def _stats(loop: ConversationLoop, argument: str) -> None:
-    loop.display.show(statistics_lines(loop.session, loop.last_reply))
+def _stats(conversation: Conversation, argument: str) -> None:
+    conversation.display.show(statistics_lines(conversation.session, conversation.last_reply))
 
 
-def _memory(loop: ConversationLoop, argument: str) -> None:
-    loop.display.show(memory_lines(loop.session.model))
+def _memory(conversation: Conversation, argument: str) -> None:
+    conversation.display.show(memory_lines(conversation.session.model))
 
 
-def _undo(loop: ConversationLoop, argument: str) -> None:
-    question = loop.session.undo()[0].content
-    loop.display.notice(f"taken back: {_short(question)}")
+def _undo(conversation: Conversation, argument: str) -> None:
+    question = conversation.session.undo()[0].content
+    conversation.display.notice(f"taken back: {_short(question)}")
 
 
-def _retry(loop: ConversationLoop, argument: str) -> None:
-    loop.answer(loop.session.retry())
+def _retry(conversation: Conversation, argument: str) -> None:
+    conversation.answer(conversation.session.retry())
 
 
-def _continue(loop: ConversationLoop, argument: str) -> None:
-    loop.answer(loop.session.continue_answer())
+def _continue(conversation: Conversation, argument: str) -> None:
+    conversation.answer(conversation.session.continue_answer())
 
 
-def _edit(loop: ConversationLoop, argument: str) -> None:
-    question = loop.last_question()
+def _edit(conversation: Conversation, argument: str) -> None:
+    question = conversation.last_question()
     if argument:
-        loop.answer(loop.session.edit(argument))
-    elif loop.reader.can_edit:
-        loop.edit_next(question)
+        conversation.answer(conversation.session.edit(argument))
+    elif conversation.reader.can_edit:
+        conversation.draft = question
     else:
         raise SettingsError("/edit needs the new text here", hint="/edit TEXT")
 
 
-def _edit_outside(loop: ConversationLoop, argument: str) -> None:
-    question = loop.last_question()
+def _edit_outside(conversation: Conversation, argument: str) -> None:
+    question = conversation.last_question()
     try:
         text = click.edit(question, extension=".md")
     except click.ClickException as error:
         raise SettingsError(f"no editor: {error.format_message()}", hint="set EDITOR, or use /edit") from None
     if text is None or text.strip() == question.strip():
-        loop.display.notice("nothing was changed")
+        conversation.display.notice("nothing was changed")
     else:
-        loop.answer(loop.session.edit(text.rstrip("\n")))
+        conversation.answer(conversation.session.edit(text.rstrip("\n")))
 
 
-def _save(loop: ConversationLoop, argument: str, *, force: bool = False) -> None:
-    own = loop.autosave.path if loop.autosave.is_named else None
+def _save(conversation: Conversation, argument: str, *, force: bool = False) -> None:
+    own = conversation.autosave.path if conversation.autosave.is_named else None
     path = path_of(argument) if argument else own
     if path is None:
         raise SettingsError("/save needs a file", hint="/save cats.md to read it, /save cats.chat to /load it")
     with _about(path):
         if own is not None and is_same(path, own):
-            loop.autosave.write(loop.session, caches=True)
-            loop.display.notice(f"saved in {loop.autosave.path}")
+            conversation.autosave.write(conversation.session, caches=True)
+            conversation.display.notice(f"saved in {conversation.autosave.path}")
             return
-        kind = loop.copies.save(loop.session, path, thoughts=loop.display.thoughts != "hide", force=force)
+        kind = conversation.copies.save(
+            conversation.session, path, thoughts=conversation.display.thoughts != "hide", force=force
+        )
     stays = f"; the session stays in {own}" if own is not None else ""
-    loop.display.notice(f"saved {kind} in {path}{stays}")
+    conversation.display.notice(f"saved {kind} in {path}{stays}")
 
 
-def _save_over(loop: ConversationLoop, argument: str) -> None:
-    _save(loop, argument, force=True)
+def _save_over(conversation: Conversation, argument: str) -> None:
+    _save(conversation, argument, force=True)
 
 
-def _load(loop: ConversationLoop, argument: str) -> None:
+def _load(conversation: Conversation, argument: str) -> None:
     if not argument:
         raise SettingsError("/load needs a file", hint="/load cats.chat")
     path = path_of(argument)
     with _about(path):
         session = ChatSession.load(
-            loop.session.model, path, on_notice=lambda sentence: loop.display.notice(in_options(sentence))
+            conversation.session.model,
+            path,
+            on_notice=lambda sentence: conversation.display.notice(in_options(sentence)),
         )
-    loop.autosave.save(loop.session, at_the_end=True)
-    loop.take(session)
+    conversation.autosave.save(conversation.session, at_the_end=True)
+    conversation.take(session)
     where = ""
-    if loop.autosave.is_named:
-        loop.autosave.continue_in(path, session)
+    if conversation.autosave.is_named:
+        conversation.autosave.continue_in(path, session)
         where = "; it is saved there from now on"
     else:
-        loop.autosave.start_new(session)
-    loop.display.notice(f"{counted(session.n_turns, 'question')} from {path}{where}")
+        conversation.autosave.start_new(session)
+    conversation.display.notice(f"{counted(session.n_turns, 'question')} from {path}{where}")
 
 
-def _system(loop: ConversationLoop, argument: str) -> None:
+def _system(conversation: Conversation, argument: str) -> None:
     if argument:
-        loop.session.set_system(None if argument == "-" else argument)
-    loop.display.notice(f"system message: {loop.session.system or 'none'}")
+        conversation.session.set_system(None if argument == "-" else argument)
+    conversation.display.notice(f"system message: {conversation.session.system or 'none'}")
 
 
-def _set(loop: ConversationLoop, argument: str) -> None:
+def _set(conversation: Conversation, argument: str) -> None:
     if argument:
-        loop.display.notice(settings.change(loop.session, loop.display, argument))
+        conversation.display.notice(settings.change(conversation.session, conversation.display, argument))
     else:
-        loop.display.show(settings.settings_lines(loop.session, loop.display))
+        conversation.display.show(settings.settings_lines(conversation.session, conversation.display))
 
 
-def _clear(loop: ConversationLoop, argument: str) -> None:
-    loop.autosave.save(loop.session, at_the_end=True)
-    has_turns = loop.session.n_turns > 0
-    loop.session.clear()
-    loop.forget_reply()
-    with _about(loop.autosave.path or Path()):
-        before = loop.autosave.start_new(loop.session) if has_turns else None
+def _clear(conversation: Conversation, argument: str) -> None:
+    conversation.autosave.save(conversation.session, at_the_end=True)
+    has_turns = conversation.session.n_turns > 0
+    conversation.session.clear()
+    conversation.last_reply = None
+    with _about(conversation.autosave.path or Path()):
+        before = conversation.autosave.start_new(conversation.session) if has_turns else None
     kept = f"; the one before is kept in {before}" if before is not None else ""
-    loop.display.notice(f"a new conversation with the same system message and settings{kept}")
+    conversation.display.notice(f"a new conversation with the same system message and settings{kept}")
 
 
-def _quit(loop: ConversationLoop, argument: str) -> None:
-    loop.leave()
+def _quit(conversation: Conversation, argument: str) -> None:
+    conversation.is_over = True
 
 
 @contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """A file that cannot be read or written is no reason to end a loop."""
+    """A file that cannot be read or written is no reason to end a conversation."""
     try:
         yield
     except OSError as error:

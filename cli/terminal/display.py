@@ -1,11 +1,12 @@
-"""The protocol of displays."""
+"""What a conversation is shown on: the protocol, and plain text for pipes and dumb terminals."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TextIO
 
-__all__ = ["THOUGHTS", "Display"]
+__all__ = ["THOUGHTS", "Display", "PlainDisplay", "safe"]
 
 THOUGHTS = ("show", "dim", "hide")
 """What can be done with a model's thoughts."""
@@ -40,3 +41,94 @@ class Display(Protocol):
 
     def end(self) -> None:
         """The answer has ended."""
+
+
+# Control characters could move the cursor, rename the window or type in the user's name.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    """The text with a replacement character for each control character but newlines and tabs."""
+    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+class PlainDisplay:
+    """Answers unchanged on ``out``, separated by empty lines; everything else on ``notes``.
+
+    Args:
+        is_terminal: ``out`` is a terminal: control characters are replaced, and commands print there.
+        thoughts: ``hide``; otherwise they appear between ``<think>`` and ``</think>``.
+    """
+
+    def __init__(self, out: TextIO, notes: TextIO, *, is_terminal: bool = False, thoughts: str = "hide") -> None:
+        self.thoughts = thoughts
+        self._out = out
+        self._notes = notes
+        self._is_terminal = is_terminal
+        self._n_answers = 0
+        self._last = ""
+        self._in_thought = False
+        self._is_writing = False
+        self._waiting: list[str] = []
+
+    def notice(self, sentence: str) -> None:
+        """A line; held back while an answer is being written."""
+        line = f"edge-spec: note: {safe(sentence)}\n"
+        if self._is_writing:
+            self._waiting.append(line)
+        else:
+            self._note(line)
+
+    def error(self, sentence: str) -> None:
+        """A line."""
+        self._note(f"edge-spec: error: {' '.join(safe(sentence).split())}\n")
+
+    def show(self, lines: Iterable[str]) -> None:
+        """Line by line."""
+        for line in lines:
+            if self._is_terminal:
+                self._out.write(safe(line) + "\n")
+            else:
+                self._note(safe(line) + "\n")
+        self._out.flush()
+
+    def begin(self) -> None:
+        """An empty line, if this is not the first answer."""
+        if self._n_answers and not self._is_terminal:
+            self._out.write("\n")
+        self._n_answers += 1
+        self._is_writing = True
+        self._last, self._in_thought = "", False
+
+    def write(self, text: str, *, thought: bool) -> None:
+        """Immediately."""
+        if thought and self.thoughts == "hide":
+            return
+        if thought != self._in_thought:
+            self._put("<think>\n" if thought else "\n</think>\n\n")
+            self._in_thought = thought
+        self._put(safe(text) if self._is_terminal else text.encode("utf-8", "replace").decode())
+        self._out.flush()
+
+    def refresh(self, status: str) -> None:
+        """Nothing: plain text has no status line."""
+
+    def end(self) -> None:
+        """A newline, if the answer did not end with one."""
+        if self._in_thought:
+            self._put("\n</think>")
+        if not self._last.endswith("\n"):
+            self._put("\n")
+        self._out.flush()
+        self._is_writing = False
+        for line in self._waiting:
+            self._note(line)
+        self._waiting.clear()
+
+    def _put(self, text: str) -> None:
+        self._out.write(text)
+        self._last = text or self._last
+
+    def _note(self, line: str) -> None:
+        self._notes.write(line)
+        self._notes.flush()

@@ -1,15 +1,39 @@
-"""Messages line by line, from a pipe, a file or a dumb terminal."""
+"""Messages line by line, from a pipe, a file or a dumb terminal.
+
+A backslash at the end of a line continues the message on the next one, and so does everything between two groups
+of three quotation marks.
+"""
 
 from __future__ import annotations
 
 from typing import BinaryIO, TextIO
 
+from edge_spec.cli.interrupt import hears_interrupts
 from edge_spec.cli.prompts import decoded
-from edge_spec.cli.terminal.interrupts import hears_interrupts
-from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
 from edge_spec.errors import PromptError
 
-__all__ = ["LineReader"]
+__all__ = ["LineReader", "is_open", "is_quoted", "message_of"]
+
+_MARK = '"""'
+
+
+def is_quoted(text: str) -> bool:
+    """Whether a message is between quotation marks, or begins with them."""
+    return text.lstrip().startswith(_MARK)
+
+
+def is_open(text: str) -> bool:
+    """Whether more lines belong to this message."""
+    if is_quoted(text):
+        return _MARK not in text.lstrip()[len(_MARK) :]
+    return text.endswith("\\")
+
+
+def message_of(text: str) -> str:
+    """The message without quotation marks around it."""
+    if not is_quoted(text):
+        return text
+    return text.strip().removeprefix(_MARK).removesuffix(_MARK).strip("\n")
 
 
 class LineReader:

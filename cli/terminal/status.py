@@ -1,13 +1,13 @@
-"""The status line, and the output of ``/stats``."""
+"""The status line, and the output of ``/stats`` and ``/memory``."""
 
 from __future__ import annotations
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.cli.terminal.memory import held_bytes
 from edge_spec.generation.reply import Reply
+from edge_spec.memory import format_size, probe, usage
 
-__all__ = ["counted", "statistics_lines", "status_line"]
+__all__ = ["counted", "held_bytes", "memory_lines", "statistics_lines", "status_line"]
 
 _WIDEST_BAR = 30
 
@@ -64,3 +64,16 @@ def _of_reply(reply: Reply) -> list[str]:
 
 def _rows(rows: dict[str, str]) -> list[str]:
     return [f"{name:14}{text}" for name, text in rows.items()]
+
+
+def held_bytes() -> int:
+    """Resident memory of this process."""
+    return usage().resident_bytes
+
+
+def memory_lines(model: ChatModel) -> list[str]:
+    """The output of ``/memory``: the ledger, and what was given up because memory is scarce."""
+    device = probe()
+    free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
+    degradations = [f"given up while memory is scarce: {name}" for name in model.degradations]
+    return [*model.ledger.table(usage()).splitlines(), "", free, *degradations]

@@ -1,14 +1,17 @@
-"""Messages typed on a terminal."""
+"""Messages typed on a terminal: a line editor with history, completion and windows that change their size."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import Completer
+from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.data_structures import Point
+from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -18,13 +21,15 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.styles import Style
 
-from edge_spec.cli.terminal.lines import is_open, is_quoted, message_of
-from edge_spec.cli.terminal.reflow import erase_reflowed, reflows
-from edge_spec.cli.terminal.safe_text import safe
+from edge_spec.cli.terminal import settings
+from edge_spec.cli.terminal.commands import COMMANDS
+from edge_spec.cli.terminal.display import safe
+from edge_spec.cli.terminal.line_reader import is_open, is_quoted, message_of
 
-__all__ = ["TerminalReader", "open_history"]
+__all__ = ["CommandCompleter", "TerminalReader", "erase_reflowed", "open_history", "reflowed", "reflows"]
 
 _MARK, _MORE = "> ", ". "
+
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse dim", "prompt": "bold"})
 
 
@@ -152,3 +157,60 @@ class _CarefulHistory(FileHistory):
             super().store_string(safe(string))
         except OSError:
             return
+
+
+class CommandCompleter(Completer):
+    """Completes commands, the names of settings, and paths."""
+
+    def __init__(self) -> None:
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Ways to complete the text before the cursor."""
+        text = document.text_before_cursor
+        if not text.startswith("/") or text.startswith("//") or "\n" in text:
+            return
+        name, separator, argument = text[1:].partition(" ")
+        if not separator:
+            for command in COMMANDS.values():
+                if command.name.startswith(name.lower()):
+                    yield Completion(f"/{command.name}", -len(text), display_meta=command.help)
+        elif name == "set" and " " not in argument:
+            for setting in settings.names():
+                if setting.startswith(argument):
+                    yield Completion(setting, -len(argument))
+        elif name in ("save", "save!", "load"):
+            yield from self._paths.get_completions(Document(argument), complete_event)
+
+
+_VARIABLES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
+
+_PROGRAMS = ("iTerm.app", "Apple_Terminal", "WezTerm", "vscode", "ghostty")
+
+
+def reflows(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal is one that is known to reflow lines."""
+    return any(environment.get(name) for name in _VARIABLES) or environment.get("TERM_PROGRAM") in _PROGRAMS
+
+
+def reflowed(widths: Sequence[int], cursor: Point, columns: int) -> Point:
+    """Where the cursor is once lines of these widths have been reflowed to ``columns``."""
+    above = sum(max(1, -(-width // columns)) for width in widths[: cursor.y])
+    return Point(x=cursor.x % columns, y=above + cursor.x // columns)
+
+
+def erase_reflowed(app: Application[Any]) -> None:
+    """Let an application erase all that it has drawn when the window changes."""
+    redraw = app._on_resize
+
+    def on_resize() -> None:
+        screen, renderer = app.renderer.last_rendered_screen, app.renderer
+        if screen is not None:
+            rows = (screen.data_buffer[y] for y in range(renderer._cursor_pos.y))
+            widths = [max((x + char.width for x, char in row.items() if char.char != " "), default=0) for row in rows]
+            columns = max(1, app.output.get_size().columns)
+            renderer._cursor_pos = reflowed(widths, renderer._cursor_pos, columns)
+        redraw()
+
+    # There is no public way in; without it a resize leaves a row too many, and no more.
+    app._on_resize = on_resize  # type: ignore[method-assign]

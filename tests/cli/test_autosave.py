@@ -17,7 +17,7 @@ import edge_spec
 from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
-from edge_spec.cli.terminal.plain_display import PlainDisplay
+from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
 
 

@@ -13,7 +13,7 @@ from played_conversation import Played, Script, errors
 import edge_spec
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
-from edge_spec.cli.terminal.plain_display import PlainDisplay
+from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.errors import EdgeSpecError
 from edge_spec.model import TextModel
 

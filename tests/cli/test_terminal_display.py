@@ -23,13 +23,9 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
-from edge_spec.cli.terminal.completion import CommandCompleter
-from edge_spec.cli.terminal.line_reader import LineReader
-from edge_spec.cli.terminal.lines import is_open, message_of
-from edge_spec.cli.terminal.markdown import Blocks, render
-from edge_spec.cli.terminal.reflow import reflows
-from edge_spec.cli.terminal.rich_display import RichDisplay
-from edge_spec.cli.terminal.terminal_reader import TerminalReader, open_history
+from edge_spec.cli.terminal.line_reader import LineReader, is_open, message_of
+from edge_spec.cli.terminal.rich_display import Blocks, RichDisplay, render
+from edge_spec.cli.terminal.terminal_reader import CommandCompleter, TerminalReader, open_history, reflows
 from edge_spec.errors import PromptError
 
 MARKS = [
@@ -257,7 +253,7 @@ def test_the_history_is_private_and_never_in_the_way(tmp_path: Path) -> None:
 def test_a_window_that_gets_narrower_shows_what_is_typed_once(tmp_path: Path) -> None:
     code = """
 from prompt_toolkit.history import InMemoryHistory
-from edge_spec.cli.terminal.completion import CommandCompleter
+from edge_spec.cli.terminal.terminal_reader import CommandCompleter
 from edge_spec.cli.terminal.terminal_reader import TerminalReader
 print(*(f"above{n}" for n in range(9)), sep="\\n")
 TerminalReader(history=InMemoryHistory(), completer=CommandCompleter()).read("", "a status line")

@@ -13,7 +13,7 @@ from gguf_files import MATRICES, write_gguf
 
 import edge_spec
 from edge_spec import loading
-from edge_spec.cli.progress import Bar
+from edge_spec.cli.output import Bar
 from edge_spec.controller.request import request_of
 from edge_spec.engines.onnx import kernels
 from edge_spec.engines.onnx.transcription import cache_folder

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
-from edge_spec.cli.terminal.plain_display import PlainDisplay
+from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
 
 __all__ = ["Played", "Script", "errors"]
