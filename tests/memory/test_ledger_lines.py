@@ -125,7 +125,8 @@ import gc, random, tempfile
 from pathlib import Path
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.llama.external_vocabulary import _write
-from edge_spec.engines.llama.grammar import LlamaGrammar, grammar_bytes
+from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.memory import usage
 from edge_spec.sampling.grammar import Node
 

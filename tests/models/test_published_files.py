@@ -415,8 +415,9 @@ def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, 
 
 HELD = """
 import gc, random
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary, external_vocabulary_bytes
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.library import library
+from edge_spec.engines.tokenizers import external_vocabulary_bytes
 from edge_spec.memory import usage
 
 rng = random.Random(1)
