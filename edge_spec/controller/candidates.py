@@ -129,7 +129,7 @@ _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 """Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
 
 _DRAFTS_MAY_PAY = 1.15
-"""What a drafter is assumed to gain at least where measurements can leave it out."""
+"""What a drafter is assumed to gain where measurements can leave it out."""
 
 Engines = Mapping[str, Engine]
 
@@ -288,7 +288,7 @@ def _speed(mode: Mode, settings: ModelSettings, parts: Mapping[str, Footprint], 
         "hierarchy": 1.9 / (1.3 + 4 * share),
     }[stage_of(mode)]
     if mode.adapts:
-        # Drafts that do not pay are left out by the clock. This rough model must not leave out drafts that may pay: a
-        # drafter is given up after larger chunks of prompt and before tables.
-        gain = max(_DRAFTS_MAY_PAY if mode.needs else 1.0, gain)
+        # Drafts that do not pay are left out by the clock, so more drafters to choose from are better. They are given
+        # up after larger chunks of prompt and before tables.
+        gain = _DRAFTS_MAY_PAY ** len(mode.needs) if mode.needs else gain
     return gain / max(1, decode_s) * (1 - 4 / settings.prefill_chunk)

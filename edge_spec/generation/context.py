@@ -35,7 +35,7 @@ class Context(Protocol):
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
     ) -> None:
-        """Let the models read ``text``, the prompt and what is written of the reply.
+        """Let the models follow ``text``, the prompt and what is written of the reply; ``Speculator.read`` comes next.
 
         Args:
             resumed: the models' caches hold the text of ``session``, as far as it goes.
@@ -61,7 +61,7 @@ class Alone:
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
     ) -> None:
-        """Read the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
+        """Follow the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
         self.require_room(len(text), speculator.model.n_ctx)
         speculator.begin(text, sampler, reuse=False)
 

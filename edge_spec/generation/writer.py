@@ -51,6 +51,7 @@ class Writer:
         """Let the models read the prompt, and what had been written before."""
         text = (*self._prompt, *self.token_ids)
         self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
+        self._speculator.read()
 
     def round(self, notice: Notice) -> Round | None:
         """Write some tokens: one step of the decoding loop. None if the context had no room for it."""

@@ -44,10 +44,17 @@ class FollowedText:
         model.rollback(shared)
         self.tokens = list(prompt)
 
-    def read(self) -> None:
-        """Commit all tokens but the last one. A text that is longer than the context is not read."""
-        if len(self.tokens) <= self.model.n_ctx:
-            self.model.prefill(self.tokens[self.model.n_past : -1])
+    def read(self, most: int | None = None) -> bool:
+        """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
+
+        A few are left to the next decode if there is a ``most``. A text longer than the context is not read.
+        """
+        n_past, end = self.model.n_past, len(self.tokens) - 1
+        if end >= self.model.n_ctx or (most is not None and end - n_past < self.model.capabilities.max_rows // 2):
+            return True
+        stop = end if most is None else min(end, n_past + most)
+        self.model.prefill(self.tokens[n_past:stop])
+        return stop == end
 
     def uncommitted(self, max_rows: int) -> Sequence[int]:
         """The tokens that the next decode has to begin with, never none.

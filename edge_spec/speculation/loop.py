@@ -51,7 +51,7 @@ class Speculator:
         return {"target": self._target, **self.drafter.followed}
 
     def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool, pick: Pick | None = None) -> None:
-        """Start a new text. With ``reuse`` the caches keep what they share with it.
+        """Start a new text; ``read`` comes next. With ``reuse`` the caches keep what they share with it.
 
         A reused cache was computed in other widths than a fresh one. For the same text after the same prompt, do not
         reuse.
@@ -65,7 +65,10 @@ class Speculator:
         self._sampler = sampler
         self._pick = pick or sampler.pick
         self.drafter.begin(prompt, sampler.view())
-        self._target.read()
+
+    def read(self, most: int | None = None) -> bool:
+        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now."""
+        return all([self._target.read(most), self.drafter.read(most)])
 
     def step(self, policy: Policy, most: int, ends: Callable[[int], bool]) -> Round:
         """One round: ask how far to draft, draft, decode, walk, keep, learn.

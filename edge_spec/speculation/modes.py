@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from edge_spec.arguments import require_one_of
@@ -17,6 +18,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.policy import FixedPolicy
 
 __all__ = ["MODES", "DraftModels", "Mode", "guided", "mode_of", "require_models"]
 
@@ -98,6 +100,14 @@ def _auto_sequence(models: DraftModels) -> Drafter:
     return _adaptive(models, ModelDrafter(models.draft(trees=False)))
 
 
+def _auto_hierarchy(models: DraftModels) -> Drafter:
+    intermediate = models.intermediate(trees=False)
+    # The leaf decides alone how far to speed up the intermediate model, or not at all.
+    policy = AdaptivePolicy(seconds=models.seconds, only_shape=True)
+    leaf = AdaptiveDrafter([ModelDrafter(models.draft(trees=False)), _ngram(models)], policy)
+    return _adaptive(models, HierarchyDrafter(guided(leaf), intermediate, policy=FixedPolicy(policy.most)))
+
+
 def _hierarchy(models: DraftModels) -> Drafter:
     draft, intermediate = models.draft(trees=True), models.intermediate(trees=True)
     # Published ONNX graphs rarely take trees; between them the leaf drafts sequences.
@@ -123,19 +133,37 @@ MODES = {
 """Every mode that has a name. ``auto`` is not a mode of its own: it chooses one of them and lets it adapt."""
 
 
+def _auto(name: str, build: Callable[[DraftModels], Drafter], n_tables: int = 1) -> Mode:
+    n_bytes = partial(_tables_bytes, n_tables)
+    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes, draft_trees=False, adapts=True)
+
+
+def _tables_bytes(n_tables: int, n_ctx: int) -> int:
+    return n_tables * table_bytes(n_ctx)
+
+
+_AUTO = {
+    frozenset({"draft", "intermediate"}): _auto("hierarchy", _auto_hierarchy, n_tables=2),
+    frozenset({"draft"}): _auto("sequence", _auto_sequence),
+    # An intermediate model without a drafter below it is left alone.
+    frozenset({"intermediate"}): _auto("ngram", _adaptive),
+    frozenset(): _auto("ngram", _adaptive),
+}
+"""What ``auto`` is, by the smaller models that are given."""
+
+
 def mode_of(name: str, *, given: frozenset[str]) -> Mode:
     """The mode of that name.
 
-    ``auto`` drafts by n-grams and, where a drafter is given, by that (it is called ``sequence`` then, else ``ngram``),
-    each round by what pays most, or by none.
+    ``auto`` drafts by n-grams and, where smaller models are given, by those, each round by what pays most, or by none.
+    It bears the name of the mode that needs the same models: ``hierarchy``, ``sequence`` or ``ngram``.
 
     Raises:
         SettingsError: there is no such mode.
     """
     require_one_of("speculation", name, ("auto", *MODES))
     if name == "auto":
-        name, build = ("sequence", _auto_sequence) if "draft" in given else ("ngram", _adaptive)
-        return replace(MODES[name], build=build, limit=9, n_bytes=table_bytes, adapts=True)
+        return _AUTO[frozenset(given) & {"draft", "intermediate"}]
     return MODES[name]
 
 

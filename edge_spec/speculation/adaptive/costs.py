@@ -26,12 +26,14 @@ class CostCurve:
 
     Args:
         seconds: first estimates by number of rows.
+        only_shape: whether they are those of another model, so that the first decode says how fast this one is.
     """
 
-    def __init__(self, seconds: Mapping[int, float] | None = None) -> None:
+    def __init__(self, seconds: Mapping[int, float] | None = None, *, only_shape: bool = False) -> None:
         self._shape = {n: s for n, s in (seconds or {}).items() if s > 0}
         self._widths = sorted(self._shape)
         self._factor = 1.0
+        self._only_shape = only_shape and bool(self._shape)
         # How many decodes speak for each width; what comes from a first curve has been measured already.
         self._n_seen = dict.fromkeys(self._widths, _SURE)
         self._n_decodes = 0
@@ -49,6 +51,11 @@ class CostCurve:
     def learn(self, n_rows: int, seconds: float) -> None:
         """A decode of ``n_rows`` rows has taken this long."""
         expected = self(n_rows)
+        if self._only_shape and seconds > 0:
+            self._only_shape = False
+            self._factor *= seconds / expected
+            self._cached.clear()
+            return
         if not self._widths or expected <= 0:
             self._set(n_rows, seconds / self._factor)
             return

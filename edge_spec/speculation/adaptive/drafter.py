@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.adaptive.offer import Offer
@@ -12,6 +13,9 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
+
+_PIECE = 128
+"""Tokens of a text that a model reads between two rounds, so that the stream does not stall."""
 
 __all__ = ["AdaptiveDrafter"]
 
@@ -29,7 +33,7 @@ class AdaptiveDrafter(Drafter):
     """Asks tables for free, a model only where its rounds are expected to pay, and drafts the best beginning.
 
     Tables are scored on every token of the text, whether their drafts were used or not. A model's draft stops as soon
-    as another token would not pay.
+    as another token would not pay. A model does not read a text before it is wanted, and then piece by piece.
 
     Args:
         drafters: of sequences. One without a model (a table) counts as free to ask.
@@ -66,6 +70,8 @@ class AdaptiveDrafter(Drafter):
             if gained > gain:
                 best, length, gain = option, n, gained
         model, is_trial = self._model(gain)
+        if model is not None and not self._has_read(model, is_trial=is_trial):
+            model = None
         if model is not None:
             model.draft = model.drafter.draft_while(limit, lambda draft: self._is_worth_more(model, draft))
             n, gained = policy.best_length(model.offer.chances(model.draft))
@@ -75,8 +81,16 @@ class AdaptiveDrafter(Drafter):
         if best is None:
             policy.chose(None)
             return EMPTY
-        policy.chose(best.offer, n_drafted=len(best.draft), is_trial=is_trial)
+        policy.chose(best.offer, n_drafted=len(best.draft), is_trial=is_trial and best is model)
         return best.draft.first(length)
+
+    def _has_read(self, option: _Option, *, is_trial: bool) -> bool:
+        """Whether a model can draft now; if not, it has read some more of the text."""
+        started = perf_counter()
+        ready = option.drafter.read(_PIECE)
+        if not ready:
+            self._policy.read(option.offer, perf_counter() - started, is_trial=is_trial)
+        return ready
 
     def _model(self, gain: float) -> tuple[_Option | None, bool]:
         """The model that should draft now, and whether only to try it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
@@ -41,14 +42,20 @@ class AdaptivePolicy:
     Args:
         most: tokens of the longest draft.
         seconds: first estimates of seconds per decode, by number of rows.
+        only_shape: whether these are another model's, see ``CostCurve``.
         trial_share: of the time, for trials and for asking.
     """
 
     def __init__(
-        self, *, most: int = 9, seconds: Mapping[int, float] | None = None, trial_share: float = 0.005
+        self,
+        *,
+        most: int = 9,
+        seconds: Mapping[int, float] | None = None,
+        only_shape: bool = False,
+        trial_share: float = 0.005,
     ) -> None:
         self.most = most
-        self.curve = CostCurve(seconds)
+        self.curve = CostCurve(seconds, only_shape=only_shape)
         self._trial_share = trial_share
         # Bookkeeping and sampling of a round, and asking drafters that then do not draft.
         self._own_s = self._ask_s = 0.0
@@ -61,6 +68,8 @@ class AdaptivePolicy:
         self._used_before: Offer | None = None
         self._n_drafted = 0
         self._is_trial = False
+        self._reader: Offer | None = None
+        self._reading_s = 0.0
 
     def limit(self) -> int:
         """The most tokens to draft now."""
@@ -150,9 +159,19 @@ class AdaptivePolicy:
         if is_trial:
             self._since_trial = 0
 
+    def read(self, offer: Offer, seconds: float, *, is_trial: bool) -> None:
+        """Before the next round, a drafter has spent time on reading a text. One that is tried is tried further."""
+        self._reading_s = seconds
+        if is_trial:
+            self._reader = offer
+            self._lost_s[offer.name] = self._lost_s.get(offer.name, 0.0) + seconds
+
     def learn(self, done: Round) -> None:
         """A round is over."""
-        used, self._used, self._promising = self._used, None, None
+        if self._reading_s:
+            done = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s))
+        used, self._used, self._promising = self._used, None, self._reader
+        self._reader, self._reading_s = None, 0.0
         self.curve.learn(done.n_rows, done.verify_s)
         own_s = done.sample_s
         self._own_s = own_s if not self._own_s else self._own_s + 0.05 * (min(own_s, 3 * self._own_s) - self._own_s)

@@ -26,10 +26,14 @@ class Drafter:
     name = "drafter"
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """Start following a text that is ``prompt`` so far, drawn from ``sampler``.
+        """Start following a text that is ``prompt`` so far, drawn from ``sampler``; ``read`` comes next.
 
         What an earlier text shares with this one may be reused.
         """
+
+    def read(self, most: int | None = None) -> bool:
+        """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
+        return True
 
     def limit(self) -> int:
         """The most tokens that it would draft in the next round; asked once before each."""

@@ -53,6 +53,9 @@ class HierarchyDrafter(Drafter):
         self._length = len(prompt)
         self._claims.clear()
 
+    def read(self, most: int | None = None) -> bool:
+        return self._inner.read(most)
+
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 

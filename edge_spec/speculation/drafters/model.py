@@ -50,8 +50,9 @@ class ModelDrafter(Drafter):
         self._text.begin(prompt, reuse=True)
         self._sampler = sampler
         self._pending = EMPTY
-        # Read now: later it would be counted as drafting.
-        self._text.read()
+
+    def read(self, most: int | None = None) -> bool:
+        return self._text.read(most)
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)

@@ -30,6 +30,9 @@ class WrappingDrafter(Drafter):
     def limit(self) -> int:
         return self.inner.limit()
 
+    def read(self, most: int | None = None) -> bool:
+        return self.inner.read(most)
+
     def draft(self, limit: int) -> Tree:
         return self.inner.draft(limit)
 
