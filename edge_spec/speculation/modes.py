@@ -101,10 +101,10 @@ def _auto_sequence(models: DraftModels) -> Drafter:
 
 
 def _auto_hierarchy(models: DraftModels) -> Drafter:
-    intermediate = models.intermediate(trees=False)
+    intermediate = models.intermediate(trees=True)
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
     policy = AdaptivePolicy(seconds=models.seconds, only_shape=True)
-    leaf = AdaptiveDrafter([ModelDrafter(models.draft(trees=False)), _ngram(models)], policy)
+    leaf = AdaptiveDrafter([ModelDrafter(models.draft(trees=True)), _ngram(models)], policy)
     return _adaptive(models, HierarchyDrafter(guided(leaf), intermediate, policy=FixedPolicy(policy.most)))
 
 
@@ -135,7 +135,7 @@ MODES = {
 
 def _auto(name: str, build: Callable[[DraftModels], Drafter], n_tables: int = 1) -> Mode:
     n_bytes = partial(_tables_bytes, n_tables)
-    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes, draft_trees=False, adapts=True)
+    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes, adapts=True)
 
 
 def _tables_bytes(n_tables: int, n_ctx: int) -> int:

@@ -292,11 +292,11 @@ def test_thresholds_are_where_things_become_possible() -> None:
 def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
     """Large drafters too: whether they pay, the clock tells."""
     found = plan(memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
-    assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("sequence", 1024)
+    assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("hierarchy", 1024)
     assert not found.notes
 
 
-def test_a_drafter_goes_after_longer_pieces_of_prompt_and_before_anything_rounds_differently() -> None:
+def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently() -> None:
     chosen: list[Candidate] = []
     budget = 2 << 30
     with suppress(BudgetExceeded):
@@ -306,8 +306,8 @@ def test_a_drafter_goes_after_longer_pieces_of_prompt_and_before_anything_rounds
     same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
     stages = [each.stage for each in same]
     assert stages == sorted(stages, key=STAGES.index, reverse=True)
-    assert {"drafter", "tables"} <= set(stages)
-    assert [each.choices["chunk"] for each in same if each.stage == "drafter"] == [512, 256, 128, 64]
+    assert set(stages) >= {"hierarchy", "drafter", "tables"}
+    assert [each.choices["chunk"] for each in same if each.stage == "hierarchy"] == [512, 256, 128, 64]
 
 
 SPEED = {"speculation": "", "chunk": 0, "rows": 0}
@@ -607,7 +607,7 @@ def test_a_tight_budget_drops_the_drafter_and_says_so(
     monkeypatch.setattr("edge_spec.loading.budget_of", lambda memory: tight)
     model = loaded(memory="unused", n_ctx=256, engine="llama", watch=system_watch())
     assert model.mode == "ngram"
-    assert any("instead of 'sequence'" in note for note in model.notes)
+    assert any("instead of 'hierarchy'" in note for note in model.notes)
     assert {line.owner for line in model.ledger} == {"process", "target"}
 
 

@@ -212,7 +212,7 @@ def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(
         assert "draft" not in {line.owner for line in ledger}
         lines = lines_of(model)
         assert [lines[name].predicted_bytes for name in lines if name == DRAFT_TABLES] == [table_bytes(512)] * room
-        assert model.drafter_name == ("ngram" if room else "off")
+        assert model.drafter_name == ("auto" if room else "off")
         assert model.generate("Hello", seed=1, max_tokens=20).read() == text
         ledger.budget_bytes = None
         available = 1 << 40
