@@ -15,7 +15,6 @@ from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan, thresholds_text
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
 from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
-from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
@@ -200,7 +199,6 @@ def _text_model(
     """The model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
-    session_cache = SessionCache(ledger, folder=models.folder)
 
     def close() -> None:
         grammars.close()
@@ -215,9 +213,8 @@ def _text_model(
         chat_template=request.target.chat_template,
         notes=[*planned.notes, *models.notes],
         grammars=grammars.new,
-        ledger=ledger,
-        session_cache=session_cache,
-        guard=Degradation(models, request, session_cache, watch or system_watch(planned.budget_bytes)),
+        session_cache=models.session_cache,
+        guard=Degradation(models, request, watch or system_watch(planned.budget_bytes)),
         on_close=close,
     )
 

@@ -13,7 +13,6 @@ from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.request import ReplyOptions, ReplyRequest
 from edge_spec.generation.session_cache import SessionCache, Sessions
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.memory import Ledger
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
@@ -65,15 +64,13 @@ class TextModel:
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
         grammars: Callable[[str], Grammar] | None = None,
-        ledger: Ledger | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
-        self.ledger = ledger if ledger is not None else Ledger()
-        cache = session_cache or SessionCache(self.ledger)
-        self._access = ModelAccess(speculator, tokenizer, session_cache=cache, guard=guard)
+        self._access = ModelAccess(speculator, tokenizer, session_cache, guard)
+        self.ledger = self.sessions.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
         self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars)
         self._new_policy = policy

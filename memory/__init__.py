@@ -1,17 +1,15 @@
-"""Bytes: how many there are, how many something will take, and saying no in time.
+"""Memory in bytes: how much there is, who holds it, and refusing in time what does not fit.
 
-Knows no engine and no file format; it works on numbers handed to it.
+Knows no engine and no file format: it works with numbers that it is given.
 """
 
 if __name__ != "edge_spec.memory":
     raise ImportError("import edge_spec.memory, not memory")
 
-from edge_spec.memory.budget import format_size, parse_size
-from edge_spec.memory.device import Device, Limit, Readings, limits, probe
-from edge_spec.memory.estimate import require, vocabulary_bytes
-from edge_spec.memory.footprint import Footprint
+from edge_spec.memory.budget import Footprint, format_size, parse_size, reserve_bytes
+from edge_spec.memory.device import Device, Limit, Readings, limits, probe, require
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
-from edge_spec.memory.ledger import Ledger, Line, reserve_bytes
+from edge_spec.memory.ledger import Ledger, Line
 from edge_spec.memory.usage import Usage, usage
 
 __all__ = [
@@ -32,5 +30,4 @@ __all__ = [
     "require",
     "reserve_bytes",
     "usage",
-    "vocabulary_bytes",
 ]

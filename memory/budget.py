@@ -1,38 +1,19 @@
-"""Sizes of memory as text, and how much of it a process may hold."""
+"""Sizes of memory: as text, of a model, and how much a process may hold."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from edge_spec.errors import OutOfMemory, SettingsError
 from edge_spec.memory.device import Device, probe
 from edge_spec.memory.usage import Usage, usage
 
-__all__ = ["SHARE", "Budget", "budget_of", "format_size", "parse_size"]
+__all__ = ["SHARE", "Budget", "Footprint", "budget_of", "format_size", "parse_size", "reserve_bytes"]
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 1 << 10,
-    "ki": 1 << 10,
-    "kib": 1 << 10,
-    "kb": 1000,
-    "m": 1 << 20,
-    "mi": 1 << 20,
-    "mib": 1 << 20,
-    "mb": 1000**2,
-    "g": 1 << 30,
-    "gi": 1 << 30,
-    "gib": 1 << 30,
-    "gb": 1000**3,
-    "t": 1 << 40,
-    "ti": 1 << 40,
-    "tib": 1 << 40,
-    "tb": 1000**4,
-}
-_MAX_REPEATS = 1 << 60
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *(?:([kmgt])(ib?|b|)|b|)", re.ASCII)
+_MOST_BYTES = 1 << 60
 
 
 def parse_size(text: str | int) -> int:
@@ -44,15 +25,16 @@ def parse_size(text: str | int) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         n_bytes = text
     else:
-        found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *([a-z]{0,3})", str(text).strip().lower(), re.ASCII)
-        if found is None or found[2] not in _UNITS:
+        found = _SIZE.fullmatch(str(text).strip().lower())
+        if found is None:
             raise SettingsError(
                 f"is {str(text)[:32]!r}, which is not a size", argument="memory", hint="write 2GiB, 512MiB or 1.5g"
             )
-        whole, _, part = found[1].partition(".")
-        unit = _UNITS[found[2]]
+        number, prefix, binary = found.groups()
+        unit = (1000 if binary == "b" else 1024) ** " kmgt".index(prefix or " ")
+        whole, _, part = number.partition(".")
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
-    if not 0 < n_bytes <= _MAX_REPEATS:
+    if not 0 < n_bytes <= _MOST_BYTES:
         what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
         raise SettingsError(f"is {str(text)[:32]}, which {what}", argument="memory", hint="write 2GiB, 512MiB or 1.5g")
     return n_bytes
@@ -62,6 +44,77 @@ def format_size(n_bytes: int) -> str:
     """MiB, or GiB from ten on, rounded up: the printed size is enough."""
     mib = -(-n_bytes // (1 << 20))
     return f"{mib:,} MiB" if mib < 10 << 10 else f"{mib / 1024:.1f} GiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes of one model on one engine.
+
+    Attributes:
+        mapped_bytes: weights that stay mapped from their file. Decoding touches them for every token, so they count
+            like memory of our own, although the system could drop them.
+        repacked_bytes: weights copied into a layout that computes faster.
+        copied_bytes: other weights in memory of our own.
+        vocabulary_bytes: the tokenizer's tables.
+        kv_cache_bytes: keys and values, for the whole context.
+        compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
+        logits_bytes: rows of logits.
+        reading_bytes: needed while a chunk of a prompt is read, and freed after it; models read one after the other.
+        loading_bytes: needed while weights are loaded, and freed then.
+    """
+
+    mapped_bytes: int = 0
+    repacked_bytes: int = 0
+    copied_bytes: int = 0
+    vocabulary_bytes: int = 0
+    kv_cache_bytes: int = 0
+    compute_bytes: int = 0
+    logits_bytes: int = 0
+    reading_bytes: int = 0
+    loading_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}")
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weights, wherever they lie."""
+        return self.mapped_bytes + self.repacked_bytes + self.copied_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What the model holds while it runs."""
+        return sum(self.lines().values())
+
+    @property
+    def loading_peak_bytes(self) -> int:
+        """The most it holds before it has a context."""
+        return self.weight_bytes + self.vocabulary_bytes + self.loading_bytes
+
+    def lines(self) -> dict[str, int]:
+        """What is held, by name, without what is nothing."""
+        named = {
+            "weights, mapped": self.mapped_bytes,
+            "weights, repacked": self.repacked_bytes,
+            "weights, copied": self.copied_bytes,
+            "vocabulary": self.vocabulary_bytes,
+            "KV cache": self.kv_cache_bytes,
+            "compute buffers": self.compute_bytes,
+            "logits rows": self.logits_bytes,
+        }
+        return {name: n_bytes for name, n_bytes in named.items() if n_bytes}
+
+
+_LEAST_RESERVE = 8 << 20
+_RESERVE_SHARE = 50
+"""The reserve is a fiftieth, and at least 8 MiB: it covers errors of predictions."""
+
+
+def reserve_bytes(held_bytes: int) -> int:
+    """What is kept free in addition to ``held_bytes``."""
+    return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
 
 
 SHARE = 4, 5

@@ -12,9 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_spec.errors import OutOfMemory
+
+__all__ = ["Device", "Limit", "Readings", "limits", "probe", "require", "system_text", "whole_number"]
+
 _NO_LIMIT = 1 << 60
 
-__all__ = ["Device", "Limit", "Readings", "limits", "probe"]
+
+def system_text(path: str) -> str | None:
+    """The content of a small system file; None if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def whole_number(text: str | None) -> int | None:
+    """The number that a system file holds; None if it holds something else, or there is no such file."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +88,6 @@ def _cores() -> tuple[int, int]:
     return min(physical, logical), logical
 
 
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Readings:
     """How the computer is asked.
@@ -93,7 +102,7 @@ class Readings:
     ram: Callable[[], Limit] = _ram
     address_space: Callable[[], Limit | None] = _address_space
     cores: Callable[[], tuple[int, int]] = _cores
-    text: Callable[[str], str | None] = _text
+    text: Callable[[str], str | None] = system_text
 
 
 def probe(readings: Readings | None = None) -> Device:
@@ -121,6 +130,20 @@ def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
     if address_space is not None:
         found.append(("limit on address space", address_space))
     return found
+
+
+def require(what: str, needed_bytes: int, device: Device, hint: str) -> None:
+    """Refuse what does not fit.
+
+    Args:
+        what: the beginning of a sentence, such as "the KV cache for 32768 tokens".
+        hint: what to do instead.
+
+    Raises:
+        OutOfMemory: the device has less than ``needed_bytes`` available.
+    """
+    if needed_bytes > device.available_bytes:
+        raise OutOfMemory(what, needed_bytes=needed_bytes, available_bytes=device.available_bytes, hint=hint)
 
 
 class _Files(NamedTuple):
@@ -157,20 +180,15 @@ def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
 
 
 def _group_limit(text: Callable[[str], str | None], folder: str, files: _Files) -> Limit | None:
-    numbers = [_number(text(f"{folder}/{name}")) for name in files.bounds]
+    numbers = [whole_number(text(f"{folder}/{name}")) for name in files.bounds]
     bound = min((number for number in numbers if number is not None), default=None)
     if bound is None:  # "max", or no such group
         return None
-    used = _number(text(f"{folder}/{files.usage}")) or 0
+    used = whole_number(text(f"{folder}/{files.usage}")) or 0
     # Usage includes cached files, such as mapped weights of an earlier run. The kernel drops those first, active ones
     # too: for the whole machine it counts them as available, and under a tight limit half of them are active.
     for line in (text(f"{folder}/memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key in files.cached:
-            used -= min(used, _number(value) or 0)
+            used -= min(used, whole_number(value) or 0)
     return Limit(total_bytes=bound, available_bytes=bound - used)
-
-
-def _number(text: str | None) -> int | None:
-    text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None

@@ -8,32 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+from edge_spec.memory.device import system_text, whole_number
 
 __all__ = ["Hardware", "HardwareReadings", "describe"]
 
 _FEATURES = (
-    "sse3",
-    "ssse3",
-    "sse4_1",
-    "avx",
-    "avx2",
-    "f16c",
-    "fma",
-    "avx_vnni",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_int8",
-    "asimd",
-    "asimdhp",
-    "asimddp",
-    "i8mm",
-    "bf16",
-    "sve",
-    "sve2",
-    "sme",
-    "rvv",
+    *("sse3", "ssse3", "sse4_1", "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
+    *("amx_int8", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "rvv"),
 )
 _APPLE = {
     "FEAT_DotProd": "asimddp",
@@ -70,13 +52,6 @@ class Hardware:
     unified_memory: bool = False
 
 
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def _sysctl(name: str) -> str | None:
     if sys.platform != "darwin":
         return None
@@ -107,7 +82,7 @@ class HardwareReadings:
         system, machine: as ``platform`` says.
     """
 
-    text: Callable[[str], str | None] = _text
+    text: Callable[[str], str | None] = system_text
     sysctl: Callable[[str], str | None] = _sysctl
     swap: Callable[[], int] = _swap
     system: Callable[[], str] = platform.system
@@ -160,14 +135,14 @@ def _caches(readings: HardwareReadings) -> dict[str, int]:
         name = f"L{level.strip()[:1]}" + ("d" if (kind or "").strip() == "Data" else "")
         sizes[name] = int(n_bytes[1]) << {"": 0, "K": 10, "M": 20}[n_bytes[2]]
     for name, key in (("L1d", "hw.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize"), ("L3", "hw.l3cachesize")):
-        value = _whole(readings.sysctl(key))
+        value = whole_number(readings.sysctl(key))
         if value:
             sizes.setdefault(name, value)
     return sizes
 
 
 def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
-    fast, slow = (_whole(readings.sysctl(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
+    fast, slow = (whole_number(readings.sysctl(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
     if fast is not None and slow is not None:
         return fast, slow
     lists = [readings.text(f"/sys/devices/{kind}/cpus") for kind in ("cpu_core", "cpu_atom")]  # Intel's hybrids
@@ -175,7 +150,7 @@ def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
         return _count(lists[0] or ""), _count(lists[1] or "")
     capacities: list[int] = []  # Arm's big and little ones, relative to the largest
     for cpu in range(1024):
-        capacity = _whole(readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
+        capacity = whole_number(readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
         if capacity is None:
             break
         capacities.append(capacity)
@@ -190,12 +165,7 @@ def _count(text: str) -> int:
     total = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        start, end = _whole(first), _whole(last or first)
+        start, end = whole_number(first), whole_number(last or first)
         if start is not None and end is not None:
             total += max(0, end - start + 1)
     return total
-
-
-def _whole(text: str | None) -> int | None:
-    text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

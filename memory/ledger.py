@@ -12,16 +12,7 @@ from edge_spec.errors import BudgetExceeded
 from edge_spec.memory.budget import format_size
 from edge_spec.memory.usage import Usage
 
-__all__ = ["Ledger", "Line", "reserve_bytes"]
-
-_LEAST_RESERVE = 8 << 20
-_RESERVE_SHARE = 50
-"""The reserve is a fiftieth, and at least 8 MiB: it covers errors of predictions."""
-
-
-def reserve_bytes(held_bytes: int) -> int:
-    """What is kept free in addition to ``held_bytes``."""
-    return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
+__all__ = ["Ledger", "Line"]
 
 
 @dataclass(frozen=True, kw_only=True)

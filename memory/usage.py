@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+
+from edge_spec.memory.device import system_text, whole_number
 
 __all__ = ["Usage", "resident_bytes", "trim_heap", "usage"]
 
@@ -31,17 +32,15 @@ class Usage:
     anonymous_bytes: int
 
 
-def usage(text: Callable[[str], str | None] | None = None) -> Usage:
+def usage(text: Callable[[str], str | None] = system_text) -> Usage:
     """What this process holds now.
 
     Args:
         text: reads a small system file, None if it cannot be read.
     """
-    rollup = (text or _text)("/proc/self/smaps_rollup")
-    if rollup is not None:
-        found = _rollup(rollup)
-        if found is not None:
-            return found
+    found = _rollup(text("/proc/self/smaps_rollup") or "")
+    if found is not None:
+        return found
     if sys.platform == "darwin":
         footprint = _physical_footprint()
         if footprint is not None:
@@ -57,23 +56,15 @@ def usage(text: Callable[[str], str | None] | None = None) -> Usage:
         return Usage(resident_bytes=resident, unique_bytes=resident, anonymous_bytes=resident)
 
 
-def resident_bytes(text: Callable[[str], str | None] | None = None) -> int:
+def resident_bytes(text: Callable[[str], str | None] = system_text) -> int:
     """``usage().resident_bytes``, without walking all pages as Linux does for the rest; may be off by some 100 KiB.
 
     Args:
         text: as for ``usage``.
     """
-    pages = ((text or _text)("/proc/self/statm") or "").split()
-    if len(pages) > 1 and pages[1].isascii() and pages[1].isdigit():
-        return int(pages[1]) * mmap.PAGESIZE
-    return usage(text).resident_bytes
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
+    pages = (text("/proc/self/statm") or "").split()
+    n_pages = whole_number(pages[1]) if len(pages) > 1 else None
+    return n_pages * mmap.PAGESIZE if n_pages is not None else usage(text).resident_bytes
 
 
 def _rollup(text: str) -> Usage | None:
@@ -81,9 +72,9 @@ def _rollup(text: str) -> Usage | None:
     sizes: dict[str, int] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
-        number = rest.split()
-        if len(number) == 2 and number[0].isascii() and number[0].isdigit() and number[1] == "kB":
-            sizes[name] = int(number[0]) << 10
+        size = whole_number(rest.removesuffix("kB"))
+        if size is not None:
+            sizes[name] = size << 10
     if not {"Rss", "Private_Clean", "Private_Dirty", "Anonymous"} <= sizes.keys():
         return None
     return Usage(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from edge_spec.chat.conversation import Conversation, Message
-from edge_spec.generation.context import Notice
+from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
@@ -32,10 +32,10 @@ class AskingSession(Protocol):
         """Take over the conversation with its answer."""
 
 
-class Answer:
+class Answer(Context):
     """Moves the window while the answer to a conversation's last question is written, and then keeps the answer.
 
-    However the reply ends, what was written becomes the answer; see ``generation.Context`` and ``generation.Recorder``.
+    However the reply ends, what was written becomes the answer: it is also the reply's ``Recorder``.
 
     Args:
         session: whose caches are resumed for it.
@@ -44,7 +44,7 @@ class Answer:
     """
 
     def __init__(self, session: AskingSession, conversation: Conversation, message: Message) -> None:
-        self.session = session
+        self.session: AskingSession = session
         self._conversation = conversation
         self._message = message
         self._window = conversation.window

@@ -176,7 +176,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
                 return None
             # All of them, and one twice while its chunks are joined.
             needed = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
-            with cache.suspension.ledger.lend("sessions", "caches from a file", needed) as took:
+            with cache.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
                 return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
     except (*_BROKEN, BudgetExceeded):

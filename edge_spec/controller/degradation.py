@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from edge_spec.controller.candidates import Candidate, Estimates, candidates
-from edge_spec.controller.carried_cells import FAILURES
-from edge_spec.controller.open_models import OpenModels
+from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
 from edge_spec.engines.base import Engine
-from edge_spec.generation.context import GuardedReply
-from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.memory.pressure import Patience, PressureWatch, Squeeze
 
 __all__ = ["Degradation", "given_up"]
@@ -21,7 +19,7 @@ _WORTH_BYTES = 1 << 18
 """A candidate that takes hardly less than what is open is passed over."""
 
 
-class Degradation:
+class Degradation(MemoryGuard):
     """Looks at memory between two rounds of a reply, and between replies, and goes over to another candidate.
 
     While memory is scarce, each step applies the next lower candidate. Speed goes first: suspended conversations are
@@ -34,14 +32,12 @@ class Degradation:
     Args:
         models: what is open.
         request: what was asked for; settings that the user gave stay.
-        session_cache: suspended conversations, which can be kept on the disk.
         watch: looks at the system and at this process.
     """
 
-    def __init__(self, models: OpenModels, request: Request, session_cache: SessionCache, watch: PressureWatch) -> None:
+    def __init__(self, models: OpenModels, request: Request, watch: PressureWatch) -> None:
         self._models = models
         self._request = request
-        self._session_cache = session_cache
         self._watch = watch
         self._patience = Patience(watch.clock)
         self._first = models.candidate
@@ -92,7 +88,7 @@ class Degradation:
         return True
 
     def _step_down(self, reply: GuardedReply | None) -> bool:
-        moved, self._on_disk = self._session_cache.to_disk(True), True
+        moved, self._on_disk = self._models.session_cache.to_disk(True), True
         now = self._models.candidate
         lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(reply))
         if moved or any(self._apply(candidate, reply, sentence) for sentence, candidate in lower):
@@ -110,7 +106,7 @@ class Degradation:
             worked = self._apply(better, reply, sentence)
         self._patience.stepped_up(worked=worked)
         if not self.degradations:
-            self._session_cache.to_disk(False)
+            self._models.session_cache.to_disk(False)
             self._on_disk = False
 
     def _apply(self, candidate: Candidate, reply: GuardedReply | None, sentence: str) -> bool:

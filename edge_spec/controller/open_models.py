@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
-from edge_spec.controller.carried_cells import FAILURES, CarriedCells, carry
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
+from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.tokenizers import FileTokenizer
-from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.errors import BackendError, EdgeSpecError, UnsupportedModel
+from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
@@ -21,7 +22,13 @@ from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Mode
 
-__all__ = ["OpenModels"]
+__all__ = ["FAILURES", "OpenModels"]
+
+FAILURES = (EdgeSpecError, MemoryError, OSError)
+"""What comes of too little memory, as far as it can be told."""
+
+_COPIES = 3
+"""A target's cells on their way back from the disk, and once or twice more inside their envelope."""
 
 _HINT = "raise `memory`, or use a smaller `n_ctx` or another `speculation`"
 
@@ -36,6 +43,9 @@ class OpenModels:
         notes: sentences about what the models cannot do.
         ledger: where everything is claimed before it is opened, line by line.
         files: by role.
+        session_cache: copies caches, and keeps those of suspended conversations.
+
+    Args:
         folder: where caches can be kept on the disk; the system's own for temporary files if None.
     """
 
@@ -55,13 +65,13 @@ class OpenModels:
         self.ledger = ledger
         self.notes: list[str] = []
         self._openers = openers
-        self.folder = folder
+        self.session_cache = SessionCache(ledger, folder=folder)
         self._first: Candidate | None = None
         self._models: dict[str, LanguageModel] = {}
         # What is open: the target's engine and settings, and the mode of the drafter.
         self._target: tuple[Engine, ModelSettings] | None = None
         self._mode: Mode | None = None
-        self._carried: CarriedCells | None = None
+        self._cells: CachesOnDisk | None = None
 
     def apply(self, candidate: Candidate) -> None:
         """Open, close or reopen what differs between what is open and what is wanted.
@@ -96,7 +106,7 @@ class OpenModels:
     def recover(self) -> bool:
         """Open a lost target as it was; whether there is one now. Its cache is empty then."""
         if self.is_lost:
-            self._carried = None
+            self._cells = None
             with suppress(*FAILURES):
                 self._go_to(self.candidate)
                 self.speculator.forget()
@@ -143,9 +153,9 @@ class OpenModels:
             self.speculator = Speculator(opened.model, NoDrafter())
         else:
             self.speculator.change_target(opened.model)
-        carried, self._carried = self._carried, None
-        if carried is not None:
-            carried.bring_back(opened.model)
+        cells, self._cells = self._cells, None
+        if cells is not None:
+            self._restore_cells(cells, opened.model)
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
         """Close the target; its cells are kept if they mean the same in what is wanted, and fit."""
@@ -153,9 +163,19 @@ class OpenModels:
         speculator, (engine, own) = self.speculator, self._target
         if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx)) and len(speculator.text) < wanted[1].n_ctx:
             speculator.settle()
-            self._carried = carry(speculator.model, self.ledger, self.folder)
+            # In a file: two caches at once would take more memory than there was.
+            with suppress(*FAILURES), self.session_cache.suspended(speculator, drafters=False) as caches:
+                self._cells = self.session_cache.on_disk(caches)
         self._target = None
         self._close("target")
+
+    def _restore_cells(self, cells: CachesOnDisk, model: LanguageModel) -> None:
+        """Fill the cache of a target that means the same by its cells; leave it empty if that fails."""
+        try:
+            with self.session_cache.from_disk(cells, copies=_COPIES) as caches:
+                model.restore(restated(caches.states["target"], profile=model.profile.name))
+        except FAILURES:
+            model.rollback(0)
 
     def _usable(self, candidate: Candidate) -> Candidate:
         """The candidate, without drafts where the target cannot verify them."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, cast
 
-from edge_spec.engines.llama.external_vocabulary import (
-    ExternalVocabulary,
-)
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
-from edge_spec.engines.llama.weights import LlamaWeights
-from edge_spec.memory import Footprint, vocabulary_bytes
+from edge_spec.engines.llama.weights import LlamaWeights, vocabulary_bytes
+from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER

@@ -13,17 +13,19 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Alone", "Context", "GuardedReply", "MemoryGuard", "ModelAccess", "Unguarded"]
+__all__ = ["Context", "GuardedReply", "MemoryGuard", "ModelAccess"]
 
 Notice = Callable[[str], object]
 
 
-class Context(Protocol):
-    """Brings the text of a reply into the models, and keeps it inside their context."""
+class Context:
+    """Brings the text of a reply into the models, and keeps it inside their context: here, of a reply of its own.
 
-    @property
-    def session(self) -> object | None:
-        """The conversation whose text it is, and whose caches are resumed for it; None for a reply of its own."""
+    Attributes:
+        session: the conversation whose text it is, and whose caches are resumed for it; None for a reply of its own.
+    """
+
+    session: object | None = None
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         """Refuse a text of ``n_tokens`` that leaves no room for a reply.
@@ -31,45 +33,29 @@ class Context(Protocol):
         Raises:
             PromptTooLong: it cannot be made to fit either.
         """
-
-    def begin(
-        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
-    ) -> None:
-        """Let the models follow ``text``, the prompt and what is written of the reply; ``Speculator.read`` comes next.
-
-        Args:
-            resumed: the models' caches hold the text of ``session``, as far as it goes.
-            notice: tells the reader something.
-        """
-
-    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
-        """The context is full: take something out of it. False if nothing can go; the reply then ends."""
-
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
-        """Whether the reply could continue in a context of ``n_ctx`` tokens, if necessary after ``make_room``."""
-
-
-class Alone:
-    """The context of a reply that belongs to no conversation."""
-
-    session = None
-
-    def require_room(self, n_tokens: int, n_ctx: int) -> None:
         if n_tokens >= n_ctx:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
     ) -> None:
-        """Follow the prompt. Nothing is reused: an equal prompt gets an equal reply, whatever came before."""
+        """Let the models follow ``text``, the prompt and what is written of the reply; ``Speculator.read`` comes next.
+
+        Nothing is reused here: an equal prompt gets an equal reply, whatever came before.
+
+        Args:
+            resumed: the models' caches hold the text of ``session``, as far as it goes.
+            notice: tells the reader something.
+        """
         self.require_room(len(text), speculator.model.n_ctx)
         speculator.begin(text, sampler, reuse=False)
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
-        """The prompt stays whole."""
+        """The context is full: take something out of it. False if nothing can go; the reply then ends."""
         return False
 
     def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        """Whether the reply could continue in a context of ``n_ctx`` tokens, if necessary after ``make_room``."""
         return len(speculator.text) < n_ctx
 
 
@@ -87,36 +73,24 @@ class GuardedReply(Protocol):
         """Whether it could continue in a context of ``n_ctx`` tokens."""
 
 
-class MemoryGuard(Protocol):
-    """Looks after memory. Every method is called by a thread that holds the generation lock."""
+class MemoryGuard:
+    """Looks after memory; this one lets everything pass. Methods are called with the generation lock held."""
 
     @property
     def degradations(self) -> tuple[str, ...]:
         """What is given up now because memory is scarce, in order; may be read by any thread."""
+        return ()
 
     def before_reply(self, reply: GuardedReply) -> bool:
         """Called before a prompt is read: whether there is a model that can read it."""
+        return True
 
     def before_round(self, reply: GuardedReply) -> bool:
         """Called before every round: whether the reply can continue."""
+        return True
 
     def between_replies(self) -> None:
         """Called now and then while no reply is written."""
-
-
-class Unguarded:
-    """Memory that nobody looks after."""
-
-    degradations: tuple[str, ...] = ()
-
-    def before_reply(self, reply: GuardedReply) -> bool:
-        return True
-
-    def before_round(self, reply: GuardedReply) -> bool:
-        return True
-
-    def between_replies(self) -> None:
-        """There is nothing to do."""
 
 
 class ModelAccess:
@@ -134,7 +108,6 @@ class ModelAccess:
         self,
         speculator: Speculator,
         vocabulary: Vocabulary,
-        *,
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
     ) -> None:
@@ -142,4 +115,4 @@ class ModelAccess:
         self.vocabulary = vocabulary
         self.lock = GenerationLock()
         self.sessions = Sessions(speculator, self.lock, session_cache or SessionCache(Ledger()))
-        self.guard = guard or Unguarded()
+        self.guard = guard or MemoryGuard()

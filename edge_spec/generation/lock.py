@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol, Self
+from contextlib import ExitStack
+from typing import Protocol
 
 from edge_spec.errors import Cancelled, Closed, SettingsError
 from edge_spec.generation.reader import Reader
 
-__all__ = ["GenerationLock", "Turn", "TurnHolder"]
+__all__ = ["GenerationLock", "TurnHolder"]
 
 _RECHECK_S = 0.5
 """While something waits it checks so often that its wait can still end."""
@@ -35,25 +36,6 @@ class TurnHolder(Protocol):
         """End it. If ``is_advancing_here``, it ends after its round."""
 
 
-class Turn:
-    """The right to use the models. A context manager; ending it twice is the same as once."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end: Callable[[], None] | None = end
-
-    def end(self) -> None:
-        """Let others use the models."""
-        end, self._end = self._end, None
-        if end is not None:
-            end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.end()
-
-
 class GenerationLock:
     """Lets one reply after the other use the models.
 
@@ -75,8 +57,8 @@ class GenerationLock:
         """Whether there are no more turns."""
         return self._closed
 
-    def turn(self, holder: TurnHolder | None = None) -> Turn:
-        """Wait for a turn.
+    def turn(self, holder: TurnHolder | None = None) -> ExitStack:
+        """Wait for a turn: the right to use the models. A context manager; closing it twice is the same as once.
 
         Raises:
             SettingsError: the wait would never end: the turn belongs to a reply that the waiting thread or task would
@@ -93,15 +75,15 @@ class GenerationLock:
                 raise Closed("the model")
             self._is_taken = True
             self._holder = weakref.ref(holder) if holder is not None else None
-            return Turn(self._end_turn)
+            return self._turn()
 
-    def free_turn(self) -> Turn | None:
+    def free_turn(self) -> ExitStack | None:
         """A turn if it can be had at once."""
         with self._changed:
             if self._is_taken or self._closed:
                 return None
             self._is_taken = True
-            return Turn(self._end_turn)
+            return self._turn()
 
     def wake(self) -> None:
         """Let those that wait check again whether they still have to."""
@@ -128,6 +110,11 @@ class GenerationLock:
             was_over, self._is_over = self._is_over, True
         if not was_over:
             then()
+
+    def _turn(self) -> ExitStack:
+        turn = ExitStack()
+        turn.callback(self._end_turn)
+        return turn
 
     def _held_by(self) -> TurnHolder | None:
         return self._holder() if self._holder is not None else None

@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol, Self
 
 from edge_spec.errors import Cancelled, Closed
-from edge_spec.generation.context import Alone, Context, ModelAccess
-from edge_spec.generation.lock import Turn
+from edge_spec.generation.context import Context, ModelAccess
 from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.text_stream import Thinking
@@ -50,7 +49,7 @@ class Reply(Iterator[str]):
 
     # Whatever fails while it is built, there is nothing to end.
     _is_recorded = True
-    _turn: Turn | None = None
+    _turn: ExitStack | None = None
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Reply(Iterator[str]):
         context: Context | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._context = context or Alone()
+        self._context = context or Context()
         self._context.require_room(len(request.prompt) + len(request.written), access.speculator.model.n_ctx)
         self.prompt = tuple(request.prompt)
         self.settings: SamplerSettings = request.settings
@@ -320,4 +319,4 @@ class Reply(Iterator[str]):
 
     def _end_turn(self) -> None:
         if self._turn is not None:
-            self._turn.end()
+            self._turn.close()

@@ -15,7 +15,7 @@ from edge_spec.generation.lock import GenerationLock
 from edge_spec.memory import Ledger
 from edge_spec.speculation.loop import Speculator
 
-__all__ = ["CachesOnDisk", "SessionCache", "Sessions", "SuspendedCaches", "Suspension"]
+__all__ = ["CachesOnDisk", "SessionCache", "Sessions", "SuspendedCaches"]
 
 _TOKEN_BYTES = 64
 """What an engine saves of a token beside its keys and values, and more."""
@@ -69,17 +69,33 @@ class CachesOnDisk:
             file.close()
 
 
-class Suspension:
-    """Copies caches, and claims room for the copies for as long as they are needed.
+class SessionCache:
+    """Copies caches out of the models, and keeps those of suspended conversations.
+
+    The oldest are evicted when they get too large. Usable from any thread. What nobody refers to any more is dropped.
 
     Args:
-        ledger: where the room is claimed.
+        ledger: where room for copies is claimed; what it does not allow is not kept.
+        limit_bytes: the most memory that all of them may take together.
         folder: where caches on disk lie; the system's own folder for temporary files by default.
     """
 
-    def __init__(self, ledger: Ledger, *, folder: Path | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None) -> None:
         self.ledger = ledger
+        self.limit_bytes = limit_bytes
         self._folder = folder
+        self._lock = threading.RLock()
+        # By session, the one suspended last at the end.
+        self._kept: weakref.WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = weakref.WeakKeyDictionary()
+        self._uses_disk = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that all of them take."""
+        with self._lock:
+            return sum(caches.n_bytes for _, caches in self._in_memory())
+
+    # Copies.
 
     @contextmanager
     def suspended(self, speculator: Speculator, *, drafters: bool = True) -> Iterator[SuspendedCaches]:
@@ -100,7 +116,7 @@ class Suspension:
             took(sum(sizes) + max(sizes, default=0))
             yield SuspendedCaches(states=states, text=tuple(speculator.text))
 
-    def to_disk(self, caches: SuspendedCaches) -> CachesOnDisk:
+    def on_disk(self, caches: SuspendedCaches) -> CachesOnDisk:
         """Write caches to the disk.
 
         Raises:
@@ -109,7 +125,7 @@ class Suspension:
         return CachesOnDisk(caches, self._folder)
 
     @contextmanager
-    def from_disk(self, on_disk: CachesOnDisk, *, copies: int = 1) -> Iterator[SuspendedCaches]:
+    def from_disk(self, kept: CachesOnDisk, *, copies: int = 1) -> Iterator[SuspendedCaches]:
         """Caches that lie on the disk, in memory while the context lasts.
 
         Args:
@@ -118,37 +134,12 @@ class Suspension:
         Raises:
             BudgetExceeded: there is no room for them. OSError: they cannot be read.
         """
-        with self.ledger.lend("sessions", "back from the disk", copies * on_disk.n_bytes) as took:
-            caches = on_disk.read()
+        with self.ledger.lend("sessions", "back from the disk", copies * kept.n_bytes) as took:
+            caches = kept.read()
             took(copies * caches.n_bytes)
             yield caches
 
-
-class SessionCache:
-    """Keeps the caches of conversations that are suspended. The oldest are evicted when they get too large.
-
-    Usable from any thread. What nobody refers to any more is dropped.
-
-    Args:
-        ledger: where they are entered; what it does not allow is not kept.
-        limit_bytes: the most memory that all of them may take together.
-        folder: where caches lie that are moved to the disk; the system's own folder for temporary files by default.
-    """
-
-    def __init__(self, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None) -> None:
-        self.limit_bytes = limit_bytes
-        self.suspension = Suspension(ledger, folder=folder)
-        self._ledger = ledger
-        self._lock = threading.RLock()
-        # By session, the one suspended last at the end.
-        self._kept: weakref.WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = weakref.WeakKeyDictionary()
-        self._uses_disk = False
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory that all of them take."""
-        with self._lock:
-            return sum(caches.n_bytes for _, caches in self._in_memory())
+    # Caches of suspended conversations.
 
     def __contains__(self, session: object) -> bool:
         return session in self._kept
@@ -177,7 +168,7 @@ class SessionCache:
             if isinstance(found, CachesOnDisk):
                 # If the disk fails, the text is read again.
                 with suppress(OSError):
-                    caches = copies.enter_context(self.suspension.from_disk(found))
+                    caches = copies.enter_context(self.from_disk(found))
             yield caches
 
     def drop(self, session: object) -> None:
@@ -204,7 +195,7 @@ class SessionCache:
     def _put_on_disk(self, session: object, caches: SuspendedCaches) -> None:
         # Without room on the disk the text is read again.
         with suppress(OSError):
-            self._kept[session] = self.suspension.to_disk(caches)
+            self._kept[session] = self.on_disk(caches)
 
     def _in_memory(self) -> list[tuple[object, SuspendedCaches]]:
         return [(session, caches) for session, caches in self._kept.items() if isinstance(caches, SuspendedCaches)]
@@ -219,10 +210,10 @@ class SessionCache:
     def _enter(self) -> bool:
         """Enter in the ledger what there is; False if that is more than it allows."""
         try:
-            self._ledger.set("sessions", "suspended", self.n_bytes)
+            self.ledger.set("sessions", "suspended", self.n_bytes)
         except BudgetExceeded:
             return False
-        self._ledger.measure("sessions", "suspended", self.n_bytes)
+        self.ledger.measure("sessions", "suspended", self.n_bytes)
         return True
 
 
@@ -256,7 +247,7 @@ class Sessions:
         if previous is not None and has_text:
             # What cannot be suspended is read again later.
             with suppress(EdgeSpecError, MemoryError):
-                with self.cache.suspension.suspended(self._speculator) as caches:
+                with self.cache.suspended(self._speculator) as caches:
                     pass
                 self.cache.put(previous, caches)
         return session is not None and self._restored(session)
@@ -271,9 +262,7 @@ class Sessions:
         with ExitStack() as copies:
             with self._lock.turn():
                 if self._current is session:
-                    caches: SuspendedCaches | None = copies.enter_context(
-                        self.cache.suspension.suspended(self._speculator)
-                    )
+                    caches: SuspendedCaches | None = copies.enter_context(self.cache.suspended(self._speculator))
                 else:
                     caches = copies.enter_context(self.cache.borrowed(session))
             yield caches

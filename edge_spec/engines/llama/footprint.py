@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from edge_spec.engines.llama.library import Library, library
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
-from edge_spec.memory import Footprint, vocabulary_bytes
+from edge_spec.engines.llama.weights import vocabulary_bytes
+from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.model_file import kv_cache_bytes

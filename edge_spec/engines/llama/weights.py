@@ -17,7 +17,7 @@ from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.tokens.tokenizer import TokenBytes
 
-__all__ = ["LlamaWeights"]
+__all__ = ["LlamaWeights", "vocabulary_bytes"]
 
 
 class LlamaWeights:
@@ -202,3 +202,13 @@ class LlamaWeights:
         handle, self._handle = self._handle, None
         if handle:
             self._c.llama_model_free(handle)
+
+
+def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
+    """What llama.cpp's tables for text and tokens take.
+
+    Fitted to ten vocabularies of 32,000 to 262,144 tokens, within 7 % of each that has merges.
+    """
+    if n_merges:
+        return (1 << 19) + 258 * n_tokens + 89 * n_merges
+    return (1 << 19) + 160 * n_tokens
