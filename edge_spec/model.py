@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
-from edge_spec.generation.lock import GenerationLock
 from edge_spec.generation.prompts import Messages, PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.request import ReplyOptions, ReplyRequest
-from edge_spec.generation.session_cache import SessionCache, Sessions
+from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.sampling import SamplerSettings
@@ -49,6 +48,8 @@ class TextModel:
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
+        lock: whose turn it is to use the models.
+        sessions: suspends and resumes conversations.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class TextModel:
         self.lossless = lossless
         self.notes = tuple(notes)
         self._access = ModelAccess(speculator, tokenizer, session_cache, guard)
+        self.lock, self.sessions = self._access.lock, self._access.sessions
         self.ledger = self.sessions.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
         self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars)
@@ -120,16 +122,6 @@ class TextModel:
     def session_cache_bytes(self) -> int:
         """Memory that the caches of suspended conversations take."""
         return self.sessions.cache.n_bytes
-
-    @property
-    def lock(self) -> GenerationLock:
-        """Whose turn it is to use the models."""
-        return self._access.lock
-
-    @property
-    def sessions(self) -> Sessions:
-        """Suspends and resumes conversations."""
-        return self._access.sessions
 
     @property
     def prompts(self) -> PromptBuilder:

@@ -24,11 +24,13 @@ class ChatModel(Protocol):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         ledger: who holds which bytes.
+        sessions: suspends and resumes conversations.
     """
 
     mode: str
     lossless: bool
     ledger: Ledger
+    sessions: Sessions
 
     @property
     def n_ctx(self) -> int:
@@ -53,10 +55,6 @@ class ChatModel(Protocol):
         Raises:
             Closed: the model is closed.
         """
-
-    @property
-    def sessions(self) -> Sessions:
-        """Suspends and resumes conversations."""
 
     def sampler_settings(self, *, seed: int | None = None, **sampling: Any) -> SamplerSettings:
         """Settings of a sampler, with a random seed if none is given.

@@ -178,16 +178,7 @@ class Conversation:
         return {
             "messages": [message.to_json() for message in self.messages],
             "tokens": list(self.tokens),
-            "turns": [
-                {
-                    "n_messages": turn.n_messages,
-                    "start": turn.start,
-                    "kept": turn.kept,
-                    "rest": list(turn.rest),
-                    "seen_from": turn.seen_from,
-                }
-                for turn in self.turns
-            ],
+            "turns": [{**vars(turn), "rest": list(turn.rest)} for turn in self.turns],
             "head": self.head,
             "seen_from": self.seen_from,
         }
@@ -198,19 +189,13 @@ class Conversation:
         Raises:
             StateError: they do not fit together.
         """
+        places = ("n_messages", "start", "kept", "seen_from")
         turns = tuple(
-            Turn(
-                n_messages=int(turn["n_messages"]),
-                start=int(turn["start"]),
-                kept=int(turn["kept"]),
-                rest=tuple(map(int, turn["rest"])),
-                seen_from=int(turn["seen_from"]),
-            )
+            Turn(rest=tuple(map(int, turn["rest"])), **{name: int(turn[name]) for name in places})
             for turn in values["turns"]
         )
         head, seen_from = int(values["head"]), int(values["seen_from"])
-        places = [0, *(turn.start for turn in turns), len(tokens)]
-        ordered = all(low <= high for low, high in pairwise(places))
+        ordered = all(low <= high for low, high in pairwise([0, *(turn.start for turn in turns), len(tokens)]))
         seen = [head, seen_from, *(place for turn in turns for place in (turn.seen_from, turn.kept))]
         asked = [n for n, message in enumerate(self.messages) if message.role == "user"]
         if (

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self
 
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Estimator, ModelSettings
@@ -134,7 +132,7 @@ _DRAFTS_MAY_PAY = 1.15
 Engines = Mapping[str, Engine]
 
 
-class Estimates:
+class Estimates(ExitStack):
     """Says what a candidate takes and how fast it is. A context manager: models without weights may be open meanwhile.
 
     Args:
@@ -144,11 +142,11 @@ class Estimates:
     """
 
     def __init__(self, files: Mapping[str, ModelFile], *, base_bytes: int = 0, budget_bytes: int = 0) -> None:
+        super().__init__()
         self._files = files
         self._base_bytes = base_bytes
         self._budget_bytes = budget_bytes
         self._estimators: dict[str, Estimator] = {}
-        self._open = ExitStack()
 
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
         """A way to run the target with these settings.
@@ -163,7 +161,7 @@ class Estimates:
     def footprint(self, role: str, engine: Engine, own: ModelSettings, *, rough: bool = False) -> Footprint:
         """What the model of a role takes with settings of its own."""
         if engine.name not in self._estimators:
-            self._estimators[engine.name] = self._open.enter_context(engine.estimator())
+            self._estimators[engine.name] = self.enter_context(engine.estimator())
         estimator = self._estimators[engine.name]
         return estimator.footprint(self._files[role], own, rough=rough, tokenizer=role == "target")
 
@@ -191,14 +189,6 @@ class Estimates:
             tables={TOKEN_BYTES: TOKEN_BYTES_LIMIT} | ({DRAFT_TABLES: n_bytes} if n_bytes else {}),
             speed=_speed(mode, settings, parts, used["target"].seconds_per_decode(models["target"], parts["target"])),
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
 
 
 def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidate]]:

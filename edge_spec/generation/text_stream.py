@@ -74,21 +74,17 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 def thought_of(content: str) -> str:
     """The text between ``<think>`` and ``</think>``, or after ``<think>`` where that is still open."""
-    return _split(content)[0].strip()
+    return "".join(text for is_thought, text in _parts(content) if is_thought).strip()
 
 
 def answer_of(content: str) -> str:
     """The text outside of ``<think>`` and ``</think>``."""
-    thought, answer = _split(content)
-    return answer.lstrip() if thought else answer
+    return "".join(text for is_thought, text in _parts(content) if not is_thought)
 
 
-def _split(content: str) -> tuple[str, str]:
-    before, opened, rest = content.partition(_OPEN)
-    if not opened or before.strip():
-        return "", content
-    thought, _, answer = rest.partition(_CLOSE)
-    return thought, answer
+def _parts(content: str) -> list[tuple[bool, str]]:
+    thinking = Thinking()
+    return [*thinking.push(content), *thinking.finish()]
 
 
 class Thinking:
