@@ -10,10 +10,10 @@ from typing import Any
 
 from edge_spec.controller.candidates import Candidate, Estimates, smallest, stage_of
 from edge_spec.controller.degradation import Degradation
-from edge_spec.controller.grammars import BudgetedGrammars
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan, thresholds_text
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
+from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
