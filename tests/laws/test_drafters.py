@@ -43,13 +43,14 @@ class Counted(TableModel):
 
 
 def begun(drafter: Drafter, prompt: list[int], sampling: SamplerSettings = SAMPLING) -> Drafter:
-    drafter.begin(prompt, Sampler(sampling, prompt))
+    # As the loop does it: what a drafter picks does not move mirostat's mu.
+    drafter.begin(prompt, Sampler(sampling, prompt).view())
     return drafter
 
 
 def continuation(table: Logits, prompt: list[int], n: int, sampling: SamplerSettings = SAMPLING) -> list[int]:
-    """What a model with this table writes."""
-    sampler, text = Sampler(sampling, prompt), list(prompt)
+    """What a model with this table writes, or would guess."""
+    sampler, text = Sampler(sampling, prompt).view(), list(prompt)
     for _ in range(n):
         before = [0, 0, *text]
         text.append(sampler.pick(table[before[-2], before[-1]], text))

@@ -287,6 +287,28 @@ def test_a_good_drafter_gains_most_of_what_can_be_gained() -> None:
         assert world.gain > 1.3, world
 
 
+def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> None:
+    """Where tokens per round, tau(d), exceed 1 + d * (r + beta): cost of a leaf token and of a further row."""
+    for seed in range(60):
+        chooser = random.Random(seed)
+        beta, r, chance = chooser.uniform(0.02, 0.7), chooser.uniform(0.02, 0.5), chooser.uniform(0.2, 0.95)
+        taus = [sum(chance**n for n in range(d + 1)) for d in range(10)]
+        best = max(tau / (1 + d * (r + beta)) for d, tau in enumerate(taus) if d)
+
+        def verify(n_rows: int, beta: float = beta) -> float:
+            return 1 + beta * (n_rows - 1)
+
+        policy = adaptive(verify)
+        world = World(verify, r, chance, seed=seed)
+        world.run(policy, 1000)
+        world.run(policy, 2000)
+        if best > 1.05:
+            assert world.drafting > 0.75, (beta, r, chance, best)
+        elif best < 0.95:
+            assert world.drafting < 0.15, (beta, r, chance, best)
+        assert world.gain > 0.96 * max(best, 1.0), (beta, r, chance, best)
+
+
 # --- claims and costs
 
 
