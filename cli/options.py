@@ -61,10 +61,7 @@ def model_options(command: Command) -> Command:
         option(_MODELS, "--middle", "intermediate", hidden=True),
         option(_MODELS, "--draft-limit", type=int, metavar="N", help="Maximum tokens drafted per round."),
         option(
-            _RUNNING,
-            "--engine",
-            type=engine,
-            help=with_default("What runs the models.", default_of(load, "engine")),
+            _RUNNING, "--engine", type=engine, help=with_default("What runs the models.", default_of(load, "engine"))
         ),
         option(_RUNNING, "--draft-engine", type=engine, help="What runs the drafter. [default: --engine]"),
         option(

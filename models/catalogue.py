@@ -142,8 +142,7 @@ def _read_family(folder: Path, name: str) -> Family:
         # Only names: a downloaded manifest must not reach outside its folder.
         if not isinstance(file_name, str) or Path(file_name).name != file_name or "\0" in file_name:
             raise NotAModel(
-                f"{manifest} does not give a plain file name for the role {role}",
-                hint="put files into its folder",
+                f"{manifest} does not give a plain file name for the role {role}", hint="put files into its folder"
             )
         paths[role] = folder / file_name
         if not paths[role].is_file():

@@ -11,7 +11,6 @@ from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
-from edge_spec.engines.tokenizers import FileTokenizer
 from edge_spec.errors import BackendError, EdgeSpecError, UnsupportedModel
 from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
@@ -21,6 +20,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Mode
+from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["FAILURES", "OpenModels"]
 

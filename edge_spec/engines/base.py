@@ -17,10 +17,11 @@ from typing import Self
 
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.tokenizers import FileTokenizer, open_tokenizer, with_tokenizer
+from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
+from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener"]
 
@@ -74,11 +75,22 @@ class Opener(ABC):
     Args:
         cache_dir: where probe results and transcriptions are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
+        on_progress: told bytes written and bytes to write; at its end they are equal.
+        only_look: ``prepare`` makes nothing and only says whether it would fail.
     """
 
-    def __init__(self, *, cache_dir: Path | None, on_wait: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        cache_dir: Path | None,
+        on_wait: Callable[[str], None] = lambda sentence: None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+        only_look: bool = False,
+    ) -> None:
         self._cache_dir = cache_dir
         self._on_wait = on_wait
+        self._on_progress = on_progress
+        self._only_look = only_look
         self._tokenizers: dict[Path, FileTokenizer] = {}
 
     def prepare(self, file: ModelFile) -> str | None:
@@ -131,6 +143,7 @@ class Engine(ABC):
         process_bytes: what its own library grows by while it runs, beside models.
         hidden_rows: whether its models return hidden rows as well.
         several_texts: whether one decode can advance several texts.
+        estimator, opener: the classes that say what its models take, and that open them.
     """
 
     name: str
@@ -139,6 +152,8 @@ class Engine(ABC):
     process_bytes: int
     hidden_rows: bool = False
     several_texts: bool = False
+    estimator: type[Estimator]
+    opener: type[Opener]
 
     @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:
@@ -205,27 +220,5 @@ class Engine(ABC):
         return {}
 
     @abstractmethod
-    def estimator(self) -> Estimator:
-        """A new estimator."""
-
-    @abstractmethod
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         """The numerics profile that an opened model will have; None if it has yet to be probed on this device."""
-
-    @abstractmethod
-    def opener(
-        self,
-        *,
-        cache_dir: Path | None,
-        on_wait: Callable[[str], None] = lambda sentence: None,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-        only_look: bool = False,
-    ) -> Opener:
-        """What opens models for one load.
-
-        Args:
-            cache_dir: where probe results and transcriptions are kept; None for nowhere.
-            on_wait: told, in a sentence, what takes long.
-            on_progress: told bytes written and bytes to write; at its end they are equal.
-            only_look: ``prepare`` makes nothing and only says whether it would fail.
-        """

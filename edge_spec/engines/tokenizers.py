@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Protocol, cast
 
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
@@ -17,11 +16,10 @@ from edge_spec.memory import Footprint, Ledger, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER
-from edge_spec.tokens.tokenizer import TokenBytes, Tokenizer
+from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = [
     "BudgetedGrammars",
-    "FileTokenizer",
     "Grammars",
     "external_vocabulary_bytes",
     "grammar_bytes",
@@ -29,23 +27,6 @@ __all__ = [
     "open_tokenizer",
     "with_tokenizer",
 ]
-
-
-class FileTokenizer(Tokenizer, Protocol):
-    """The tokenizer of a model file.
-
-    Attributes:
-        token_cache: the bytes of tokens that were asked for lately.
-    """
-
-    token_cache: TokenBytes
-
-    @property
-    def n_vocab(self) -> int:
-        """Number of token ids."""
-
-    def close(self) -> None:
-        """Free it. Safe to call twice."""
 
 
 def open_tokenizer(file: ModelFile) -> FileTokenizer:
@@ -90,7 +71,7 @@ class Grammars:
         if isinstance(tokenizer, LlamaWeights):
             self._vocabulary = tokenizer
         else:
-            self._vocabulary = self._own = ExternalVocabulary(cast(JsonTokenizer, tokenizer))
+            self._vocabulary = self._own = ExternalVocabulary(tokenizer)
 
     def new(self, text: str) -> LlamaGrammar:
         """A grammar of GBNF text.

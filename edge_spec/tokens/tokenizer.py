@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     pass
 
-__all__ = ["TOKEN_BYTES_LIMIT", "TokenBytes", "Tokenizer", "Vocabulary", "VocabularyIdentity"]
+__all__ = ["TOKEN_BYTES_LIMIT", "FileTokenizer", "TokenBytes", "Tokenizer", "Vocabulary", "VocabularyIdentity"]
 
 TOKEN_BYTES_LIMIT = 1 << 19
 """The size of the cache of one tokenizer, enough for more than a thousand tokens."""
@@ -100,3 +100,24 @@ class VocabularyIdentity:
     kind: str
     tokens_hash: str
     fingerprint: str
+
+
+class FileTokenizer(Tokenizer, Protocol):
+    """The tokenizer of a model file.
+
+    Attributes:
+        token_cache: the bytes of tokens that were asked for lately.
+    """
+
+    token_cache: TokenBytes
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a text; -1 if there is none."""
+
+    def close(self) -> None:
+        """Free it. Safe to call twice."""

@@ -15,33 +15,12 @@ from typing import BinaryIO
 
 from edge_spec.errors import ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
 
-__all__ = [
-    "ARRAY",
-    "MAX_HEADER_BYTES",
-    "STRING",
-    "VALUE_TYPES",
-    "Cursor",
-    "GGUFArray",
-    "damaged",
-    "truncated",
-]
+__all__ = ["ARRAY", "MAX_HEADER_BYTES", "STRING", "VALUE_TYPES", "Cursor", "GGUFArray", "damaged", "truncated"]
 
 MAX_HEADER_BYTES = 64 << 20
 """More than any header needs: a vocabulary of 262k tokens with its merges takes 16 MiB."""
 
-VALUE_TYPES = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+VALUE_TYPES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF value type -> ``struct`` code, for the types of fixed size."""
 
 STRING = 8

@@ -221,7 +221,6 @@ def _inside(wire: WireFile, location: str) -> str:
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     if not location.isprintable() or not parts or ".." in parts or PureWindowsPath(location).anchor:
         raise UnsupportedModel(
-            f"{wire.path} has its weights in {location[:64]!r}, outside its folder",
-            hint="get it in one folder",
+            f"{wire.path} has its weights in {location[:64]!r}, outside its folder", hint="get it in one folder"
         )
     return location

@@ -12,13 +12,7 @@ from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.onnx.config_files import GENAI, TOKENIZER, ConfigFiles
 from edge_spec.models.onnx.graph_file import GraphFile, read_graph
 from edge_spec.models.onnx.signature import read_signature
-from edge_spec.models.onnx.tokens import (
-    kind_of,
-    read_tokens,
-    size_of_tokenizer,
-    texts_by_id,
-    vocabulary_of,
-)
+from edge_spec.models.onnx.tokens import kind_of, read_tokens, size_of_tokenizer, texts_by_id, vocabulary_of
 from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
 
 __all__ = ["find_graph", "inspect_published", "published_texts"]

@@ -15,9 +15,8 @@ import edge_spec
 from edge_spec import loading
 from edge_spec.cli.output import Bar
 from edge_spec.controller.request import request_of
-from edge_spec.engines.onnx import kernels
+from edge_spec.engines.onnx import kernels, opener
 from edge_spec.engines.onnx.transcription import cache_folder
-from edge_spec.engines.onnx.transcription import store as transcriptions
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 
 pytestmark = pytest.mark.skipif(
@@ -133,7 +132,7 @@ def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_p
 
 
 def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcriptions, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(opener, "_SMALL_BYTES", 0)
     told: list[tuple[int, int]] = []
     sentences: list[str] = []
     for _ in range(2):

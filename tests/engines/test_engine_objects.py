@@ -129,6 +129,7 @@ class TableEngine(Engine):
     """All that a new engine has to write."""
 
     name, title, process_bytes = "table", "tables", 0
+    estimator, opener = TableEstimator, TableOpener
 
     def load_library(self, *, verbose: bool = False) -> None:
         """There is none."""
@@ -142,14 +143,8 @@ class TableEngine(Engine):
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         return footprint.weight_bytes
 
-    def estimator(self) -> Estimator:
-        return TableEstimator()
-
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         return None
-
-    def opener(self, *, cache_dir: Path | None, **_: Any) -> Opener:
-        return TableOpener(cache_dir=cache_dir, on_wait=lambda sentence: None)
 
 
 def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) -> None:

@@ -6,36 +6,17 @@ import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.models.json_tokenizer import BYTE_LETTERS
+from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = ["ExternalTokenizer", "ExternalVocabulary"]
+__all__ = ["ExternalVocabulary"]
 
 _NORMAL, _CONTROL = 1, 3
-
-
-class ExternalTokenizer(Protocol):
-    """What is asked of the other tokenizer."""
-
-    eos: int
-
-    @property
-    def n_vocab(self) -> int:
-        """One more than the highest token id."""
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; nothing for special tokens."""
-
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of a text."""
-
-    def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
 
 
 class ExternalVocabulary(LlamaWeights):
@@ -45,7 +26,7 @@ class ExternalVocabulary(LlamaWeights):
     own), only the last of them counts as text. Up to three tokens end a reply: a GGUF has no names for more.
     """
 
-    def __init__(self, tokenizer: ExternalTokenizer) -> None:
+    def __init__(self, tokenizer: FileTokenizer) -> None:
         self._tokenizer = tokenizer
         tokens = range(tokenizer.n_vocab)
         self._bytes = _unique([tokenizer.token_bytes(token) for token in tokens])

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.onnx.kernels import KINDS, why_slow
-from edge_spec.engines.onnx.opener import (
-    OnnxOpener,
-    cache_kind,
-    known_onnx_profile,
-    onnx_settings,
-)
+from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.matrices import stored_bytes
-from edge_spec.engines.onnx.transcription.store import Transcriptions
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
@@ -32,72 +26,6 @@ _MIN_SHARE = 0.75
 
 _SPEED_UP = 0.7
 """A decode takes so much of llama.cpp's time with repacked weights (measured on a 1.0B shape)."""
-
-
-class OnnxEngine(Engine):
-    """Runs models on ONNX Runtime."""
-
-    name = "onnx"
-    title = "ONNX Runtime"
-    process_bytes = 2 << 20
-
-    def load_library(self, *, verbose: bool = False) -> None:
-        # llama.cpp has the tokenizers of GGUFs and the grammars.
-        library().verbose = verbose
-        runtime_version()
-
-    def why_not(self, file: ModelFile) -> str | None:
-        what = unfit(file) if file.graph is None else None
-        return f"it {what}" if what is not None else None
-
-    def why_not_here(self, file: ModelFile) -> str | None:
-        if file.graph is not None:
-            return None
-        if file.head_dim_k not in ATTENTION_HEADS:
-            return f"edge-spec's kernels have no attention for heads of {file.head_dim_k} numbers"
-        return why_slow()
-
-    def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
-        if file.graph is not None:
-            return None
-        why = super().why_not_first(file, settings, cache_dir=cache_dir) or _too_few_packed(file)
-        return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
-
-    def unused(self, settings: ModelSettings) -> tuple[str, ...]:
-        names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}
-        if cache_kind(settings) is None:
-            names |= {name for name in ("kv_k", "kv_v") if getattr(settings, name) != "auto"}
-        return tuple(sorted(names))
-
-    def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        return onnx_settings(settings)
-
-    def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
-        # A published graph brings its own type.
-        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
-
-    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
-        return footprint.weight_bytes * _SPEED_UP
-
-    def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
-
-    def estimator(self) -> OnnxEstimator:
-        return OnnxEstimator()
-
-    def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-        return known_onnx_profile(file, settings, cache_dir=cache_dir)
-
-    def opener(
-        self,
-        *,
-        cache_dir: Path | None,
-        on_wait: Callable[[str], None] = lambda sentence: None,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-        only_look: bool = False,
-    ) -> OnnxOpener:
-        made = Transcriptions(cache_dir, on_wait=on_wait, on_progress=on_progress, only_look=only_look)
-        return OnnxOpener(made, cache_dir=cache_dir, on_wait=on_wait)
 
 
 def _too_few_packed(file: ModelFile) -> str | None:
@@ -155,3 +83,57 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+class OnnxEngine(Engine):
+    """Runs models on ONNX Runtime."""
+
+    name = "onnx"
+    title = "ONNX Runtime"
+    process_bytes = 2 << 20
+    estimator = OnnxEstimator
+    opener = OnnxOpener
+
+    def load_library(self, *, verbose: bool = False) -> None:
+        # llama.cpp has the tokenizers of GGUFs and the grammars.
+        library().verbose = verbose
+        runtime_version()
+
+    def why_not(self, file: ModelFile) -> str | None:
+        what = unfit(file) if file.graph is None else None
+        return f"it {what}" if what is not None else None
+
+    def why_not_here(self, file: ModelFile) -> str | None:
+        if file.graph is not None:
+            return None
+        if file.head_dim_k not in ATTENTION_HEADS:
+            return f"edge-spec's kernels have no attention for heads of {file.head_dim_k} numbers"
+        return why_slow()
+
+    def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
+        if file.graph is not None:
+            return None
+        why = super().why_not_first(file, settings, cache_dir=cache_dir) or _too_few_packed(file)
+        return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
+
+    def unused(self, settings: ModelSettings) -> tuple[str, ...]:
+        names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}
+        if cache_kind(settings) is None:
+            names |= {name for name in ("kv_k", "kv_v") if getattr(settings, name) != "auto"}
+        return tuple(sorted(names))
+
+    def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
+        return onnx_settings(settings)
+
+    def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
+        # A published graph brings its own type.
+        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
+
+    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
+        return footprint.weight_bytes * _SPEED_UP
+
+    def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
+        return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
+
+    def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
+        return known_onnx_profile(file, settings, cache_dir=cache_dir)

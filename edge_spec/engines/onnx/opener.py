@@ -6,21 +6,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from edge_spec.engines.base import OpenedModel, Opener
 from edge_spec.engines.onnx.model import Computation, OnnxModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.transcription.cache import Transcription
-from edge_spec.engines.onnx.transcription.store import Transcriptions
+from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings, processor
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.memory import format_size
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["OnnxOpener", "cache_kind", "known_onnx_profile", "onnx_settings", "open_onnx", "open_published"]
+
+_SMALL_BYTES = 20 << 20
+"""A smaller model is transcribed too quickly to be worth a sentence."""
 
 _KINDS = ("f32", "f16")
 """What a cache can hold: f16 takes half the memory, and rounds keys and values to 11 bits."""
@@ -39,16 +44,23 @@ def onnx_settings(settings: ModelSettings) -> ModelSettings:
 
 
 class OnnxOpener(Opener):
-    """Sessions of ONNX Runtime; see ``Opener``. Each maps the weights for itself."""
+    """Sessions of ONNX Runtime; see ``Opener``. Each maps the weights for itself.
 
-    def __init__(self, made: Transcriptions, *, cache_dir: Path | None, on_wait: Callable[[str], None]) -> None:
-        super().__init__(cache_dir=cache_dir, on_wait=on_wait)
-        self._made = made
+    GGUFs are transcribed into the cache folder, or into a folder that is removed when this is closed.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._made: dict[Path, Transcription] = {}
+        self._scratch: TemporaryDirectory[str] | None = None
 
     def prepare(self, file: ModelFile) -> str | None:
+        """See ``Opener``. Leaves at least as much of the disk free as a transcription takes."""
         try:
-            if file.graph is None:
-                self._made.prepare(file)
+            if file.graph is None and self._only_look and self._cache_dir is not None:
+                check_transcription(file, self._cache_dir / "onnx")
+            elif file.graph is None:
+                self._transcription(file, sparing=True)
         except (ModelFileError, DiskFull) as error:
             return error.message
         return None
@@ -67,7 +79,7 @@ class OnnxOpener(Opener):
 
         if file.graph is None:
             model, probed = open_onnx(
-                self._made.of(file), settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
+                self._transcription(file), settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
             )
         else:
             if settings.exact:
@@ -78,7 +90,46 @@ class OnnxOpener(Opener):
 
     def close(self) -> None:
         super().close()
-        self._made.close()
+        self._made.clear()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def _transcription(self, file: ModelFile, *, sparing: bool = False) -> Transcription:
+        """The transcription of a file, made when it is first needed; raises what ``transcribe`` does."""
+        if file.path not in self._made:
+            self._made[file.path] = self._transcribe(file, sparing=sparing)
+        return self._made[file.path]
+
+    def _transcribe(self, file: ModelFile, *, sparing: bool) -> Transcription:
+        folder = self._cache_dir
+        if folder is None:
+            self._scratch = self._scratch or TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
+            folder = Path(self._scratch.name)
+        if file.weight_bytes < _SMALL_BYTES:
+            return transcribe(file, folder / "onnx", sparing=sparing)
+        total = 0
+
+        def progress(done: int, of: int) -> None:
+            nonlocal total
+            total = of
+            if done < total:
+                self._on_progress(done, total)
+
+        try:
+            return transcribe(
+                file,
+                folder / "onnx",
+                sparing=sparing,
+                progress=progress,
+                on_start=lambda: self._on_wait(
+                    f"repacking {file.path.name} losslessly for ONNX Runtime: "
+                    f"{format_size(file.weight_bytes)} in {folder / 'onnx'} (first run only)"
+                ),
+            )
+        finally:
+            if total:
+                self._on_progress(total, total)
 
 
 Facts = tuple[tuple[str, str], ...]
@@ -107,11 +158,7 @@ def open_onnx(
 
 
 def open_published(
-    file: ModelFile,
-    settings: ModelSettings,
-    *,
-    cache_dir: Path | None,
-    on_probe: Callable[[], None] = lambda: None,
+    file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None, on_probe: Callable[[], None] = lambda: None
 ) -> tuple[OnnxModel, ProbeResult]:
     """A session over a published ONNX model, probed.
 
