@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edge_spec.cli.check import modes_of, prompts_or_own
-from edge_spec.cli.help import Count, Verb, default_of, option, with_default
+from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table
@@ -28,32 +28,13 @@ _LIMIT = 8
 
 @click.command("bench", cls=Verb)
 @option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
-@option(
-    "Runs",
-    "--limit",
-    type=Count(),
-    default=_LIMIT,
-    metavar="N",
-    help=with_default("How many of the prompts to use.", _LIMIT),
-)
+@option("Runs", "--limit", type=Count(), default=_LIMIT, metavar="N", help="How many of the prompts to use.")
 @option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: auto and all that the models allow]")
 @option(
-    "Runs",
-    "--rounds",
-    type=Count(),
-    default=_ROUNDS,
-    metavar="N",
-    help=with_default("How often every mode writes every prompt.", _ROUNDS),
+    "Runs", "--rounds", type=Count(), default=_ROUNDS, metavar="N", help="How often every mode writes every prompt."
 )
-@max_tokens_option(_MAX_TOKENS, with_default("Maximum tokens of a reply.", _MAX_TOKENS))
-@option(
-    "Replies",
-    "--seed",
-    type=int,
-    default=_SEED,
-    metavar="N",
-    help=with_default("Fixes the draw; each prompt adds its number.", _SEED),
-)
+@max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
+@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
 @model_options
 @sampler_options()

@@ -86,7 +86,7 @@ def command(**values: Any) -> None:
     if is_interactive and os.environ.get("TERM") != "dumb":
         # Before the model, whose budget includes the program.
         reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
-    arguments = {**load_arguments(values), "speculation": values["speculation"]}
+    arguments = load_arguments(values)
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
             display.show(_greeting(model, values))

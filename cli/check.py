@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edge_spec.cli.help import Count, Verb, default_of, option, with_default
+from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_notes, print_table
@@ -41,22 +41,11 @@ def prompts_or_own(path: str | None) -> list[str]:
 @option("Runs", "--limit", type=Count(), metavar="N", help="Only the first N prompts.")
 @option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: all that the given models allow]")
 @option(
-    "Runs",
-    "--temperatures",
-    default=_TEMPERATURES,
-    metavar="X,Y,...",
-    help=with_default("Every prompt is written at each of them.", _TEMPERATURES),
+    "Runs", "--temperatures", default=_TEMPERATURES, metavar="X,Y,...", help="Every prompt is written at each of them."
 )
 @option("Runs", "--random-limits", is_flag=True, help="Draft a random number of tokens in every round.")
-@max_tokens_option(_MAX_TOKENS, with_default("Maximum tokens of a reply.", _MAX_TOKENS))
-@option(
-    "Replies",
-    "--seed",
-    type=int,
-    default=_SEED,
-    metavar="N",
-    help=with_default("Fixes the draw; each prompt adds its number.", _SEED),
-)
+@max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
+@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
 @option("Replies", "--raw", is_flag=True, help="Continue prompts as they are, without the chat template.")
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end a reply itself.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per comparison.")

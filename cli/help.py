@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Count", "Verb", "default_of", "option", "with_default"]
+__all__ = ["Count", "Verb", "default_of", "option"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -47,9 +47,18 @@ class Count(click.types.IntParamType):
         return number
 
 
-def option(section: str, *flags: str, **more: Any) -> Callable[[Decorated], Decorated]:
-    """``click.option`` in a section of the help."""
-    return click.option(*flags, cls=Option, section=section, **more)
+def option(
+    section: str, *flags: str, help: str = "", shown: Any = None, **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """``click.option`` in a section of the help, which ends with the default.
+
+    Args:
+        shown: a default that is not the option's own but that of what it sets.
+    """
+    default = more.get("default") if shown is None else shown
+    if default is not None:
+        help = f"{help} [default: {f'{default:g}' if isinstance(default, float) else default}]"
+    return click.option(*flags, cls=Option, section=section, help=help, **more)
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
@@ -57,8 +66,3 @@ def default_of(function: Callable[..., Any], name: str) -> Any:
     found = signature(function).parameters[name].default
     assert found is not Parameter.empty
     return found
-
-
-def with_default(text: str, default: Any) -> str:
-    """A help text that ends with a default."""
-    return f"{text} [default: {default:g}]" if isinstance(default, float) else f"{text} [default: {default}]"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edge_spec.cli.help import Count, default_of, option, with_default
+from edge_spec.cli.help import Count, default_of, option
 from edge_spec.cli.output import Bar
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.request import DEFAULT_N_CTX
@@ -31,6 +31,7 @@ _PASSED = (
     "engine",
     "draft_engine",
     "intermediate_engine",
+    "speculation",
     "draft_limit",
     "n_threads",
     "n_threads_batch",
@@ -54,65 +55,32 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
     engine = click.Choice([AUTO, *sorted(engine_names())])
+    threads = "Threads; 0 for the number of cores."
+    batch = "Threads of llama.cpp for many rows at once. [default: --threads]"
+    mapped = "Leave llama.cpp's weights mapped from disk: less memory, slower."
+    share = f"{SHARE[0] * 100 // SHARE[1]}% of what is free"
+    tokens = f"what the model was trained for, up to {DEFAULT_N_CTX}"
+    runs = "What runs the intermediate model. [default: --engine]"
+    types = "Types of cached keys and values, or one for both; auto is q8_0/f16 on llama.cpp, f32 on ONNX Runtime."
+    ctx = (
+        f"Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. [default: {tokens}]"
+    )
     options = (
         click.argument("model", default=default_of(load, "model")),
         option(_MODELS, "--draft", metavar="PATH", help="The drafter; the demo family brings its own."),
         option(_MODELS, "--intermediate", metavar="PATH", help="The intermediate model of the hierarchy."),
         option(_MODELS, "--middle", "intermediate", hidden=True),
         option(_MODELS, "--draft-limit", type=int, metavar="N", help="Maximum tokens drafted per round."),
-        option(
-            _RUNNING, "--engine", type=engine, help=with_default("What runs the models.", default_of(load, "engine"))
-        ),
+        option(_RUNNING, "--engine", type=engine, shown=default_of(load, "engine"), help="What runs the models."),
         option(_RUNNING, "--draft-engine", type=engine, help="What runs the drafter. [default: --engine]"),
-        option(
-            _RUNNING, "--intermediate-engine", type=engine, help="What runs the intermediate model. [default: --engine]"
-        ),
+        option(_RUNNING, "--intermediate-engine", type=engine, help=runs),
         option(_RUNNING, "--middle-engine", "intermediate_engine", type=engine, hidden=True),
-        option(
-            _RUNNING,
-            "--ctx",
-            type=_Context(),
-            metavar="N[+]",
-            help="Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. "
-            f"[default: what the model was trained for, up to {DEFAULT_N_CTX}]",
-        ),
-        option(
-            _RUNNING,
-            "--memory",
-            metavar="SIZE",
-            help=f"Memory limit, such as 2GiB. [default: {SHARE[0] * 100 // SHARE[1]}% of what is free]",
-        ),
-        option(
-            _RUNNING,
-            "--kv",
-            metavar="K/V",
-            help=with_default(
-                "Types of cached keys and values, or one for both; auto is q8_0/f16 on llama.cpp, f32 on ONNX Runtime.",
-                ModelSettings.kv_k,
-            ),
-        ),
-        option(
-            _RUNNING,
-            "--threads",
-            "n_threads",
-            type=int,
-            metavar="N",
-            help=with_default("Threads; 0 for the number of cores.", ModelSettings.n_threads),
-        ),
-        option(
-            _RUNNING,
-            "--threads-batch",
-            "n_threads_batch",
-            type=int,
-            metavar="N",
-            help="Threads of llama.cpp for many rows at once. [default: --threads]",
-        ),
-        option(
-            _RUNNING,
-            "--no-repack",
-            is_flag=True,
-            help="Leave llama.cpp's weights mapped from disk: less memory, slower.",
-        ),
+        option(_RUNNING, "--ctx", type=_Context(), metavar="N[+]", help=ctx),
+        option(_RUNNING, "--memory", metavar="SIZE", shown=share, help="Memory limit, such as 2GiB."),
+        option(_RUNNING, "--kv", metavar="K/V", shown=ModelSettings.kv_k, help=types),
+        option(_RUNNING, "--threads", "n_threads", type=int, metavar="N", shown=ModelSettings.n_threads, help=threads),
+        option(_RUNNING, "--threads-batch", "n_threads_batch", type=int, metavar="N", help=batch),
+        option(_RUNNING, "--no-repack", is_flag=True, help=mapped),
         option(_RUNNING, "-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
     )
     for each in reversed(options):
@@ -121,8 +89,8 @@ def model_options(command: Command) -> Command:
 
 
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``edge_spec.load`` from the values of ``model_options``, taken only where given."""
-    arguments = {name: values[name] for name in _PASSED if values[name] is not None}
+    """Arguments of ``edge_spec.load`` from the values of the options here, taken only where given."""
+    arguments = {name: values[name] for name in _PASSED if values.get(name) is not None}
     arguments["verbose"] = values["verbose"]
     arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {in_options(sentence)} ...", err=True)
     arguments["on_progress"] = Bar()
@@ -139,11 +107,9 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def speculation_option(command: Command) -> Command:
     """How to draft."""
-    default = default_of(load, "speculation")
+    default, choice = default_of(load, "speculation"), click.Choice(["auto", *MODES])
     text = "How to draft. It changes when a token arrives, never which."
-    choice = click.Choice(["auto", *MODES])
-    decorate = option(_MODELS, "--speculation", type=choice, default=default, help=with_default(text, default))
-    return decorate(command)
+    return option(_MODELS, "--speculation", type=choice, default=default, help=text)(command)
 
 
 def max_tokens_option(default: int | None, text: str) -> Callable[[Command], Command]:

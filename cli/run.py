@@ -58,7 +58,7 @@ def command(**values: Any) -> int:
         return bool(writing)
 
     def work() -> Reply:
-        with load(**load_arguments(values), speculation=values["speculation"]) as model:
+        with load(**load_arguments(values)) as model:
             print_notes(model.notes)
             reply = _generate(model, prompt, values, {**grammar, **sampling})
             writing.append(reply)

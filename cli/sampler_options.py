@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edge_spec.cli.help import option, with_default
+from edge_spec.cli.help import option
 from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.sampling import SamplerSettings
 
@@ -19,36 +19,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SECTION = "Sampling"
 _ALIASES = {"temperature": ["--temp"]}
-_HELP = {
-    "temperature": "Divides the logits; 0 takes the best token.",
-    "top_k": "Keep the k best tokens; 0 for all.",
-    "top_p": "Keep the likeliest tokens up to this mass; 1 for all.",
-    "min_p": "Keep tokens at least this likely relative to the best; 0 for all.",
-    "typical_p": "Keep the most typical tokens up to this mass; 1 for all.",
-    "top_n_sigma": "Keep logits within so many standard deviations of the best; 0 or less for all.",
-    "repeat_penalty": "Divides the logits of recent tokens; 1 for none.",
-    "frequency_penalty": "Subtracted from a recent token's logit per occurrence.",
-    "presence_penalty": "Subtracted from a recent token's logit once.",
-    "penalty_window": "How many tokens are recent; -1 for all.",
-    "dry_multiplier": "Strength of DRY, which penalises continuing a repetition; 0 for none.",
-    "dry_base": "By how much DRY grows per repeated token.",
-    "dry_allowed_length": "Repetitions shorter than this are free.",
-    "dry_penalty_window": "How many tokens DRY looks back; -1 for all.",
-    "xtc_probability": "Chance of XTC, which excludes the top choices; 0 for none.",
-    "xtc_threshold": "Tokens this likely are top choices.",
-    "mirostat": "2 for mirostat v2 instead of top-k to XTC; 0 for none.",
-    "mirostat_tau": "The surprise that mirostat aims at, in bits per token.",
-    "mirostat_eta": "How fast mirostat adapts.",
-}
 
 
 def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]:
     """The sampler's options; without ``temperature`` for verbs that take several."""
     defaults = SamplerSettings()
+    texts = {each.name: each.metadata["help"] for each in fields(SamplerSettings) if "help" in each.metadata}
+    breaker = "DRY does not look back beyond it. Repeatable."
+    bias = "Added to a token's logit; -inf forbids it. Repeatable."
 
     def decorate(command: Command) -> Command:
         breakers = json.dumps(list(defaults.dry_breakers))[1:-1]
-        text = with_default("DRY does not look back beyond it. Repeatable.", breakers)
         options = [
             option(
                 _SECTION,
@@ -57,20 +38,17 @@ def sampler_options(*, temperature: bool = True) -> Callable[[Command], Command]
                 name,
                 type=type(getattr(defaults, name)),
                 metavar="N" if isinstance(getattr(defaults, name), int) else "X",
-                help=with_default(help_text, getattr(defaults, name)),
+                shown=getattr(defaults, name),
+                help=help_text,
             )
-            for name, help_text in _HELP.items()
+            for name, help_text in texts.items()
             if temperature or name != "temperature"
         ]
         options += [
-            option(_SECTION, "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT", help=text),
             option(
-                _SECTION,
-                "--logit-bias",
-                multiple=True,
-                metavar="ID=X",
-                help="Added to a token's logit; -inf forbids it. Repeatable.",
+                _SECTION, "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT", shown=breakers, help=breaker
             ),
+            option(_SECTION, "--logit-bias", multiple=True, metavar="ID=X", help=bias),
         ]
         for each in reversed(options):
             command = each(command)
