@@ -9,10 +9,50 @@ import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from edge_spec.errors import StateError
-from edge_spec.speculation.tree import Tree
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import ContextFull, StateError
+from edge_spec.speculation.language_model import Capabilities, NumericsProfile
+from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["check_path", "n_new_nodes", "pack_state", "restated", "unpack_state"]
+__all__ = ["CachedModel", "check_path", "n_new_nodes", "pack_state", "restated", "unpack_state"]
+
+_ENVELOPE = struct.Struct("<8s32sQ16s")
+_MAGIC = b"edgekv01"
+_HINT = "read the text again instead"
+
+
+class CachedModel:
+    """The part of a ``LanguageModel`` that is the same on every engine: it counts tokens and checks what it is asked.
+
+    Attributes:
+        settings: those that it was opened with.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, n_vocab: int, profile: NumericsProfile, capabilities: Capabilities
+    ) -> None:
+        self.settings = settings
+        self.n_vocab = n_vocab
+        self.n_ctx = settings.n_ctx
+        self.profile = profile
+        self.capabilities = capabilities
+        self._n_past = 0
+        self._pending: Tree = EMPTY
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens are committed."""
+        return self._n_past
+
+    def _require_room(self, n_new: int, *, drafts: bool = False) -> None:
+        """Refuse tokens that do not fit after the text; drafts may extend beyond the context."""
+        if self._n_past + n_new > self.n_ctx + drafts * self.settings.max_rows:
+            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self.n_ctx)
+
+    def _require_tokens(self, first: int, last: int) -> None:
+        """Refuse places that are not in the text."""
+        if not 0 <= first <= last <= self._n_past:
+            raise ValueError(f"tokens {first} to {last} of a text of {self._n_past}")
 
 
 def n_new_nodes(tree: Tree, pending: Tree, *, max_rows: int) -> int:
@@ -39,13 +79,6 @@ def check_path(path: Sequence[int], pending: Tree) -> None:
     for above, node in zip([-1, *path], path, strict=False):
         if pending.parents[node] != above:
             raise ValueError(f"{list(path)} is not a path down the pending tree")
-
-
-_ENVELOPE = struct.Struct("<8s32sQ16s")
-
-_MAGIC = b"edgekv01"
-
-_HINT = "read the text again instead"
 
 
 def pack_state(body: bytes, *, n_past: int, profile: str) -> bytes:

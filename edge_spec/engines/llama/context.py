@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, unpack_state
+from edge_spec.engines.cache_state import CachedModel, check_path, n_new_nodes, pack_state, unpack_state
 from edge_spec.engines.llama.batch import Batch, Branches, in_plain_order
 from edge_spec.engines.llama.library import AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
@@ -22,7 +22,7 @@ __all__ = ["LlamaModel"]
 _NO_SLOT, _ABORTED = 1, 2
 
 
-class LlamaModel:
+class LlamaModel(CachedModel):
     """A llama.cpp context over ``weights``; see ``LanguageModel`` for what its methods promise.
 
     ``capabilities`` start as plain decoding only; ``probe`` finds out what more is possible.
@@ -34,12 +34,10 @@ class LlamaModel:
     def __init__(
         self, weights: LlamaWeights, settings: LlamaSettings, *, profile: NumericsProfile, capabilities: Capabilities
     ) -> None:
+        super().__init__(settings, weights.n_vocab, profile, capabilities)
         lib = library()
         self._c = c = lib.c
         self._weights = weights
-        self._settings = settings
-        self.profile = profile
-        self.capabilities = capabilities
         self._abort = AbortFlag()
         params = context_parameters(settings)
         self._abort.install(params)
@@ -52,28 +50,9 @@ class LlamaModel:
                 hint="try a smaller --ctx or other --kv types",
             )
         self._memory = c.llama_get_memory(self._handle)
-        self._n_past = 0
-        self._pending: Tree = EMPTY
         self._branches = Branches(params.n_seq_max)
         self._views: dict[tuple[int, int], Logits] = {}
         self._batch = Batch(c, settings.prefill_chunk, params.n_seq_max)
-
-    @property
-    def n_vocab(self) -> int:
-        return self._weights.n_vocab
-
-    @property
-    def n_ctx(self) -> int:
-        return self._settings.n_ctx
-
-    @property
-    def n_past(self) -> int:
-        return self._n_past
-
-    @property
-    def settings(self) -> LlamaSettings:
-        """The settings this context was made with."""
-        return self._settings
 
     @property
     def can_shift(self) -> bool:
@@ -85,25 +64,27 @@ class LlamaModel:
         """
         weights = self._weights
         has_window = self._c.llama_model_n_swa(weights.handle) > 0
-        is_quantised = self._settings.kv_k not in ("f32", "f16", "bf16")
+        is_quantised = self.settings.kv_k not in ("f32", "f16", "bf16")
         turns_part = weights.n_rotary != weights.head_dim_k
         if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
             return False
         return bool(self._c.llama_memory_can_shift(self._memory))
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._check(len(tokens), room=self._settings.n_ctx)
+        self._open()
+        self._require_room(len(tokens))
         self._drop_pending()
-        for start in range(0, len(tokens), self._settings.prefill_chunk):
-            chunk = tokens[start : start + self._settings.prefill_chunk]
+        for start in range(0, len(tokens), self.settings.prefill_chunk):
+            chunk = tokens[start : start + self.settings.prefill_chunk]
             self._batch.put_run(chunk, self._n_past, len(chunk))
             self._decode(len(chunk), logits=False)
             self._n_past += len(chunk)
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)
-        n = n_new_nodes(tree, self._pending, max_rows=self._settings.max_rows)
-        self._check(len(tree), room=self._settings.n_ctx + self._settings.max_rows)
+        n = n_new_nodes(tree, self._pending, max_rows=self.settings.max_rows)
+        self._open()
+        self._require_room(len(tree), drafts=True)
         # Padding is added after the last node, where its cells are removed again without a trace.
         n_rows = self.capabilities.padded(n)
         if not first:
@@ -147,7 +128,7 @@ class LlamaModel:
     def keep(self, path: Sequence[int]) -> None:
         self._open()
         check_path(path, self._pending)
-        kept = in_plain_order(path) if self._settings.exact else path
+        kept = in_plain_order(path) if self.settings.exact else path
         end = self._n_past + len(kept)
         chosen = self._branches.id_of(kept[-1]) if kept else 0
         self._cut(chosen, end)
@@ -155,8 +136,7 @@ class LlamaModel:
 
     def rollback(self, n_past: int) -> None:
         self._open()
-        if not 0 <= n_past <= self._n_past:
-            raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
+        self._require_tokens(n_past, self._n_past)
         if n_past == 0:
             # Recurrent models cannot forget a part of a text, but all of it.
             self._c.llama_memory_clear(self._memory, False)
@@ -187,8 +167,7 @@ class LlamaModel:
     def shift(self, first: int, last: int) -> None:
         self._open()
         self._drop_pending()
-        if not 0 <= first <= last <= self._n_past:
-            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        self._require_tokens(first, last)
         c, memory, n_past = self._c, self._memory, self._n_past - (last - first)
         try:
             c.llama_memory_seq_rm(memory, 0, first, last)
@@ -249,11 +228,6 @@ class LlamaModel:
         if self._handle is None:
             raise Closed(f"the model {self._weights.path.name}")
 
-    def _check(self, n_new: int, *, room: int) -> None:
-        self._open()
-        if self._n_past + n_new > room:
-            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
-
     def _decode(self, n: int, *, logits: bool) -> None:
         """Run the batch's first ``n`` tokens; on failure the cache is the committed text again."""
         if not self._abort.is_raised:
@@ -271,5 +245,5 @@ class LlamaModel:
         if code == _ABORTED:
             raise Cancelled
         if code == _NO_SLOT:
-            raise ContextFull(n_past=self._n_past, n_new=n, n_ctx=self._settings.n_ctx)
+            raise ContextFull(n_past=self._n_past, n_new=n, n_ctx=self.settings.n_ctx)
         raise BackendError(f"llama.cpp failed to decode (code {code}): {library().complaint()}")

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, unpack_state
+from edge_spec.engines.cache_state import CachedModel, check_path, n_new_nodes, pack_state, unpack_state
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import Closed, ContextFull, StateError
+from edge_spec.errors import Closed, StateError
 from edge_spec.memory.usage import trim_heap
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -75,7 +75,7 @@ class Computation(Protocol):
         """Free the library's part; the arrays go with this object. Safe to call twice."""
 
 
-class OnnxModel:
+class OnnxModel(CachedModel):
     """A graph with a cache; see ``LanguageModel`` for what its methods promise.
 
     The cells of the committed text are the first ``n_past`` of the cache, in order, and the nodes of a pending tree
@@ -95,51 +95,31 @@ class OnnxModel:
         profile: NumericsProfile,
         capabilities: Capabilities,
     ) -> None:
+        super().__init__(settings, session.n_vocab, profile, capabilities)
         self._session: Computation | None = session
-        self._n_vocab = session.n_vocab
-        self._settings = settings
         self._name = name
-        self.profile = profile
-        self.capabilities = capabilities
-        self._n_past = 0
-        self._pending: Tree = EMPTY
-
-    @property
-    def n_vocab(self) -> int:
-        return self._n_vocab
-
-    @property
-    def n_ctx(self) -> int:
-        return self._settings.n_ctx
-
-    @property
-    def n_past(self) -> int:
-        return self._n_past
-
-    @property
-    def settings(self) -> ModelSettings:
-        """The settings this model was opened with."""
-        return self._settings
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        session = self._with_room(len(tokens), self.n_ctx)
+        session = self._open()
+        self._require_room(len(tokens))
         self._pending = EMPTY
-        for start in range(0, len(tokens), self._settings.prefill_chunk):
-            chunk = tokens[start : start + self._settings.prefill_chunk]
+        for start in range(0, len(tokens), self.settings.prefill_chunk):
+            chunk = tokens[start : start + self.settings.prefill_chunk]
             n = len(chunk)
             n_run = self.capabilities.padded(n)
             _fill(session.ids, chunk, n_run)
             session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
             self._n_past += n
-            if n > self._settings.max_rows:
+            if n > self.settings.max_rows:
                 # What the runtime gives back the C library keeps in fragments, more with every chunk.
                 trim_heap()
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)
-        n = n_new_nodes(tree, self._pending, max_rows=self._settings.max_rows)
-        session = self._with_room(len(tree), self.n_ctx + self._settings.max_rows)
-        if not (tree.is_sequence or self._settings.trees):
+        n = n_new_nodes(tree, self._pending, max_rows=self.settings.max_rows)
+        session = self._open()
+        self._require_room(len(tree), drafts=True)
+        if not (tree.is_sequence or self.settings.trees):
             raise ValueError("this model takes sequences, not trees")
         n_run = self.capabilities.padded(n)
         _fill(session.ids, tree.tokens[first:], n_run)
@@ -163,15 +143,13 @@ class OnnxModel:
 
     def rollback(self, n_past: int) -> None:
         self._open()
-        if not 0 <= n_past <= self._n_past:
-            raise ValueError(f"rollback to {n_past} of {self._n_past} tokens")
+        self._require_tokens(n_past, self._n_past)
         self._pending = EMPTY
         self._n_past = n_past
 
     def shift(self, first: int, last: int) -> None:
         session = self._open()
-        if not 0 <= first <= last <= self._n_past:
-            raise ValueError(f"shift of tokens {first} to {last} of {self._n_past}")
+        self._require_tokens(first, last)
         self._pending = EMPTY
         session.shift(first, last, self._n_past)
         self._n_past -= last - first
@@ -206,12 +184,6 @@ class OnnxModel:
         if self._session is None:
             raise Closed(f"the model {self._name}")
         return self._session
-
-    def _with_room(self, n_new: int, room: int) -> Computation:
-        session = self._open()
-        if self._n_past + n_new > room:
-            raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self._settings.n_ctx)
-        return session
 
 
 def _fill(ids: npt.NDArray[Any], tokens: Sequence[int], n_run: int) -> None:

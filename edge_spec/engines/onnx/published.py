@@ -28,7 +28,7 @@ _HIDDEN = {"float32": -1e9, "float16": -3e4}
 """A score that this is added to has a weight of exactly 0."""
 
 
-class PublishedSession:
+class PublishedSession(Runner):
     """A published graph, loaded.
 
     Attributes:
@@ -39,7 +39,7 @@ class PublishedSession:
     """
 
     def __init__(self, graph: PublishedGraph, settings: ModelSettings, *, n_vocab: int) -> None:
-        self._runner = Runner(
+        super().__init__(
             graph.path,
             n_threads=settings.threads[0],
             spin=settings.exact,
@@ -64,7 +64,7 @@ class PublishedSession:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed. Closed.
         """
         if self._binding is None:
-            self._binding = self._runner.binding()
+            self._binding = self.binding()
         binding, start, n = self._binding, place.n_text + place.first, place.n_run
         inputs = dict(self._inputs(place, n - rows.start))
         for name, array in inputs.items():
@@ -74,7 +74,7 @@ class PublishedSession:
         computed = self._computed[:n_rows]
         binding.bind_ortvalue_output(self._graph.logits.name, value_of(computed[None]))
         self._past.bind(binding, start, n)
-        self._runner.run(binding, long=n > len(self._rows))
+        self.compute(binding, long=n > len(self._rows))
         self._past.ran()
         first = rows.start - (n - n_rows)
         result = self._rows[: len(rows)]
@@ -128,18 +128,10 @@ class PublishedSession:
         """Bring ``n`` cells back; False if there are too many or too few bytes."""
         return restore_cells(self._past, body, n, n * cell_bytes(self._graph))
 
-    def cancel(self) -> None:
-        """Make a run in progress, or else the next one, raise ``Cancelled``."""
-        self._runner.cancel()
-
-    def resume(self) -> None:
-        """Forget a ``cancel``."""
-        self._runner.resume()
-
     def close(self) -> None:
         """Free the library's part; the arrays go with this object. Safe to call twice."""
         self._binding = None
-        self._runner.close()
+        super().close()
 
 
 def cell_bytes(graph: PublishedGraph) -> int:

@@ -92,7 +92,7 @@ class Runner:
             raise Closed("the model")
         return self._session.io_binding()
 
-    def run(self, binding: Any, *, long: bool) -> None:
+    def compute(self, binding: Any, *, long: bool) -> None:
         """Compute.
 
         Args:

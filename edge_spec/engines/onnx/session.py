@@ -18,7 +18,7 @@ from edge_spec.speculation.language_model import Logits
 __all__ = ["KVCache", "Session"]
 
 
-class Session:
+class Session(Runner):
     """A session and the arrays that go in and out. A run copies nothing and binds once per shape.
 
     Attributes:
@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, model: Transcription, settings: ModelSettings) -> None:
         f16 = settings.kv_k == "f16"
-        self._runner = Runner(
+        super().__init__(
             model.graph(f16=f16),
             n_threads=settings.threads[0],
             spin=settings.exact,
@@ -65,7 +65,7 @@ class Session:
         self._rows[: len(rows)] = rows
         binding = self._binding(place.n_run, len(rows))
         binding.bind_ortvalue_input("tree", value_of(self._cache.place(place)))
-        self._runner.run(binding, long=place.n_run > len(self._rows))
+        self.compute(binding, long=place.n_run > len(self._rows))
         result = self._logits[: len(rows)]
         result.flags.writeable = False
         return result
@@ -75,7 +75,7 @@ class Session:
         binding = self._bindings.get((n, n_rows))
         if binding is not None:
             return binding
-        binding = self._runner.binding()
+        binding = self.binding()
         binding.bind_ortvalue_input("ids", value_of(self.ids[:n].reshape(1, n)))
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
         for name, value in self._inputs.items():
@@ -109,19 +109,11 @@ class Session:
         """Bring ``n`` cells back; False if there are too many or too few bytes."""
         return self._cache.restore(body, n)
 
-    def cancel(self) -> None:
-        """Make a run in progress, or else the next one, raise ``Cancelled``."""
-        self._runner.cancel()
-
-    def resume(self) -> None:
-        """Forget a ``cancel``."""
-        self._runner.resume()
-
     def close(self) -> None:
         """Free the library's part; the arrays go with this object. Safe to call twice."""
         self._bindings.clear()
         self._inputs.clear()
-        self._runner.close()
+        super().close()
 
 
 Array = npt.NDArray[Any]
