@@ -103,7 +103,7 @@ def unpack_state(state: bytes, *, profile: str, n_ctx: int) -> tuple[bytes, int]
     if saved != profile:
         raise StateError(f"the saved state belongs to the numerics profile {saved}, this is {profile}", hint=_HINT)
     if n_past > n_ctx:
-        raise StateError(f"the saved state holds {n_past} tokens and the context {n_ctx}", hint="raise --ctx")
+        raise StateError(f"the saved state holds {n_past} tokens and the context {n_ctx}", hint="raise `n_ctx`")
     return body, n_past
 
 

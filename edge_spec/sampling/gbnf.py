@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from edge_spec.errors import SettingsError
 
@@ -77,7 +78,7 @@ def check_gbnf(text: str) -> None:
     _refuse_left_recursion(rules)
 
 
-def _fail(line: int, what: str, hint: str) -> None:
+def _fail(line: int, what: str, hint: str) -> NoReturn:
     raise SettingsError(f"is wrong in line {line}: {what}", argument="grammar", hint=hint)
 
 
@@ -176,7 +177,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         if match is None:
             what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
             _fail(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
-        assert match is not None and match.lastgroup is not None
+        assert match.lastgroup is not None
         if match.lastgroup != "skip":
             yield match.lastgroup, match.group(), line
         line += match.group().count("\n")

@@ -47,7 +47,7 @@ class LlamaModel(CachedModel):
             raise BackendError(
                 f"llama.cpp cannot make a context of {settings.n_ctx} tokens for {weights.path.name}: "
                 f"{lib.complaint()}",
-                hint="try a smaller --ctx or other --kv types",
+                hint="try a smaller `n_ctx`, or another `kv_k`",
             )
         self._memory = c.llama_get_memory(self._handle)
         self._branches = Branches(params.n_seq_max)

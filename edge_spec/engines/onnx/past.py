@@ -8,11 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.runner import value_of
 from edge_spec.models.onnx.signature import CachePort, PublishedGraph
 
-__all__ = ["Alternating", "InPlace", "Past", "move_cells", "new_past", "restore_cells", "save_cells"]
+__all__ = ["Alternating", "InPlace", "Past", "new_past"]
 
 Array = npt.NDArray[Any]
 
@@ -109,25 +108,3 @@ class Alternating:
 def _cells(port: CachePort, block: Array, n: int) -> Array:
     """The first ``n`` cells of a block, ``[n_heads, n, head_dim]``."""
     return block[: port.n_heads * n * port.head_dim].reshape(port.n_heads, n, port.head_dim)
-
-
-def move_cells(past: Past, sources: Cells, targets: Cells) -> None:
-    """Copy cells, all at once."""
-    for cells in past.views():
-        cells[:, targets] = cells[:, sources]
-
-
-def save_cells(past: Past, n: int) -> bytes:
-    """The first ``n`` cells."""
-    return b"".join(cells[:, :n].tobytes() for cells in past.views())
-
-
-def restore_cells(past: Past, body: bytes, n: int, n_bytes: int) -> bool:
-    """Bring ``n`` cells of ``n_bytes`` in all back; False if there are too many or too few bytes."""
-    if len(body) != n_bytes:
-        return False
-    at = 0
-    for cells in past.refill(n):
-        cells[...] = np.frombuffer(body, cells.dtype, cells.size, at).reshape(cells.shape)
-        at += cells.nbytes
-    return True

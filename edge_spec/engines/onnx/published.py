@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.model import Cells, Place
-from edge_spec.engines.onnx.past import move_cells, new_past, restore_cells, save_cells
+from edge_spec.engines.onnx.past import new_past
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
@@ -114,7 +114,8 @@ class PublishedSession(Runner):
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
-        move_cells(self._past, sources, targets)
+        for cells in self._past.views():
+            cells[:, targets] = cells[:, sources]
 
     def shift(self, first: int, last: int, n_past: int) -> None:
         """Never called: it is not known how an external graph turns its keys."""
@@ -122,11 +123,17 @@ class PublishedSession(Runner):
 
     def save(self, n: int) -> bytes:
         """The first ``n`` cells."""
-        return save_cells(self._past, n)
+        return b"".join(cells[:, :n].tobytes() for cells in self._past.views())
 
     def restore(self, body: bytes, n: int) -> bool:
         """Bring ``n`` cells back; False if there are too many or too few bytes."""
-        return restore_cells(self._past, body, n, n * cell_bytes(self._graph))
+        if len(body) != n * cell_bytes(self._graph):
+            return False
+        at = 0
+        for cells in self._past.refill(n):
+            cells[...] = np.frombuffer(body, cells.dtype, cells.size, at).reshape(cells.shape)
+            at += cells.nbytes
+        return True
 
     def close(self) -> None:
         """Free the library's part; the arrays go with this object. Safe to call twice."""

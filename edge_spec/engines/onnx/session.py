@@ -39,7 +39,7 @@ class Session(Runner):
             n_threads=settings.threads[0],
             spin=settings.exact,
             operators=library_path(),
-            hint="delete that folder, so that it is made again, or use --engine llama",
+            hint="delete that folder, so that it is made again, or use `engine='llama'`",
         )
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab

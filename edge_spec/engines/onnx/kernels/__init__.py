@@ -29,11 +29,9 @@ from edge_spec.engines.onnx.kernels.packing import KINDS, pack, packed_bytes
 
 __all__ = [
     "DOMAIN",
-    "DOMAIN_VERSION",
     "GATHER_ROWS",
     "KINDS",
     "MATMUL_ROWS",
-    "NUMERICS",
     "available",
     "features",
     "library_path",
@@ -43,8 +41,5 @@ __all__ = [
 ]
 
 DOMAIN = "edge_spec"
-DOMAIN_VERSION = 1
 MATMUL_ROWS = "MatMulRows"
 GATHER_ROWS = "GatherRows"
-NUMERICS = "rows-1"
-"""The name of the arithmetic. It changes when the same weights and activations could give other bits."""

@@ -59,4 +59,4 @@ def unfit(file: ModelFile) -> str | None:
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
     """The error that says why a file cannot be transcribed."""
-    return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint="use --engine llama")
+    return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint="use `engine='llama'`")

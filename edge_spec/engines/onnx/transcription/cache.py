@@ -112,7 +112,7 @@ def transcribe(
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
-            hint="use --engine llama",
+            hint="use `engine='llama'`",
         ) from error
     found = read_transcription(folder)
     if found is None:

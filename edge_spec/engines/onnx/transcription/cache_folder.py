@@ -49,7 +49,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
         available_bytes=shutil.disk_usage(folder).free,
-        hint="free some space, or use --engine llama",
+        hint="free some space, or use `engine='llama'`",
     )
 
 

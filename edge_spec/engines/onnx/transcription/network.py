@@ -244,5 +244,5 @@ def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.floa
     if tensor.type_name == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if tensor.type_name not in ("F32", "F16"):
-        raise UnsupportedModel(f"{tensor.name} is {tensor.type_name}, not plain numbers", hint="use --engine llama")
+        raise UnsupportedModel(f"{tensor.name} is {tensor.type_name}, not plain numbers", hint="use `engine='llama'`")
     return raw.view(np.float32 if tensor.type_name == "F32" else np.float16).astype(np.float32).reshape(shape)
