@@ -49,10 +49,10 @@ class CachedModel:
         if self._n_past + n_new > self.n_ctx + drafts * self.settings.max_rows:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self.n_ctx)
 
-    def _require_tokens(self, first: int, last: int) -> None:
-        """Refuse places that are not in the text."""
+    def _require_tokens(self, what: str, first: int, last: int) -> None:
+        """Refuse a ``what``, such as a shift, of tokens that are not there."""
         if not 0 <= first <= last <= self._n_past:
-            raise ValueError(f"tokens {first} to {last} of a text of {self._n_past}")
+            raise ValueError(f"{what} of tokens {first} to {last} of a text of {self._n_past}")
 
 
 def n_new_nodes(tree: Tree, pending: Tree, *, max_rows: int) -> int:

@@ -136,7 +136,7 @@ class LlamaModel(CachedModel):
 
     def rollback(self, n_past: int) -> None:
         self._open()
-        self._require_tokens(n_past, self._n_past)
+        self._require_tokens("rollback", n_past, self._n_past)
         if n_past == 0:
             # Recurrent models cannot forget a part of a text, but all of it.
             self._c.llama_memory_clear(self._memory, False)
@@ -167,7 +167,7 @@ class LlamaModel(CachedModel):
     def shift(self, first: int, last: int) -> None:
         self._open()
         self._drop_pending()
-        self._require_tokens(first, last)
+        self._require_tokens("shift", first, last)
         c, memory, n_past = self._c, self._memory, self._n_past - (last - first)
         try:
             c.llama_memory_seq_rm(memory, 0, first, last)

@@ -143,13 +143,13 @@ class OnnxModel(CachedModel):
 
     def rollback(self, n_past: int) -> None:
         self._open()
-        self._require_tokens(n_past, self._n_past)
+        self._require_tokens("rollback", n_past, self._n_past)
         self._pending = EMPTY
         self._n_past = n_past
 
     def shift(self, first: int, last: int) -> None:
         session = self._open()
-        self._require_tokens(first, last)
+        self._require_tokens("shift", first, last)
         self._pending = EMPTY
         session.shift(first, last, self._n_past)
         self._n_past -= last - first
