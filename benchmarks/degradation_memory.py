@@ -25,7 +25,7 @@ from memory_session import MIB
 
 import edge_spec
 from edge_spec.memory import usage
-from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.memory.pressure import PressureReading, PressureWatch
 
 _NEW = 64
 
@@ -43,9 +43,9 @@ class ScarceMemory:
         self._now_s += 100.0
         return self._now_s
 
-    def look(self) -> Squeeze:
+    def look(self) -> PressureReading:
         taken = len(self.model.degradations) if self.model is not None else 0
-        return Squeeze(available_bytes=0 if taken < self.wanted else 150)
+        return PressureReading(available_bytes=0 if taken < self.wanted else 150)
 
     def watch(self) -> PressureWatch:
         """The watch for ``load``."""

@@ -48,7 +48,7 @@ class TextModel:
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
-        lock: whose turn it is to use the models.
+        lock: lets one reply after the other use the models.
         sessions: suspends and resumes conversations.
     """
 

@@ -15,15 +15,15 @@ from edge_spec.errors import EdgeSpecError
 from edge_spec.memory.device import Readings, probe
 from edge_spec.memory.usage import resident_bytes
 
-__all__ = ["EVERY_S", "IdleWatch", "Patience", "PressureWatch", "Squeeze", "memory_stall", "system_watch"]
+__all__ = ["EVERY_S", "IdleWatch", "Patience", "PressureReading", "PressureWatch", "memory_stall", "system_watch"]
 
 _STALLED_PERCENT = 10.0
 """Of ten seconds in which some program waited for memory: from here on the system is thrashing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Squeeze:
-    """One reading.
+class PressureReading:
+    """How scarce memory is at one moment.
 
     Attributes:
         available_bytes: what could be allocated now.
@@ -48,7 +48,7 @@ class PressureWatch:
 
     def __init__(
         self,
-        look: Callable[[], Squeeze],
+        look: Callable[[], PressureReading],
         *,
         low_bytes: int,
         interval_s: float = 0.5,
@@ -60,7 +60,7 @@ class PressureWatch:
         self.clock = clock
         self._last_s = float("-inf")
 
-    def scarcity(self) -> Squeeze | None:
+    def scarcity(self) -> PressureReading | None:
         """A reading, or None if the last one was a moment ago."""
         now = self.clock()
         if now - self._last_s < self._interval_s:
@@ -68,13 +68,13 @@ class PressureWatch:
         self._last_s = now
         return self.look()
 
-    def is_scarce(self, seen: Squeeze) -> bool:
+    def is_scarce(self, seen: PressureReading) -> bool:
         """Whether memory has to be freed."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT
         overdrawn = seen.left_bytes is not None and seen.left_bytes < 0
         return stalled or overdrawn or seen.available_bytes < self.low_bytes
 
-    def has_room(self, seen: Squeeze, n_bytes: int) -> bool:
+    def has_room(self, seen: PressureReading, n_bytes: int) -> bool:
         """Whether ``n_bytes`` can be taken without memory becoming scarce soon."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT / 10
         overdrawn = seen.left_bytes is not None and seen.left_bytes < n_bytes
@@ -92,8 +92,8 @@ def system_watch(budget_bytes: int | None = None, *, resident: Callable[[], int]
     readings = Readings(address_space=lambda: None)
     low = min(max(probe(readings).total_bytes // 64, 8 << 20), 256 << 20)
 
-    def look() -> Squeeze:
-        return Squeeze(
+    def look() -> PressureReading:
+        return PressureReading(
             available_bytes=probe(readings).available_bytes,
             stalled_percent=memory_stall(),
             left_bytes=None if budget_bytes is None else budget_bytes - resident(),
@@ -128,7 +128,7 @@ _LONGEST_S = 600.0
 
 
 class Patience:
-    """Spaces steps down and up, so that two programs on one computer do not swing against each other.
+    """Spaces steps down and up, so that two programs on one computer do not take turns at the same memory.
 
     A step up comes only after memory was plentiful for a while. That while doubles whenever memory became scarce again
     soon after a step up, or a step up failed, since trying costs as much as succeeding.
@@ -181,7 +181,7 @@ EVERY_S = 1.0
 class IdleWatch:
     """Calls a method every now and then, from a thread of its own, until its owner is gone or it is closed.
 
-    A look that fails is not the last one: memory may be needed more then. What nobody foresaw is logged, once.
+    A look that fails is not the last one: memory may be needed more then. Unexpected errors are logged, once.
 
     Args:
         look: a method; whoever has it is not kept alive.
@@ -199,11 +199,11 @@ class IdleWatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it looks no more."""
+        """Whether it has stopped looking."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Look no more, and wait until a look that is under way has ended. Safe to call twice."""
+        """Stop looking, and wait until a look that is under way has ended. Safe to call twice."""
         self._finish()
 
 

@@ -65,7 +65,7 @@ class Message:
         return {"role": self.role, "content": self.content}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; see ``from_json``."""
+        """JSON values; see ``from_json``."""
         values: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.role == "assistant":
             values |= {"finish_reason": self.finish_reason, "attempt": self.attempt}
@@ -94,14 +94,14 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """Where a turn lies.
+    """A question and its answer, as positions in the conversation.
 
     Attributes:
-        n_messages: messages before the user's.
-        start: tokens before it.
-        kept: tokens of the conversation before it that are the first of this one's.
-        rest: the others, which the template wrote differently.
-        seen_from: where the window started when it was asked.
+        n_messages: number of messages before the question.
+        start: index of its first token.
+        kept: how many tokens of the conversation before it are unchanged at the beginning of this one.
+        rest: the tokens after those, which the template has rendered differently since; ``undone`` restores them.
+        seen_from: where the window started when the question was asked.
     """
 
     n_messages: int
@@ -113,11 +113,11 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """What was said so far.
+    """Messages, and the tokens that they are rendered to.
 
     Attributes:
         messages: the system message, if there is one, then questions and answers.
-        tokens: all of it as the models read and wrote it.
+        tokens: all of them, as the models read and wrote them.
         turns: one for every question.
         head: tokens of the system message.
         seen_from: where the window starts now, see ``Window``.
@@ -136,10 +136,10 @@ class Conversation:
 
     @property
     def last_turn(self) -> Turn:
-        """Where the last question and its answer lie.
+        """The last question and its answer.
 
         Raises:
-            SettingsError: there was none.
+            SettingsError: nothing has been asked yet.
         """
         if not self.turns:
             raise SettingsError("nothing has been said yet", hint="send() something first")
@@ -174,7 +174,7 @@ class Conversation:
         return replace(self, messages=(*self.messages, message), tokens=tuple(tokens), seen_from=window.start)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; see ``located``."""
+        """JSON values; see ``located``."""
         return {
             "messages": [message.to_json() for message in self.messages],
             "tokens": list(self.tokens),
@@ -184,7 +184,7 @@ class Conversation:
         }
 
     def located(self, values: Mapping[str, Any], tokens: Sequence[int]) -> Conversation:
-        """The same messages with tokens and places of ``to_json``.
+        """The same messages with the tokens and turns that ``to_json`` has saved.
 
         Raises:
             StateError: they do not fit together.
@@ -203,5 +203,5 @@ class Conversation:
             or asked != [turn.n_messages for turn in turns]
             or not 0 <= min(seen) <= max(seen) <= max(Window().start, len(tokens))
         ):
-            raise StateError("turns of the conversation lie outside of its text")
+            raise StateError("turns of the conversation lie outside of its text", hint="load another file")
         return replace(self, tokens=tuple(tokens), turns=turns, head=head, seen_from=seen_from)

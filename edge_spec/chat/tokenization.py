@@ -93,9 +93,9 @@ class ConversationTokenizer:
             for text in ("a", "b")
         )
         n = common_prefix(first, second)
-        # The end of the common part is the beginning of a user's message.
-        seam = next((place for place in range(n - 1, -1, -1) if prompts.is_control(first[place])), 0)
-        return seam if seam > 1 else n
+        # The common part ends with the beginning of a user's message.
+        head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(first[place])), 0)
+        return head if head > 1 else n
 
     def _tokens(self, text: str) -> list[int]:
         return self._model.prompts.tokenize(text, add_special=False)

@@ -11,7 +11,7 @@ from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
 from edge_spec.engines.base import Engine
 from edge_spec.generation.context import GuardedReply, MemoryGuard
-from edge_spec.memory.pressure import Patience, PressureWatch, Squeeze
+from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch
 
 __all__ = ["Degradation", "given_up"]
 
@@ -152,7 +152,7 @@ class Degradation(MemoryGuard):
                 if tells and fits and open_bytes - candidate.held_bytes >= _WORTH_BYTES:
                     yield candidate
 
-    def _better(self, seen: Squeeze, reply: GuardedReply | None) -> Candidate | None:
+    def _better(self, seen: PressureReading, reply: GuardedReply | None) -> Candidate | None:
         """The best candidate that differs from what is open in how drafts are made, and that there is room for."""
         now, first = self._models.candidate, self._first
         modes = (first.mode, *fallbacks(first.mode))

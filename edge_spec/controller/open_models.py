@@ -28,7 +28,7 @@ FAILURES = (EdgeSpecError, MemoryError, OSError)
 """What comes of too little memory, as far as it can be told."""
 
 _COPIES = 3
-"""A target's cells on their way back from the disk, and once or twice more inside their envelope."""
+"""How often a target's saved cache is in memory while it is read back: engines copy it once or twice."""
 
 _HINT = "raise `memory`, or use a smaller `n_ctx` or another `speculation`"
 

@@ -130,25 +130,8 @@ def request_of(
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
-        if value is not None:
-            require_path(name, value)
-    family = resolve_family(model)
-    paths = {
-        "target": family.target,
-        "draft": resolve(draft) if draft is not None else family.draft,
-        "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
-    }
-    roles = given_roles(paths["draft"], paths["intermediate"])
-    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=roles)
-    if policy is not None:
-        # It decides alone, instead of what adapts.
-        mode = MODES.get(mode.name, mode)
-    require_models(mode, roles)
-    files = {role: inspect(path) for role in ("target", *mode.needs) if (path := paths[role]) is not None}
+    mode, files = _mode_and_files(model, draft, intermediate, speculation, decided=policy is not None)
     target = files["target"]
-    for role in mode.needs:
-        check_pair(target, files[role])
     if n_ctx is not None and min_n_ctx is not None:
         raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
     wanted = n_ctx if min_n_ctx is None else min_n_ctx
@@ -174,6 +157,37 @@ def request_of(
         min_rows=1 if draft_limit is None else draft_limit + 1,
         notes=notes,
     )
+
+
+def _mode_and_files(
+    model: StrPath, draft: StrPath | None, intermediate: StrPath | None, speculation: str | Mode, *, decided: bool
+) -> tuple[Mode, dict[str, ModelFile]]:
+    """The way to speculate, and the files that it needs, by role.
+
+    Args:
+        decided: a policy of the user's chooses how far to draft, alone, instead of what adapts.
+
+    Raises:
+        ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
+    """
+    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
+        if value is not None:
+            require_path(name, value)
+    family = resolve_family(model)
+    paths = {
+        "target": family.target,
+        "draft": resolve(draft) if draft is not None else family.draft,
+        "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
+    }
+    roles = given_roles(paths["draft"], paths["intermediate"])
+    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=roles)
+    if decided:
+        mode = MODES.get(mode.name, mode)
+    require_models(mode, roles)
+    files = {role: inspect(path) for role in ("target", *mode.needs) if (path := paths[role]) is not None}
+    for role in mode.needs:
+        check_pair(files["target"], files[role])
+    return mode, files
 
 
 def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozenset[str]:

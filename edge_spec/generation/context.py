@@ -94,13 +94,13 @@ class MemoryGuard:
 
 
 class ModelAccess:
-    """The models, and what it takes to use them one after the other.
+    """What all replies of a model share.
 
     Attributes:
         speculator: target and drafter.
         vocabulary: what their tokens stand for.
-        lock: whose turn it is.
-        sessions: whose text is in the models' caches.
+        lock: lets one reply after the other use them.
+        sessions: suspends and resumes conversations.
         guard: keeps replies inside the memory.
     """
 

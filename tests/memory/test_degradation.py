@@ -20,7 +20,7 @@ from edge_spec.engines.llama.engine import LlamaOpener
 from edge_spec.engines.onnx.engine import OnnxOpener
 from edge_spec.errors import BackendError
 from edge_spec.loading import plan
-from edge_spec.memory.pressure import PressureWatch, Squeeze, system_watch
+from edge_spec.memory.pressure import PressureReading, PressureWatch, system_watch
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.modes import MODES, DraftModels, Mode
@@ -41,8 +41,8 @@ class Squeezer:
         return self.now
 
     def watch(self) -> PressureWatch:
-        def look() -> Squeeze:
-            return Squeeze(available_bytes=self._decide())
+        def look() -> PressureReading:
+            return PressureReading(available_bytes=self._decide())
 
         return PressureWatch(look, low_bytes=100, interval_s=0.0, clock=self.clock)
 
@@ -140,7 +140,7 @@ STEPS = """
 import gc, sys
 import edge_spec
 from edge_spec.memory import usage
-from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.memory.pressure import PressureWatch, PressureReading
 
 now, wanted = [0.0], 0
 
@@ -149,7 +149,7 @@ def clock():
     return now[0]
 
 def look():
-    return Squeeze(available_bytes=0 if len(model.degradations) < wanted else 150)
+    return PressureReading(available_bytes=0 if len(model.degradations) < wanted else 150)
 
 watch = PressureWatch(look, low_bytes=100, interval_s=0, clock=clock)
 asked = dict(engine=sys.argv[1], speculation="hierarchy", n_ctx=1024, n_threads=1, cache_dir=sys.argv[2], watch=watch)
@@ -182,7 +182,7 @@ def test_the_process_s_own_size_counts_as_well(load: Callable[..., TextModel], p
     budget_bytes = 1 << 30
     system = system_watch(budget_bytes, resident=lambda: resident[0])
 
-    def look() -> Squeeze:
+    def look() -> PressureReading:
         system_now = system.look()
         return replace(system_now, available_bytes=PLENTY, stalled_percent=0.0)
 

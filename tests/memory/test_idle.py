@@ -17,7 +17,7 @@ from chat_world import chat_model, chat_table
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.errors import Closed
-from edge_spec.memory.pressure import IdleWatch, PressureWatch, Squeeze
+from edge_spec.memory.pressure import IdleWatch, PressureReading, PressureWatch
 from edge_spec.speculation.drafters.plain import NoDrafter
 
 ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?")
@@ -35,7 +35,9 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
             return now[0]
 
         monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", every_s)
-        watch = PressureWatch(lambda: Squeeze(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock)
+        watch = PressureWatch(
+            lambda: PressureReading(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock
+        )
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
         return edge_spec.load("demo", watch=watch, **asked)
 

@@ -22,7 +22,7 @@ from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import Ledger
-from edge_spec.memory.pressure import PressureWatch, Squeeze
+from edge_spec.memory.pressure import PressureReading, PressureWatch
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT, TokenBytes
 
@@ -198,7 +198,9 @@ def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(
         now[0] += 100.0
         return now[0]
 
-    watch = PressureWatch(lambda: Squeeze(available_bytes=available), low_bytes=100, interval_s=0.0, clock=clock)
+    watch = PressureWatch(
+        lambda: PressureReading(available_bytes=available), low_bytes=100, interval_s=0.0, clock=clock
+    )
     with load(speculation="sequence", watch=watch) as model:
         text = model.generate("Hello", seed=1, max_tokens=20).read()
         held, ledger = model.ledger.held_bytes, model.ledger

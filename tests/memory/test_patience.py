@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.memory.pressure import Patience, PressureWatch, Squeeze, memory_stall, system_watch
+from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch, memory_stall, system_watch
 from edge_spec.memory.usage import resident_bytes, usage
 
 LOW = 100
@@ -30,8 +30,8 @@ class World:
         self._patience = Patience(lambda: self.now, patience_s=20, settle_s=1)
         self._watch = PressureWatch(self.look, low_bytes=LOW, interval_s=0.5, clock=lambda: self.now)
 
-    def look(self) -> Squeeze:
-        return Squeeze(available_bytes=self.available, stalled_percent=self.stalled, left_bytes=self.left)
+    def look(self) -> PressureReading:
+        return PressureReading(available_bytes=self.available, stalled_percent=self.stalled, left_bytes=self.left)
 
     def check(self) -> None:
         seen = self._watch.scarcity()
