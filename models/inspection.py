@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_spec.errors import VocabularyMismatch
 from edge_spec.models.gguf.header import read_header
-from edge_spec.models.gguf.inspection import token_texts
+from edge_spec.models.gguf.inspection import inspect_gguf, token_texts
 from edge_spec.models.model_file import ModelFile
 
 __all__ = ["check_pair", "inspect", "is_published"]
@@ -29,8 +29,6 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
         from edge_spec.models.onnx.inspection import inspect_published
 
         return inspect_published(path)
-    from edge_spec.models.gguf.inspection import inspect_gguf
-
     return inspect_gguf(path)
 
 
