@@ -34,6 +34,11 @@ class PromptBuilder:
         self._n_vocab = n_vocab
 
     @property
+    def chat_template(self) -> str | None:
+        """How the model writes conversations, in Jinja; None if it does not."""
+        return self._chat_template
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
         return self._chat_template is not None
