@@ -147,7 +147,19 @@ def render_chat(
         PromptError: the template is broken, or refuses the messages.
     """
     from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}``: marks for training which text the assistant wrote; here it is text like any other."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     class Refused(TemplateError):
         pass
@@ -156,7 +168,7 @@ def render_chat(
         raise Refused(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     # Jinja's own filter escapes for HTML, but this is for a model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from json import dumps
@@ -43,11 +44,15 @@ LLAMA = CallSyntax(opening="", closing="", separator="; ", arguments="parameters
 """Llama 3.1 to 3.3."""
 
 
+_NAMED = re.compile(r"\{\\*[\"']name\\*[\"']")
+"""The beginning of a call, as templates quote it."""
+
+
 def syntax_of(template: str) -> CallSyntax | None:
     """What a template teaches its model; None if it knows no tools, or writes calls in a way of its own."""
     if "tools" not in template:
         return None
-    if "<tool_call>" in template:
+    if "<tool_call>" in template and _NAMED.search(template) and "<function=" not in template:
         return HERMES
     if "ipython" in template and '"parameters"' in template:
         return LLAMA

@@ -202,7 +202,9 @@ def test_the_grammar_of_llama_takes_calls_as_the_whole_answer(served: Any) -> No
 
 def test_templates_show_how_calls_are_written() -> None:
     assert syntax_of("{{ messages }}") is None
-    assert syntax_of("{% if tools %}<tool_call>{% endif %}") is HERMES
+    assert syntax_of('{% if tools %}<tool_call>{"name": {% endif %}') is HERMES
+    assert syntax_of(r"{% if tools %}{{ '<tool_call>\n{\"name\": ' }}{% endif %}") is HERMES
+    assert syntax_of('{% if tools %}{"name": }<tool_call><function=a>{% endif %}') is None
     assert syntax_of('{% if tools %}{"name": , "parameters": } ipython {% endif %}') is LLAMA
     assert syntax_of("{% for tool in tools %}<|tool_call>call:{% endfor %}") is None
 
