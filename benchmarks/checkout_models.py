@@ -43,7 +43,7 @@ def opened(arguments: Mapping[str, Any], mode: str) -> edge_spec.TextModel:
     known = signature(edge_spec.load).parameters
     named = {name if name in known else RENAMED.get(name, name): value for name, value in arguments.items()}
     own = edge_spec.Mode(name="repeat", build=lambda models: Repeat(), limit=2)
-    return edge_spec.load(speculation=own if mode == "repeat" else mode, **named)
+    return edge_spec.load("demo", speculation=own if mode == "repeat" else mode, **named)
 
 
 def each_model(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], edge_spec.TextModel]]:

@@ -121,7 +121,7 @@ def measure_demo(mode: str, max_tokens: int = 400) -> tuple[float, float]:
         finally:
             inside[0] += perf_counter() - start
 
-    with edge_spec.load(engine="llama", speculation=mode, n_threads=1) as model:
+    with edge_spec.load("demo", engine="llama", speculation=mode, n_threads=1) as model:
         model.generate("Tell me a story.", seed=1, max_tokens=50, ignore_eos=True).read()
         c.llama_decode = timed
         try:

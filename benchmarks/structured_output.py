@@ -54,7 +54,7 @@ def main(n_seeds: int) -> None:
         for forces in (True, False) if mode != "off" else (False,):
             counts: Counter[str] = Counter()
             chosen = MODES[mode] if forces else Unguided(**vars(MODES[mode]))
-            with edge_spec.load(speculation=chosen, n_ctx=768, n_threads=1) as model:
+            with edge_spec.load("demo", speculation=chosen, n_ctx=768, n_threads=1) as model:
                 for name, schema in SCHEMAS.items():
                     for seed in range(n_seeds):
                         reply = model.generate(

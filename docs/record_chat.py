@@ -36,7 +36,17 @@ def drawn(terminal: PseudoTerminal) -> str:
 def main(path: str) -> None:
     """Play it and write the picture."""
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-c", "from edge_spec.cli import main; main()", "chat", "--seed", "7", "-n", "90"]
+        command = [
+            sys.executable,
+            "-c",
+            "from edge_spec.cli import main; main()",
+            "chat",
+            "demo",
+            "--seed",
+            "7",
+            "-n",
+            "90",
+        ]
         command += ["--speculation", "hierarchy"]
         terminal = PseudoTerminal(command, quiet(os.environ, home), columns=COLUMNS, rows=ROWS)
         for line in LINES:

@@ -27,7 +27,7 @@ __all__ = ["load", "plan", "possible_modes"]
 
 
 def load(
-    model: StrPath = "demo",
+    model: StrPath | None = None,
     *,
     draft: StrPath | None = None,
     intermediate: StrPath | None = None,
@@ -50,8 +50,9 @@ def load(
     """Load a model and the smaller ones that speed it up.
 
     Args:
-        model: path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with the
-            package (``demo``).
+        model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
+            with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``). If None, ``smollm2`` where it
+            is installed, else ``demo``.
         draft: path of the drafter's GGUF; a family brings its own.
         intermediate: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
@@ -114,7 +115,7 @@ def load(
 
 
 def plan(
-    model: StrPath = "demo",
+    model: StrPath | None = None,
     *,
     memory: str | int | None = None,
     held_bytes: int | None = None,
@@ -160,7 +161,7 @@ def plan(
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
-def _other_requests(model: StrPath, asked: Mapping[str, Any]) -> Iterator[Request]:
+def _other_requests(model: StrPath | None, asked: Mapping[str, Any]) -> Iterator[Request]:
     """The same with each other kind of speculation, as far as the models for it are there."""
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
@@ -180,7 +181,7 @@ def _advised(request: Request) -> Iterator[None]:
 
 
 def possible_modes(
-    model: StrPath = "demo", draft: StrPath | None = None, intermediate: StrPath | None = None
+    model: StrPath | None = None, draft: StrPath | None = None, intermediate: StrPath | None = None
 ) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)

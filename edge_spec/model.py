@@ -163,7 +163,6 @@ class TextModel:
         seed: int | None = None,
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
-        logprobs: int | None = None,
         **sampling: Any,
     ) -> Reply:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -178,7 +177,6 @@ class TextModel:
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
             grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
             json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
-            logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -192,13 +190,7 @@ class TextModel:
             tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         return self.reply(
-            prompts.known(tokens),
-            settings,
-            max_tokens=max_tokens,
-            stop=stop,
-            grammar=grammar,
-            json_schema=json_schema,
-            logprobs=logprobs,
+            prompts.known(tokens), settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
         )
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
@@ -230,12 +222,10 @@ class TextModel:
         stop: str | Sequence[str] | None = (),
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
-        logprobs: int | None = None,
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
-        policy: Policy | None = None,
     ) -> Reply:
         """A reply to token ids, for those who keep conversations themselves; see ``generate``.
 
@@ -243,7 +233,6 @@ class TextModel:
             written, drawn: continue a reply whose first tokens these are, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
-            policy: says how far to draft; the model's own if None.
         """
         request = ReplyRequest(
             prompt=tokens,
@@ -255,9 +244,8 @@ class TextModel:
             written=written,
             drawn=drawn or {},
             opening=self.prompts.opening(tokens),
-            logprobs=logprobs,
         )
-        return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
+        return Reply(self._access, request, self._new_policy(), context=context, recorder=recorder)
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.

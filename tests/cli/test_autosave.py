@@ -23,7 +23,7 @@ from edge_spec.model import TextModel
 
 @pytest.fixture(scope="module")
 def model(probe_cache: Path) -> Iterator[TextModel]:
-    with edge_spec.load(speculation="sequence", n_ctx=512, n_threads=1, cache_dir=probe_cache) as loaded:
+    with edge_spec.load("demo", speculation="sequence", n_ctx=512, n_threads=1, cache_dir=probe_cache) as loaded:
         yield loaded
 
 

@@ -45,7 +45,7 @@ def report(run: Run) -> Callable[..., dict[str, Any]]:
 
     def ask(*arguments: str, stdin: bytes = b"") -> dict[str, Any]:
         if (arguments, stdin) not in known:
-            done = run("run", "--json", *SAME, *arguments, stdin=stdin)
+            done = run("run", "demo", "--json", *SAME, *arguments, stdin=stdin)
             assert done.returncode == 0, done.stderr
             only_notes(done.stderr)
             known[arguments, stdin] = json.loads(done.stdout)
@@ -64,7 +64,7 @@ def only_notes(stderr: bytes) -> None:
 
 
 def test_a_reply_is_text_that_ends_with_one_newline(run: Run, report: Callable[..., dict[str, Any]]) -> None:
-    done = run("run", *SAME, "-p", PROMPT)
+    done = run("run", "demo", *SAME, "-p", PROMPT)
     assert done.returncode == 0
     only_notes(done.stderr)
     assert done.stdout.decode().replace(os.linesep, "\n") == report("-p", PROMPT)["text"].rstrip("\n") + "\n"
@@ -159,7 +159,7 @@ def test_a_reply_goes_on_to_its_limit_where_it_may_not_end(report: Callable[...,
 def test_an_interrupt_ends_the_reply_soon_and_cleanly(
     surroundings: dict[str, str], report: Callable[..., dict[str, Any]]
 ) -> None:
-    arguments = ["run", "-p", PROMPT, *SAME, "--ignore-eos", "-n", "900"]
+    arguments = ["run", "demo", "-p", PROMPT, *SAME, "--ignore-eos", "-n", "900"]
     with subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -196,7 +196,10 @@ from edge_spec.cli import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", interrupted, "run", "-p", "x", "-n", "1"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", interrupted, "run", "demo", "-p", "x", "-n", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
@@ -223,12 +226,23 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_what_plan_says_is_the_least_is_enough(run: Run, engine: str) -> None:
-    planned = run("plan", "--json", "--threads", "1", "--engine", engine, "--memory", "1GiB")
+    planned = run("plan", "demo", "--json", "--threads", "1", "--engine", engine, "--memory", "1GiB")
     for stage, mode in (("fits", "off"), ("drafter", "sequence")):
         # What libraries take differs a little from one process to the next.
         least = json.loads(planned.stdout)["thresholds"][stage] + (1 << 20)
         done = run(
-            "run", "--json", *SAME, "--engine", engine, "--memory", str(least), "--speculation", mode, "-p", PROMPT
+            "run",
+            "demo",
+            "--json",
+            *SAME,
+            "--engine",
+            engine,
+            "--memory",
+            str(least),
+            "--speculation",
+            mode,
+            "-p",
+            PROMPT,
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["speculation"]["mode"] == mode

@@ -66,30 +66,30 @@ def drafter_of_another_vocabulary() -> bytes:
     [
         (["run", "no-such.gguf", *LATER], None, b"", 1),
         (["run", ".", *LATER], None, b"", 1),
-        (["chat", "--no-history", "--session", "talk.chat"], None, b"", 2),
+        (["chat", "demo", "--no-history", "--session", "talk.chat"], None, b"", 2),
         (["run", "FILE", *LATER], lambda: b"", b"", 1),
         (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, b"", 1),
         (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),
         (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], b"", 1),
-        (["run", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
-        (["run", "--ctx", "0", *LATER], None, b"", 2),
-        (["run", "--ctx", str(10**8), *LATER], None, b"", 1),
-        (["run", "--top-p", "3", *LATER], None, b"", 2),
-        (["run", "--seed", "-1", *LATER], None, b"", 2),
-        (["run", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 2),
-        (["run", "--kv", "q9", *LATER], None, b"", 2),
-        (["run", "-p", " \n"], None, b"", 1),
-        (["run"], None, b"", 1),
-        (["run", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
-        (["run", "-p", BAD], None, b"", 1),
-        (["run", "-f", "FILE"], lambda: b"no \xff UTF-8", b"", 1),
-        (["run"], None, b"no \xff UTF-8", 1),
-        (["run", "--system", BAD, *LATER], None, b"", 1),
-        (["run", "--stop", BAD, *LATER], None, b"", 1),
-        (["run", "--speculation", "magic", *LATER], None, b"", 2),
-        (["run", "--no-such-option", *LATER], None, b"", 2),
-        (["run", "--logit-bias", "5", *LATER], None, b"", 2),
-        (["run", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
+        (["run", "demo", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
+        (["run", "demo", "--ctx", "0", *LATER], None, b"", 2),
+        (["run", "demo", "--ctx", str(10**8), *LATER], None, b"", 1),
+        (["run", "demo", "--top-p", "3", *LATER], None, b"", 2),
+        (["run", "demo", "--seed", "-1", *LATER], None, b"", 2),
+        (["run", "demo", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 2),
+        (["run", "demo", "--kv", "q9", *LATER], None, b"", 2),
+        (["run", "demo", "-p", " \n"], None, b"", 1),
+        (["run", "demo"], None, b"", 1),
+        (["run", "demo", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
+        (["run", "demo", "-p", BAD], None, b"", 1),
+        (["run", "demo", "-f", "FILE"], lambda: b"no \xff UTF-8", b"", 1),
+        (["run", "demo"], None, b"no \xff UTF-8", 1),
+        (["run", "demo", "--system", BAD, *LATER], None, b"", 1),
+        (["run", "demo", "--stop", BAD, *LATER], None, b"", 1),
+        (["run", "demo", "--speculation", "magic", *LATER], None, b"", 2),
+        (["run", "demo", "--no-such-option", *LATER], None, b"", 2),
+        (["run", "demo", "--logit-bias", "5", *LATER], None, b"", 2),
+        (["run", "demo", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
     ],
     ids=[
         "missing model",
@@ -141,14 +141,14 @@ def test_bad_input_is_one_line_and_a_code(
 @pytest.mark.parametrize("asked", [[], ["--json"]], ids=["text", "json"])
 def test_a_full_disk_is_one_line(run: Run, asked: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = run("run", *LATER, *asked, stdout=full)
+        done = run("run", "demo", *LATER, *asked, stdout=full)
     assert done.returncode == 1
     assert "space" in complaint(done.stderr)
 
 
 @posix
 def test_output_that_is_closed_from_the_start_is_one_line(surroundings: dict[str, str]) -> None:
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "run", *LATER]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "run", "demo", *LATER]
     done = subprocess.run(shell, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=surroundings, timeout=60)
     assert done.returncode == 1
     assert "closed" in complaint(done.stderr)
@@ -160,7 +160,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(verb: str, surroundings: di
     """With the exit code of a program that a closed pipe ends."""
     prompt = ["-p", "A", "--ignore-eos"] if verb == "run" else []
     with subprocess.Popen(
-        [*COMMAND, verb, "--threads", "1", "-n", "900", *prompt],
+        [*COMMAND, verb, "demo", "--threads", "1", "-n", "900", *prompt],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -197,6 +197,6 @@ def test_a_folder_of_models_lists_them(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_reply_that_its_grammar_keeps_empty_is_said_to_be_empty(run: Run) -> None:
-    done = run("run", "--grammar", "root ::= ", *LATER)
+    done = run("run", "demo", "--grammar", "root ::= ", *LATER)
     assert (done.returncode, done.stdout) == (0, os.linesep.encode())
     assert b"note: the reply is empty, which its grammar allows" in done.stderr

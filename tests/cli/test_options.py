@@ -22,9 +22,8 @@ from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.check import check
 from edge_spec.loading import load
 from edge_spec.sampling import SamplerSettings
-from edge_spec.server.settings import ServerSettings
 
-VERBS = ("run", "chat", "check", "bench", "plan", "doctor", "serve")
+VERBS = ("run", "chat", "check", "bench", "plan", "doctor")
 LOADING = ("run", "chat", "check", "bench", "plan")
 
 
@@ -61,9 +60,7 @@ def defaults_of(verb: str) -> dict[str, Any]:
     if verb == "doctor":
         return {}
     found = {**of(load, "engine"), **of(ModelSettings, "n_threads", "kv_k")}
-    if verb == "serve":
-        found |= of(ServerSettings, "host", "port", "max_waiting", "timeout_s")
-    if verb in ("run", "chat", "plan", "serve"):
+    if verb in ("run", "chat", "plan"):
         found |= of(load, "speculation")
     if verb != "plan":
         found |= of(
@@ -186,15 +183,23 @@ OF_REPLIES = (("--max-tokens", "0"), ("--max-tokens", "x"), ("--seed", "-1"), ("
     ("verb", "option", "value"),
     [(verb, *pair) for verb in LOADING for pair in OF_MODELS]
     + [(verb, *pair) for verb in ("run", "chat", "check", "bench") for pair in OF_REPLIES]
-    + [("run", "--temp", "-1"), ("bench", "--temperature", "-1"), ("check", "--temperatures", "0,-1")]
-    + [("check", "--temperatures", "hot"), ("bench", "--rounds", "0"), ("check", "--modes", "magic")],
+    + [
+        ("run", "--temp", "-1"),
+        ("bench", "--temperature", "-1"),
+        ("check", "--temperatures", "0,-1"),
+    ]
+    + [
+        ("check", "--temperatures", "hot"),
+        ("bench", "--rounds", "0"),
+        ("check", "--modes", "magic"),
+    ],
 )
 def test_a_value_that_cannot_be_is_named_as_its_option(
     verb: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = ["-p", "A"] if verb == "run" else []
     few = ["--limit", "1"] if verb in ("check", "bench") else []
-    code, line = failed(capsys, verb, option, value, *prompt, *few)
+    code, line = failed(capsys, verb, "demo", option, value, *prompt, *few)
     assert code == 2
     names = {"--temp": "--temperature"}
     assert re.search(rf"{names.get(option, option)}(?![\w-])", line), line
@@ -203,5 +208,5 @@ def test_a_value_that_cannot_be_is_named_as_its_option(
 
 def test_short_options_are_named_too(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("run", "chat", "check", "bench"):
-        code, line = failed(capsys, verb, "-n", "0")
+        code, line = failed(capsys, verb, "demo", "-n", "0")
         assert (code, "'-n'" in line) == (2, True)

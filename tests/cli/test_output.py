@@ -43,7 +43,7 @@ def rows_of(plan: str) -> dict[str, tuple[int, int]]:
 
 
 def test_a_plan_is_not_wrapped_and_its_bars_can_be_read_with_any_budget(piped: Piped) -> None:
-    plans = [rows_of(piped("plan", "--threads", "1", "--memory", memory)) for memory in ("200MiB", "4000GiB")]
+    plans = [rows_of(piped("plan", "demo", "--threads", "1", "--memory", memory)) for memory in ("200MiB", "4000GiB")]
     for plan in plans:
         # Of 40, against the longest.
         process, cache = plan["interpreter and libraries"], plan["KV cache"]
@@ -54,14 +54,14 @@ def test_a_plan_is_not_wrapped_and_its_bars_can_be_read_with_any_budget(piped: P
 
 
 def test_a_plan_has_one_unit(piped: Piped) -> None:
-    plan = piped("plan", "--threads", "1", "--memory", "40GiB")
+    plan = piped("plan", "demo", "--threads", "1", "--memory", "40GiB")
     table = plan[plan.index("who ") :]
     assert "MiB" in table and "GiB" not in table
     assert re.search(r"speculation \w+, context \d+, .*chunk \d+, rows \d+$", plan.splitlines()[0])
 
 
 def test_bench_is_not_wrapped(piped: Piped) -> None:
-    arguments = ["bench", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
+    arguments = ["bench", "demo", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
     head, *rows = piped(*arguments).splitlines()
     assert head.split() == ["mode", "tokens/s", "speed-up", "tokens/round", "accepted", "drafting", "verifying"]
     assert [row.split()[0] for row in rows] == ["off", "ngram"]
@@ -69,7 +69,21 @@ def test_bench_is_not_wrapped(piped: Piped) -> None:
 
 
 def test_bench_in_json_is_one_object_per_mode(piped: Piped) -> None:
-    arguments = ["bench", "--json", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
+    arguments = [
+        "bench",
+        "demo",
+        "--json",
+        "--threads",
+        "1",
+        "--limit",
+        "1",
+        "--rounds",
+        "1",
+        "-n",
+        "4",
+        "--modes",
+        "ngram",
+    ]
     found = [json.loads(line) for line in piped(*arguments).splitlines()]
     assert [record["mode"] for record in found] == ["off", "ngram"]
     assert found[0]["speed_up"] == 1
@@ -78,8 +92,8 @@ def test_bench_in_json_is_one_object_per_mode(piped: Piped) -> None:
 
 def test_output_that_has_no_letters_for_it_is_no_error(piped: Piped) -> None:
     plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    assert "budget" in piped("plan", "--threads", "1", **plain)
-    asked = ["run", "--threads", "1", "--json", "--seed", "7", "-n", "4", "-p", "Größe"]
+    assert "budget" in piped("plan", "demo", "--threads", "1", **plain)
+    asked = ["run", "demo", "--threads", "1", "--json", "--seed", "7", "-n", "4", "-p", "Größe"]
     assert json.loads(piped(*asked, **plain))["token_ids"] == json.loads(piped(*asked))["token_ids"]
 
 

@@ -20,7 +20,7 @@ from edge_spec.chat import ChatSession
 if TYPE_CHECKING:
     from pseudo_terminal import PseudoTerminal
 
-COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()", "chat"]
+COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()", "chat", "demo"]
 SAME = ["--threads", "1", "--ctx", "512", "--seed", "3"]
 
 pytestmark = [
@@ -34,7 +34,7 @@ Open = Callable[..., "PseudoTerminal"]
 @pytest.fixture(scope="module")
 def endless(probe_cache: Path) -> list[str]:
     """Options under which no answer ends of itself."""
-    with edge_spec.load(speculation="off", n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+    with edge_spec.load("demo", speculation="off", n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
         ends = [token for token in range(model.n_vocab) if model.prompts.ends(token)]
     return ["-n", "100000", *(part for token in ends for part in ("--logit-bias", f"{token}=-inf"))]
 
@@ -96,7 +96,7 @@ def test_a_chat_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     assert "read again" not in more
     again.type("\x04")
     assert again.end() == 0
-    with edge_spec.load(n_ctx=512, n_threads=1, cache_dir=None) as model:
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=None) as model:
         session = ChatSession.load(model, home / "talk.chat")
         assert [m.content for m in session.messages if m.role == "user"] == ["Hello", "And then?"]
         assert " ".join(session.messages[-1].answer.split()) in " ".join(more.split())
@@ -198,7 +198,7 @@ def test_the_last_question_is_edited_in_the_line_and_outside(open_chat: Open, ho
     chat.wait(lambda text: chat.is_asking and "/edit!" in text)
     chat.type("\x04")
     assert chat.end() == 0
-    with edge_spec.load(n_ctx=512, n_threads=1, cache_dir=None) as model:
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=None) as model:
         assert ChatSession.load(model, home / "talk.chat").messages[0].content == "How are I?"
 
 
@@ -229,7 +229,7 @@ def test_answers_go_into_a_file_and_all_else_stays_on_the_terminal(open_chat: Op
 def test_statistics_stand_apart_from_the_text(surroundings: dict[str, str], home: Path) -> None:
     from pseudo_terminal import PseudoTerminal, quiet
 
-    command = [*COMMAND[:-1], "run", *SAME, "-n", "8", "--stats", "-p", "Hello"]
+    command = [*COMMAND[:-2], "run", "demo", *SAME, "-n", "8", "--stats", "-p", "Hello"]
     terminal = PseudoTerminal(command, quiet(surroundings, str(home)), columns=200)
     assert terminal.end() == 0
     lines = terminal.text.rstrip().split("\n")
@@ -262,7 +262,7 @@ Pipe = Callable[..., "subprocess.CompletedProcess[bytes]"]
 def test_a_pipe_gets_answers_and_nothing_else(pipe: Pipe, tmp_path: Path, probe_cache: Path) -> None:
     done = pipe("--session", "talk", stdin=b'Hello\n\nTell me more\n/stats\n"""a\nb"""\n')
     assert done.returncode == 0
-    with edge_spec.load(n_ctx=512, n_threads=1, cache_dir=probe_cache) as model:
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=probe_cache) as model:
         messages = ChatSession.load(model, tmp_path / "talk").messages
     assert [m.content for m in messages if m.role == "user"] == ["Hello", "Tell me more", "a\nb"]
     answers = [m.answer.rstrip("\n") + "\n" for m in messages if m.role == "assistant"]

@@ -25,11 +25,11 @@ HELD = 60 * MIB
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str) -> None:
     asked: dict[str, Any] = {"held_bytes": HELD, "engine": engine, "n_threads": 1}
-    requested = plan(memory="1GiB", n_ctx=300, **asked).chosen
+    requested = plan("demo", memory="1GiB", n_ctx=300, **asked).chosen
     seen = []
     for more in (0, MIB // 2, MIB, 2 * MIB, 4 * MIB, 400 * MIB):
         budget = requested.needed_bytes + more
-        found = plan(memory=budget, min_n_ctx=300, **asked).chosen
+        found = plan("demo", memory=budget, min_n_ctx=300, **asked).chosen
         context = int(found.choices["context"])
         assert context >= 300
         assert found.needed_bytes <= budget
@@ -38,26 +38,26 @@ def test_what_memory_has_room_for_beyond_the_least_context_is_taken(engine: str)
             assert found.choices.get(name) == requested.choices.get(name)
         if context < 1024:
             longer = min(1024, context + 256 - context % 256)
-            assert plan(memory="1GiB", n_ctx=longer, **asked).chosen.needed_bytes > budget
+            assert plan("demo", memory="1GiB", n_ctx=longer, **asked).chosen.needed_bytes > budget
         seen.append(context)
     assert seen == sorted(seen)
     assert (seen[0], seen[-1]) == (300, 1024)
 
 
 def test_a_least_context_that_does_not_fit_is_refused_and_kept() -> None:
-    least = plan(memory="1GiB", held_bytes=HELD, min_n_ctx=900).thresholds["fits"]
+    least = plan("demo", memory="1GiB", held_bytes=HELD, min_n_ctx=900).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="minimum"):
-        plan(memory=least - 1, held_bytes=HELD, min_n_ctx=900)
+        plan("demo", memory=least - 1, held_bytes=HELD, min_n_ctx=900)
     # Beyond what the model was trained for there is nothing to be gained.
-    assert plan(memory="1GiB", held_bytes=HELD, min_n_ctx=3000).chosen.choices["context"] == 3000
+    assert plan("demo", memory="1GiB", held_bytes=HELD, min_n_ctx=3000).chosen.choices["context"] == 3000
     with pytest.raises(SettingsError, match="both"):
-        plan(memory="1GiB", held_bytes=HELD, n_ctx=900, min_n_ctx=900)
+        plan("demo", memory="1GiB", held_bytes=HELD, n_ctx=900, min_n_ctx=900)
     with pytest.raises(SettingsError):
-        plan(memory="1GiB", held_bytes=HELD, min_n_ctx=0)
+        plan("demo", memory="1GiB", held_bytes=HELD, min_n_ctx=0)
 
 
 def test_a_model_with_a_least_context_says_how_much_it_got(probe_cache: Path) -> None:
-    with edge_spec.load(min_n_ctx=300, n_threads=1, cache_dir=probe_cache, speculation="off") as model:
+    with edge_spec.load("demo", min_n_ctx=300, n_threads=1, cache_dir=probe_cache, speculation="off") as model:
         assert model.n_ctx == 1024
         assert any("1024, more than the 300" in note for note in model.notes)
         assert dict(model.profile.facts)["n_ctx"] == "1024"
@@ -68,7 +68,7 @@ def test_the_command_takes_a_least_context(capsys: pytest.CaptureFixture[str]) -
     found = {}
     for wish in ("300+", "300"):
         with pytest.raises(SystemExit) as left:
-            main(["plan", "--ctx", wish, "--memory", "2GiB", "--json"])
+            main(["plan", "demo", "--ctx", wish, "--memory", "2GiB", "--json"])
         assert not left.value.code
         found[wish] = json.loads(capsys.readouterr().out)["chosen"]["choices"]["context"]
     assert found == {"300+": 1024, "300": 300}
@@ -77,7 +77,7 @@ def test_the_command_takes_a_least_context(capsys: pytest.CaptureFixture[str]) -
 @given(st.sampled_from(["+", "many", "300++", "+300", "300-", "3e3", "3 00", "²", "9" * 30 + "+"]))
 def test_a_context_that_is_no_number_is_wrong_usage(wish: str) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["plan", "--ctx", wish])
+        main(["plan", "demo", "--ctx", wish])
     assert left.value.code == 2
 
 
@@ -87,12 +87,12 @@ def test_a_context_that_is_no_number_is_wrong_usage(wish: str) -> None:
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_plan_names_the_profile_that_results_will_carry(engine: str, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"engine": engine, "n_ctx": 300, "n_threads": 1, "cache_dir": tmp_path}
-    before = plan(**asked)
+    before = plan("demo", **asked)
     assert (before.engine, before.profile) == (engine, None)
-    with edge_spec.load(**asked) as model:
+    with edge_spec.load("demo", **asked) as model:
         profile = model.profile
-    assert plan(**asked).profile == {"name": profile.name, **dict(profile.facts)}
-    other = plan(**{**asked, "kv_k": "f16", "kv_v": "f16"}).profile
+    assert plan("demo", **asked).profile == {"name": profile.name, **dict(profile.facts)}
+    other = plan("demo", **{**asked, "kv_k": "f16", "kv_v": "f16"}).profile
     assert other is None or other["name"] != profile.name
 
 
@@ -100,9 +100,9 @@ def test_the_command_prints_the_profile(
     probe_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
-    with edge_spec.load(n_ctx=300, speculation="off", n_threads=1) as model:
+    with edge_spec.load("demo", n_ctx=300, speculation="off", n_threads=1) as model:
         profile = model.profile
-    arguments = ["plan", "--ctx", "300", "--speculation", "off", "--threads", "1"]
+    arguments = ["plan", "demo", "--ctx", "300", "--speculation", "off", "--threads", "1"]
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"numerics profile {profile.name}\n" in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_budget_that_cannot_be_is_answered_with_those_that_would_do(
     monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
     more = ["-p", "Hello"] if verb == "run" else []
     with pytest.raises(SystemExit) as left:
-        main([verb, "--memory", memory, *more])
+        main([verb, "demo", "--memory", memory, *more])
     said = capsys.readouterr()
     if (verb, memory) == ("plan", "900TiB"):
         # A plan may be for another computer.

@@ -27,6 +27,7 @@ def test_text_is_identical_with_every_drafter_on_every_engine(
     texts: dict[str, list[list[int]]] = {}
     for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
         with edge_spec.load(
+            "demo",
             speculation=mode,
             engine=target,
             draft_engine=draft,
@@ -51,7 +52,9 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
     written: list[list[list[int]]] = []
     margins: list[float] = []
     for name in ("llama", "onnx"):
-        with edge_spec.load(speculation="off", engine=name, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+        with edge_spec.load(
+            "demo", speculation="off", engine=name, n_ctx=256, n_threads=1, cache_dir=probe_cache
+        ) as model:
             replies = [model.generate(p, max_tokens=24, temperature=0) for p in prompts]
             for reply in replies:
                 reply.read()
@@ -76,7 +79,7 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
 def test_a_setting_that_would_change_nothing_is_refused() -> None:
     for asked in ({"kv_k": "f16"}, {"kv_k": "q8_0", "kv_v": "q8_0"}, {"kv_k": "f16", "kv_v": "f32"}):
         with pytest.raises(SettingsError, match="kv_k"):
-            edge_spec.load(engine="onnx", **asked)
+            edge_spec.load("demo", engine="onnx", **asked)
 
 
 @pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])

@@ -197,7 +197,7 @@ SMALL = ["--limit", "1", "--threads", "1", "--ctx", "128"]
 
 
 def test_the_check_verb_proves_the_demo(command: Command) -> None:
-    asked = ["check", *SMALL, "-n", "12", "--temperatures", "0,1", "--random-limits"]
+    asked = ["check", "demo", *SMALL, "-n", "12", "--temperatures", "0,1", "--random-limits"]
     code, out, _ = command(*asked, "--json")
     found = [json.loads(line) for line in out.splitlines()]
     assert {(each["mode"], each["temperature"]) for each in found} == {(mode, t) for mode in MODES for t in (0, 1)}
@@ -208,13 +208,13 @@ def test_the_check_verb_proves_the_demo(command: Command) -> None:
 
 
 def test_the_bench_verb_times_the_demo(command: Command) -> None:
-    code, out, err = command("bench", *SMALL, "-n", "6", "--rounds", "1", "--json")
+    code, out, err = command("bench", "demo", *SMALL, "-n", "6", "--rounds", "1", "--json")
     found = [json.loads(line) for line in out.splitlines()]
     assert (code, "error" in err) == (0, False)
     assert [each["mode"] for each in found] == ["off", "auto", *MODES]
     assert all(each["tokens_per_s"] > 0 for each in found)
     assert found[0]["speed_up"] == 1
-    code, out, _ = command("bench", *SMALL, "-n", "3", "--rounds", "1", "--modes", "ngram")
+    code, out, _ = command("bench", "demo", *SMALL, "-n", "3", "--rounds", "1", "--modes", "ngram")
     assert (code, "ngram" in out) == (0, True)
 
 
@@ -237,7 +237,7 @@ def test_bad_input_is_one_line(
         (tmp_path / "prompts").write_bytes(content)
     arguments = [str(tmp_path / "prompts") if argument == "FILE" else argument for argument in arguments]
     for verb in ("check", "bench"):
-        found, out, err = command(verb, *arguments)
+        found, out, err = command(verb, "demo", *arguments)
         assert (found, out) == (code, "")
         assert err.startswith("edge-spec: error: ")
         assert err.count("\n") == 1

@@ -223,7 +223,7 @@ def test_a_form_is_filled_in_alike_in_every_mode(probe_cache: Path) -> None:
     wanted = re.compile(r'\{"name": "[A-Za-zäöü ]{1,20}", "age": [1-9][0-9]?, "animal": ("dog"|"東京")\}')
     replies: dict[str, list[Any]] = {}
     for mode in ("off", "ngram", "tree", "hierarchy"):
-        with edge_spec.load(speculation=mode, n_ctx=256, cache_dir=probe_cache, n_threads=1) as model:
+        with edge_spec.load("demo", speculation=mode, n_ctx=256, cache_dir=probe_cache, n_threads=1) as model:
             replies[mode] = [
                 model.generate("Tell me about a dog.", seed=seed, grammar=FORM, **more)
                 for seed, more in enumerate([{}, {"temperature": 0}, {"mirostat": 2}, {"dry_multiplier": 1}])
@@ -333,7 +333,7 @@ def test_a_bad_grammar_is_refused_with_its_place(weights: Callable[[str], LlamaW
 
 
 def test_a_dead_end_is_an_error_and_the_model_goes_on(probe_cache: Path) -> None:
-    with edge_spec.load(speculation="ngram", n_ctx=128, cache_dir=probe_cache, n_threads=1) as model:
+    with edge_spec.load("demo", speculation="ngram", n_ctx=128, cache_dir=probe_cache, n_threads=1) as model:
         reply = model.generate("Hello", grammar=r'root ::= "a" [\x00]', seed=1)
         with pytest.raises(GrammarDeadEnd):
             reply.read()

@@ -27,7 +27,7 @@ def valid(text: str, schema: dict[str, Any]) -> bool:
 def test_what_is_written_is_valid_and_the_same_with_and_without_drafts(probe_cache: Path) -> None:
     texts: dict[str, list[str]] = {}
     for mode in ("off", "hierarchy"):
-        with edge_spec.load(speculation=mode, n_ctx=768, cache_dir=probe_cache, n_threads=1) as model:
+        with edge_spec.load("demo", speculation=mode, n_ctx=768, cache_dir=probe_cache, n_threads=1) as model:
             texts[mode] = []
             for seed, schema in enumerate(SCHEMAS.values()):
                 reply = model.generate("Tell me a story.", json_schema=schema, seed=seed, max_tokens=600)

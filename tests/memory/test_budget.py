@@ -261,29 +261,36 @@ def test_the_peak_is_the_most_of_every_moment(candidate: Candidate) -> None:
 @pytest.mark.parametrize("budget", [70, 88, 94, 98, 106, 400])
 def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> None:
     try:
-        found = plan(memory=budget * MIB, held_bytes=HELD)
+        found = plan("demo", memory=budget * MIB, held_bytes=HELD)
     except BudgetExceeded as error:
         assert error.needed_bytes > budget * MIB
         assert "minimum" in str(error)
         return
     assert found.chosen.needed_bytes <= budget * MIB
-    more = plan(memory=(budget + 5) * MIB, held_bytes=HELD)
+    more = plan("demo", memory=(budget + 5) * MIB, held_bytes=HELD)
     assert (more.chosen.choices["context"], more.chosen.speed) >= (found.chosen.choices["context"], found.chosen.speed)
 
 
 def test_thresholds_are_where_things_become_possible() -> None:
-    thresholds = plan(memory="1GiB", held_bytes=HELD, engine="llama").thresholds
+    thresholds = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama").thresholds
     assert list(thresholds) == ["fits", "tables", "drafter", "hierarchy"]
     assert thresholds["fits"] <= thresholds["tables"] <= thresholds["drafter"] < thresholds["hierarchy"]
     for mode in MODES:
         # Whatever is asked for, all that the files allow is told.
-        assert plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).thresholds == thresholds
-    assert plan(memory=thresholds["fits"], held_bytes=HELD, engine="llama").chosen.needed_bytes == thresholds["fits"]
+        assert plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).thresholds == thresholds
+    assert (
+        plan("demo", memory=thresholds["fits"], held_bytes=HELD, engine="llama").chosen.needed_bytes
+        == thresholds["fits"]
+    )
     with pytest.raises(BudgetExceeded) as caught:
-        plan(memory=thresholds["fits"] - 1, held_bytes=HELD, engine="llama")
+        plan("demo", memory=thresholds["fits"] - 1, held_bytes=HELD, engine="llama")
     assert caught.value.needed_bytes == thresholds["fits"]
-    least = plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation="hierarchy").thresholds["hierarchy"]
-    assert plan(memory=least, held_bytes=HELD, engine="llama", speculation="hierarchy").chosen.stage == "hierarchy"
+    least = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation="hierarchy").thresholds[
+        "hierarchy"
+    ]
+    assert (
+        plan("demo", memory=least, held_bytes=HELD, engine="llama", speculation="hierarchy").chosen.stage == "hierarchy"
+    )
     assert least == thresholds["hierarchy"]
 
 
@@ -291,7 +298,7 @@ def test_thresholds_are_where_things_become_possible() -> None:
 @pytest.mark.parametrize("drafter", ["draft", "intermediate"])
 def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
     """Large drafters too: whether they pay, the clock tells."""
-    found = plan(memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
+    found = plan("demo", memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
     assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("hierarchy", 1024)
     assert not found.notes
 
@@ -301,7 +308,7 @@ def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_di
     budget = 2 << 30
     with suppress(BudgetExceeded):
         while True:
-            chosen.append(plan(memory=budget, held_bytes=HELD, engine="llama").chosen)
+            chosen.append(plan("demo", memory=budget, held_bytes=HELD, engine="llama").chosen)
             budget = chosen[-1].needed_bytes - 1
     same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
     stages = [each.stage for each in same]
@@ -317,10 +324,10 @@ SPEED = {"speculation": "", "chunk": 0, "rows": 0}
 def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
     for limit, rows in ((7, 8), (8, 16), (15, 16)):
         asked: dict[str, Any] = {"held_bytes": HELD, "engine": "llama", "speculation": "sequence", "n_ctx": 1024}
-        least = plan(memory="1GiB", draft_limit=limit, **asked)
+        least = plan("demo", memory="1GiB", draft_limit=limit, **asked)
         with pytest.raises(BudgetExceeded) as caught:
-            plan(memory=10 * MIB, draft_limit=limit, **asked)
-        found = plan(memory=caught.value.needed_bytes, draft_limit=limit, **asked)
+            plan("demo", memory=10 * MIB, draft_limit=limit, **asked)
+        found = plan("demo", memory=caught.value.needed_bytes, draft_limit=limit, **asked)
         assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
 
 
@@ -329,7 +336,7 @@ def test_notes_name_types_and_only_those_that_differ() -> None:
         seen = set()
         for budget in range(70, 120):
             try:
-                found = plan(memory=budget * MIB, held_bytes=HELD, engine=engine)
+                found = plan("demo", memory=budget * MIB, held_bytes=HELD, engine=engine)
             except BudgetExceeded:
                 continue
             kinds = str(found.chosen.choices.get("kv", "f32/f32"))
@@ -343,26 +350,28 @@ def test_notes_name_types_and_only_those_that_differ() -> None:
 
 def test_thresholds_say_for_which_context_and_cache() -> None:
     for engine, kinds in (("llama", ("q8_0", "q8_0")), ("onnx", ("f16", "f16"))):
-        found = plan(memory="1GiB", held_bytes=HELD, engine=engine)
+        found = plan("demo", memory="1GiB", held_bytes=HELD, engine=engine)
         for name, candidate in found.least.items():
             assert found.thresholds[name] == candidate.needed_bytes
             assert (candidate.n_ctx, candidate.kv) == (256, kinds)
         with pytest.raises(BudgetExceeded) as caught:
-            plan(memory=10 * MIB, held_bytes=HELD, engine=engine)
+            plan("demo", memory=10 * MIB, held_bytes=HELD, engine=engine)
         assert f"(context 256, cache {'/'.join(kinds)})" in caught.value.hint
-    fixed = plan(memory="1GiB", held_bytes=HELD, engine="llama", n_ctx=700, kv_k="f16", kv_v="f16").least["fits"]
+    fixed = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", n_ctx=700, kv_k="f16", kv_v="f16").least[
+        "fits"
+    ]
     assert (fixed.n_ctx, fixed.kv) == (700, ("f16", "f16"))
 
 
 def test_a_context_beyond_reason_is_advised_against_with_the_trained_size() -> None:
     with pytest.raises(BudgetExceeded) as caught:
-        plan(memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
+        plan("demo", memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
     assert "with `n_ctx=1024` it would fit" in caught.value.hint
 
 
 def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:
     plain, table = (
-        plan(memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).chosen
+        plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).chosen
         for mode in (
             "off",
             Mode(name="mine", build=lambda models: NoDrafter(), limit=2, n_bytes=lambda n_ctx: n_ctx << 10),
@@ -381,10 +390,10 @@ def test_a_budget_that_is_not_valid_is_answered_with_those_that_are(memory: Any)
 
 def test_a_refusal_names_the_engine_that_takes_less() -> None:
     with pytest.raises(BudgetExceeded) as caught:
-        plan(memory=10 * MIB, held_bytes=HELD)
+        plan("demo", memory=10 * MIB, held_bytes=HELD)
     assert "`engine='llama'`" in caught.value.hint
     with pytest.raises(BudgetExceeded) as caught:
-        plan(memory=10 * MIB, held_bytes=HELD, engine="llama")
+        plan("demo", memory=10 * MIB, held_bytes=HELD, engine="llama")
     assert "`engine='llama'`" not in caught.value.hint
 
 
@@ -402,14 +411,14 @@ FIXED = (
 def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
     for budget in (92, 100):
         try:
-            found = plan(memory=budget * MIB, held_bytes=HELD, **fixed)
+            found = plan("demo", memory=budget * MIB, held_bytes=HELD, **fixed)
         except BudgetExceeded:
             continue
         settings = found.chosen.settings
         known = {**vars(settings), **settings.extras}
         assert {name: known[name] for name in fixed} == fixed
     with pytest.raises(BudgetExceeded, match="as asked for"):
-        plan(memory="120MiB", held_bytes=HELD, n_ctx=200_000)
+        plan("demo", memory="120MiB", held_bytes=HELD, n_ctx=200_000)
 
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
@@ -417,20 +426,22 @@ def test_where_memory_is_short_caches_get_smaller_before_the_context_does(engine
     found: list[tuple[Any, Any]] = []
     budget = 1 << 40
     while not found or found[-1][0] == 1024:
-        chosen = plan(memory=budget, held_bytes=HELD, engine=engine).chosen
+        chosen = plan("demo", memory=budget, held_bytes=HELD, engine=engine).chosen
         found.append((chosen.choices["context"], chosen.choices.get("kv")))
         budget = chosen.needed_bytes - 1
     assert list(dict.fromkeys(found[:-1])) == [(1024, kind) for kind in kinds]
     fixed = {"kv_k": "f32", "kv_v": "f32"}
-    least = plan(memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed).thresholds["fits"]
+    least = plan("demo", memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed).thresholds["fits"]
     with pytest.raises(BudgetExceeded):
-        plan(memory=least - 1, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed)
+        plan("demo", memory=least - 1, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed)
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine: str) -> None:
     parts = [
-        plan(memory=1 << 40, held_bytes=HELD, engine=engine, speculation="sequence", prefill_chunk=chunk).chosen.parts
+        plan(
+            "demo", memory=1 << 40, held_bytes=HELD, engine=engine, speculation="sequence", prefill_chunk=chunk
+        ).chosen.parts
         for chunk in (128, 512, 2048)
     ]
     assert len({part["draft"] for part in parts}) == 1
@@ -439,7 +450,7 @@ def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine
 
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     with pytest.raises(BudgetExceeded, match=r"would fit; minimum .* the hierarchy from") as caught:
-        plan(memory="96MiB", held_bytes=HELD, speculation="hierarchy")
+        plan("demo", memory="96MiB", held_bytes=HELD, speculation="hierarchy")
     assert "`speculation=" in caught.value.hint
 
 
@@ -454,15 +465,15 @@ def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
     ids=str,
 )
 def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
-    budget = MIB + plan(memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
+    budget = MIB + plan("demo", memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
     with pytest.raises(BudgetExceeded, match="it would fit") as caught:
-        plan(memory=budget, held_bytes=HELD, **asked)
+        plan("demo", memory=budget, held_bytes=HELD, **asked)
     said = re.search(r"with `([^`]+)` it would fit", caught.value.hint)
     assert said is not None
     changes = {name: literal_eval(value) for name, value in re.findall(r"(\w+)=([^,]+)", said[1])}
     asked = {name: value for name, value in asked.items() if name != "min_n_ctx" or "n_ctx" not in changes}
     asked |= changes
-    assert plan(memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
+    assert plan("demo", memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
 
 
 # --- estimates
@@ -575,7 +586,7 @@ def loaded() -> Iterator[Callable[..., Any]]:
     models: list[Any] = []
 
     def open_it(**asked: Any) -> Any:
-        models.append(load(n_threads=1, cache_dir=None, **asked))
+        models.append(load("demo", n_threads=1, cache_dir=None, **asked))
         return models[-1]
 
     yield open_it
@@ -601,7 +612,7 @@ def test_a_loaded_model_holds_what_was_planned_and_no_more(loaded: Callable[...,
 def test_a_tight_budget_drops_the_drafter_and_says_so(
     loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thresholds = plan(memory="1GiB", held_bytes=HELD, engine="llama").thresholds
+    thresholds = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama").thresholds
     tight = Budget(budget_bytes=thresholds["drafter"] - 1, held_bytes=HELD)
     # What this process holds changes from test to test.
     monkeypatch.setattr("edge_spec.loading.budget_of", lambda memory: tight)
@@ -621,7 +632,7 @@ def test_nothing_is_loaded_that_does_not_fit(loaded: Callable[..., Any]) -> None
 
 
 def test_books_of_a_plan_leave_the_reserve_alone() -> None:
-    found = plan(memory="200MiB", held_bytes=HELD, speculation="sequence")
+    found = plan("demo", memory="200MiB", held_bytes=HELD, speculation="sequence")
     ledger = found.ledger()
     for role, part in found.chosen.parts.items():
         ledger.claim_all(role, part.lines())

@@ -279,7 +279,7 @@ def test_the_ledger_of_a_reopened_context_is_that_of_a_plan(
         changes: dict[str, Any] = {"kv_k": "q8_0", "kv_v": "q8_0", "n_ctx": n_ctx}
         line = {line.name: line for line in model.ledger if line.owner == "target"}
         asked: dict[str, Any] = {"n_threads": 1, "engine": "llama", "speculation": "off", **changes}
-        planned = plan(memory="1GiB", **asked).chosen.parts["target"]
+        planned = plan("demo", memory="1GiB", **asked).chosen.parts["target"]
         assert {name: each.predicted_bytes for name, each in line.items()} == planned.lines()
         cache = line["KV cache"]
         assert cache.measured_bytes == pytest.approx(cache.predicted_bytes, abs=20 << 10)

@@ -128,7 +128,7 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = asked(capsys, "plan", "--memory", "4GiB", "--speculation", "hierarchy", "--ctx", "512")
+    code, out, _ = asked(capsys, "plan", "demo", "--memory", "4GiB", "--speculation", "hierarchy", "--ctx", "512")
     assert code == 0
     for part in (
         "context 512",
@@ -142,7 +142,7 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
         "hierarchy",
     ):
         assert part in out
-    found = json.loads(asked(capsys, "plan", "--memory", "4GiB", "--json")[1])
+    found = json.loads(asked(capsys, "plan", "demo", "--memory", "4GiB", "--json")[1])
     chosen = found["chosen"]
     held = chosen["process_bytes"] + sum(sum(lines.values()) for lines in chosen["lines"].values())
     assert held <= chosen["peak_bytes"] <= chosen["needed_bytes"] <= found["budget_bytes"] == 4 << 30
@@ -161,7 +161,7 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_an_impossible_budget_is_one_line(capsys: pytest.CaptureFixture[str], size: str, says: str) -> None:
-    code, out, err = asked(capsys, "run", "--memory", size, "-p", "A", "-n", "1")
+    code, out, err = asked(capsys, "run", "demo", "--memory", size, "-p", "A", "-n", "1")
     assert (code, out) == (1 if size[-1] == "B" else 2, "")
     assert says in err
     assert err.count("\n") == 1

