@@ -29,6 +29,10 @@ _SAME = (
     "system",
     "grammar",
     "json_schema",
+    "host",
+    "port",
+    "api_key",
+    "insecure",
 )
 _RENAMED = {
     "n_ctx": "--ctx",
@@ -39,6 +43,8 @@ _RENAMED = {
     "kv_v": "--kv",
     "repack": "--no-repack",
     "dry_breakers": "--dry-breaker",
+    "timeout_s": "--timeout",
+    "max_body_bytes": "--max-body",
 }
 OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME} | _RENAMED
 """Options by the arguments of ``load``, ``generate`` and ``chat`` that they set."""

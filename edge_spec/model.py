@@ -163,6 +163,7 @@ class TextModel:
         seed: int | None = None,
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
+        logprobs: int | None = None,
         **sampling: Any,
     ) -> Reply:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -177,6 +178,7 @@ class TextModel:
             seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
             grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
             json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
+            logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -190,7 +192,13 @@ class TextModel:
             tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         return self.reply(
-            prompts.known(tokens), settings, max_tokens=max_tokens, stop=stop, grammar=grammar, json_schema=json_schema
+            prompts.known(tokens),
+            settings,
+            max_tokens=max_tokens,
+            stop=stop,
+            grammar=grammar,
+            json_schema=json_schema,
+            logprobs=logprobs,
         )
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
@@ -222,10 +230,12 @@ class TextModel:
         stop: str | Sequence[str] | None = (),
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
+        logprobs: int | None = None,
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
+        policy: Policy | None = None,
     ) -> Reply:
         """A reply to token ids, for those who keep conversations themselves; see ``generate``.
 
@@ -233,6 +243,7 @@ class TextModel:
             written, drawn: continue a reply whose first tokens these are, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
+            policy: says how far to draft; the model's own if None.
         """
         request = ReplyRequest(
             prompt=tokens,
@@ -244,8 +255,9 @@ class TextModel:
             written=written,
             drawn=drawn or {},
             opening=self.prompts.opening(tokens),
+            logprobs=logprobs,
         )
-        return Reply(self._access, request, self._new_policy(), context=context, recorder=recorder)
+        return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.

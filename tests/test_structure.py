@@ -24,6 +24,7 @@ LEVELS = (
     ("chat",),
     ("model",),
     ("loading", "evaluation"),
+    ("server",),
     ("",),  # edge_spec itself, which hands out what people import
     ("training",),
     ("cli",),

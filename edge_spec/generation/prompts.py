@@ -34,6 +34,11 @@ class PromptBuilder:
         self._n_vocab = n_vocab
 
     @property
+    def chat_template(self) -> str | None:
+        """How the model writes conversations, in Jinja; None if it does not."""
+        return self._chat_template
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
         return self._chat_template is not None
@@ -142,7 +147,19 @@ def render_chat(
         PromptError: the template is broken, or refuses the messages.
     """
     from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}``: marks for training which text the assistant wrote; here it is text like any other."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     class Refused(TemplateError):
         pass
@@ -151,7 +168,7 @@ def render_chat(
         raise Refused(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     # Jinja's own filter escapes for HTML, but this is for a model.

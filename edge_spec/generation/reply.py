@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from edge_spec.errors import Cancelled, Closed
 from edge_spec.generation.context import Context, ModelAccess
+from edge_spec.generation.events import EventLog, TokenEvent
 from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.text_stream import Thinking
@@ -167,6 +168,20 @@ class Reply(Iterator[str]):
         for piece in self:
             yield from thinking.push(piece)
         yield from thinking.finish()
+
+    def events(self) -> Iterator[TokenEvent]:
+        """Writes the reply like iterating does, token by token, with what is known of each."""
+        for batch in self.event_batches():
+            yield from batch
+
+    def event_batches(self) -> Iterator[list[TokenEvent]]:
+        """The same events, together with those that came at the same time: the tokens of one round, or of a few."""
+        log = self._writer.events = EventLog(self._writer.sampler)
+        for _ in self:
+            yield log.take()
+        rest = log.take()
+        if rest:
+            yield rest
 
     def __aiter__(self) -> AsyncIterator[str]:
         """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""

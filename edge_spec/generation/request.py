@@ -45,9 +45,10 @@ class ReplyRequest:
         written: tokens of the reply that are there already; it continues after them.
         drawn: what ``Reply.drawn`` said after them.
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
+        logprobs: how many of the likeliest tokens events tell beside each token; None for no log probabilities.
 
     Raises:
-        PromptError: the prompt is empty. SettingsError: the token limit or a stop string is not valid.
+        PromptError: the prompt is empty. SettingsError: a limit or a stop string is not valid.
     """
 
     prompt: Sequence[int]
@@ -59,11 +60,14 @@ class ReplyRequest:
     written: Sequence[int] = ()
     drawn: Mapping[str, float] = field(default_factory=dict)
     opening: str = ""
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise PromptError("the prompt is empty", hint="give some text to continue")
         require_max_tokens(self.max_tokens)
+        if self.logprobs is not None:
+            require_whole("logprobs", self.logprobs, 0, 1000)
         object.__setattr__(self, "prompt", tuple(self.prompt))
         object.__setattr__(self, "stop", stops_of(self.stop))
 

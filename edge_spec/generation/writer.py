@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edge_spec.generation.context import Context, Notice
+from edge_spec.generation.events import EventLog, ObservedSampler
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
@@ -25,6 +26,7 @@ class Writer:
         ready: pieces of text that nobody has taken yet.
         text_before: the text of what had been written before.
         sampler: what draws the tokens.
+        events: told of each token; None if nobody wants to know.
     """
 
     def __init__(
@@ -34,7 +36,12 @@ class Writer:
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
         self.ready: list[str] = []
-        self.sampler = Sampler(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
+        self.events: EventLog | None = None
+        self.sampler = (
+            Sampler(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
+            if request.logprobs is None
+            else ObservedSampler(request, request.logprobs)
+        )
         if request.written:
             self.sampler.resume(request.written, request.drawn)
         self._prompt = request.prompt
@@ -59,9 +66,12 @@ class Writer:
         if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator, notice):
             self.finish_reason = "context"
             return None
+        drafter = speculator.drafter.name
         done = speculator.step(self._policy, self._max_tokens - len(self.token_ids) - 1, self._take)
         self.sampler.commit(speculator.text)
         self.statistics.add(done)
+        if self.events is not None:
+            self.events.round_over(done, drafter)
         return done
 
     def flush(self) -> None:
@@ -69,14 +79,19 @@ class Writer:
         held = self._stream.finish()
         if held:
             self.ready.append(held)
+        if self.events is not None:
+            self.events.ended(held)
 
     def _take(self, token: int) -> bool:
         """Take a token that the target has picked; says whether the reply ends with it."""
         self.token_ids.append(token)
-        if self._vocabulary.ends(token):
+        ends = self._vocabulary.ends(token)
+        text = "" if ends else self._stream.push(self._vocabulary.token_bytes(token))
+        if self.events is not None:
+            self.events.took(text)
+        if ends:
             self.finish_reason = "eos"
             return True
-        text = self._stream.push(self._vocabulary.token_bytes(token))
         if text:
             self.ready.append(text)
         if self._stream.stopped:

@@ -22,8 +22,9 @@ from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.check import check
 from edge_spec.loading import load
 from edge_spec.sampling import SamplerSettings
+from edge_spec.server.settings import ServerSettings
 
-VERBS = ("run", "chat", "check", "bench", "plan", "doctor")
+VERBS = ("run", "chat", "check", "bench", "plan", "doctor", "serve")
 LOADING = ("run", "chat", "check", "bench", "plan")
 
 
@@ -60,7 +61,9 @@ def defaults_of(verb: str) -> dict[str, Any]:
     if verb == "doctor":
         return {}
     found = {**of(load, "engine"), **of(ModelSettings, "n_threads", "kv_k")}
-    if verb in ("run", "chat", "plan"):
+    if verb == "serve":
+        found |= of(ServerSettings, "host", "port", "max_waiting", "timeout_s")
+    if verb in ("run", "chat", "plan", "serve"):
         found |= of(load, "speculation")
     if verb != "plan":
         found |= of(

@@ -15,7 +15,7 @@ from edge_spec.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-VERBS = ("run", "chat", "check", "bench", "plan", "doctor")
+VERBS = ("run", "chat", "check", "bench", "plan", "doctor", "serve")
 
 
 def blocks(language: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_nothing_is_left_to_be_filled_in() -> None:
 
 def test_commands_use_flags_that_exist(flags: Callable[[str], set[str]]) -> None:
     known = {verb: flags(verb) for verb in VERBS}
-    commands = re.findall(r"(?<![\w.])(?:\S*/)?edge-spec (run|chat|check|bench|plan|doctor)\b([^`\n]*)", README)
+    commands = re.findall(r"(?<![\w.])(?:\S*/)?edge-spec (run|chat|check|bench|plan|doctor|serve)\b([^`\n]*)", README)
     assert {verb for verb, _ in commands} == set(VERBS)
     for verb, arguments in commands:
         # Neither comments nor what stands in quotes is a flag.

@@ -1,0 +1,98 @@
+"""A plugin for Simon Willison's ``llm``: ``llm -m edge-spec/demo "Tell me a story."``
+
+It offers the families that come with the package, and the models that ``edge-spec.json`` in llm's folder names, each
+with arguments of ``edge_spec.load``::
+
+    {"llama": {"model": "/models/llama-3.2-3b-q4_0.gguf", "draft": "/models/llama-3.2-1b-q4_0.gguf"}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import llm
+from pydantic import Field, create_model
+
+from edge_spec.errors import EdgeSpecError
+from edge_spec.models.catalogue import family_names
+from edge_spec.sampling.settings import SamplerSettings
+
+__all__ = ["EdgeSpecModel", "register_models"]
+
+_FILE = "edge-spec.json"
+_OWN: dict[str, Any] = {
+    "seed": (int | None, Field(None, description="Fixes the draw.")),
+    "max_tokens": (int | None, Field(None, description="Maximum tokens to write.")),
+    "stop": (str | None, Field(None, description="End the reply where this would appear.")),
+    "grammar": (str | None, Field(None, description="Write only what this grammar in GBNF allows.")),
+}
+_SAMPLING: dict[str, Any] = {
+    each.name: (type(each.default) | None, Field(None, description=each.metadata["help"]))
+    for each in fields(SamplerSettings)
+    if "help" in each.metadata
+}
+
+
+@llm.hookimpl
+def register_models(register: Callable[..., None]) -> None:
+    """Offer the models to llm."""
+    path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
+    named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    for name, arguments in {**{name: {"model": name} for name in family_names()}, **named}.items():
+        register(EdgeSpecModel(f"edge-spec/{name}", arguments))
+
+
+class EdgeSpecModel(llm.Model):
+    """A model of edge-spec, loaded when it is first asked something.
+
+    Args:
+        arguments: of ``edge_spec.load``.
+    """
+
+    can_stream = True
+    supports_schema = True
+    Options = create_model("Options", __base__=llm.Model.Options, **_OWN, **_SAMPLING)
+
+    def __init__(self, model_id: str, arguments: dict[str, Any]) -> None:
+        self.model_id = model_id
+        self._arguments = arguments
+
+    @cached_property
+    def _model(self) -> Any:
+        import edge_spec
+
+        def wait(sentence: str) -> None:
+            click.echo(f"edge-spec: {sentence} ...", err=True)
+
+        return edge_spec.load(**{"on_wait": wait, **self._arguments})
+
+    def execute(
+        self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
+    ) -> Iterator[str]:
+        """Answer a prompt that continues a conversation."""
+        asked = prompt.options.model_dump(exclude_none=True)
+        try:
+            reply = self._model.generate(_messages(prompt, conversation), json_schema=prompt.schema, **asked)
+            with reply:
+                yield from reply
+        except EdgeSpecError as error:
+            raise llm.ModelError(str(error).replace("`", "")) from error
+        done = reply.statistics
+        response.set_usage(input=done.prompt_tokens, output=done.tokens, details=done.speculation())
+        response.response_json = {"seed": reply.settings.seed, "finish_reason": reply.finish_reason}
+
+
+def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, str]]:
+    earlier = conversation.responses if conversation is not None else []
+    systems = [each.system for each in (*(response.prompt for response in earlier), prompt) if each.system]
+    messages = [{"role": "system", "content": systems[0]}] if systems else []
+    for response in earlier:
+        messages.append({"role": "user", "content": response.prompt.prompt})
+        messages.append({"role": "assistant", "content": cast(llm.Response, response).text()})
+    return [*messages, {"role": "user", "content": prompt.prompt}]

@@ -1,0 +1,122 @@
+"""edge-spec serve: serve a model to OpenAI's clients."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
+from edge_spec.cli.output import print_notes
+from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.loading import load
+from edge_spec.memory import parse_size
+from edge_spec.server.settings import ServerSettings
+
+__all__ = ["command"]
+
+_SERVER = "Server"
+
+_DEFAULTS = ServerSettings()
+
+
+@click.command("serve", cls=Verb)
+@option(_SERVER, "--host", default=_DEFAULTS.host, metavar="ADDRESS", help="Listen at this address.")
+@option(_SERVER, "--port", default=_DEFAULTS.port, metavar="N", help="Listen at this port; 0 for any that is free.")
+@option(
+    _SERVER,
+    "--api-key",
+    envvar="EDGE_SPEC_API_KEY",
+    metavar="KEY",
+    help="What clients have to send; better in the variable EDGE_SPEC_API_KEY, since others see command lines.",
+)
+@option(_SERVER, "--insecure", is_flag=True, help="Let other computers use it without a key.")
+@option(_SERVER, "--name", metavar="TEXT", help="What clients call the model. [default: as its file]")
+@option(_SERVER, "--allow-host", multiple=True, metavar="NAME", help="Another name of this server. Repeatable.")
+@option(
+    _SERVER,
+    "--allow-origin",
+    multiple=True,
+    metavar="URL",
+    help="Web pages that may use it, such as https://chat.example. Repeatable.",
+)
+@option(
+    _SERVER,
+    "--max-waiting",
+    default=_DEFAULTS.max_waiting,
+    metavar="N",
+    help="Maximum requests that wait; further ones are told to come later.",
+)
+@option(_SERVER, "--max-body", default="4MiB", metavar="SIZE", help="The largest request.")
+@option(
+    _SERVER,
+    "--timeout",
+    "timeout_s",
+    default=_DEFAULTS.timeout_s,
+    metavar="SECONDS",
+    help="Maximum seconds for a request, waiting included.",
+)
+@max_tokens_option(None, "Maximum tokens of a reply where a request does not say. [default: what fits --ctx]")
+@speculation_option
+@model_options
+@sampler_options()
+def command(**values: Any) -> int:
+    """Serve a model to OpenAI's clients.
+
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
+    the package; the demo family if not given. Settings of the sampler hold where a request does not say. Ctrl-C
+    stops it.
+
+    \b
+    Examples:
+      edge-spec serve
+      edge-spec serve llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB
+      curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
+    """
+    try:
+        from edge_spec.server.running import ModelServer, listen
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is not installed; pip install 'edge-spec[serve]'") from None
+
+    settings = ServerSettings(
+        name=values["name"] or _name_of(values["model"]),
+        host=values["host"],
+        port=values["port"],
+        api_key=values["api_key"] or None,
+        insecure=values["insecure"],
+        allowed_hosts=values["allow_host"],
+        allowed_origins=values["allow_origin"],
+        max_waiting=values["max_waiting"],
+        max_body_bytes=parse_size(values["max_body"]),
+        timeout_s=values["timeout_s"],
+        max_tokens=values["max_tokens"],
+        sampling=sampler_arguments(values),
+        log=_log,
+    )
+    arguments = load_arguments(values)
+    # A taken port is found before anybody waits for a model; who comes before it is there waits for it.
+    with (
+        listen(settings.host, settings.port) as listening,
+        interruptible(lambda: load(**arguments), lambda: False) as model,
+    ):
+        print_notes(model.notes)
+        server = ModelServer(model, settings, listening=listening)
+        if settings.is_open:
+            _log("warning: everybody who reaches this address can use the model; give --api-key")
+        _log(f"{settings.name} at {server.url}/v1 (edge-spec {version('edge-spec')}, {model.n_ctx} tokens of context)")
+        server.run()
+        _log("stopped")
+    return 0
+
+
+def _name_of(model: str) -> str:
+    return re.sub(r"\.(gguf|onnx)$", "", Path(model).name, flags=re.IGNORECASE) or model
+
+
+def _log(line: str) -> None:
+    click.echo(f"edge-spec: {line}", err=True)

@@ -1,0 +1,191 @@
+"""From work to responses: what has been written becomes choices, at once or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from edge_spec.errors import Cancelled
+from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.reply import Reply
+from edge_spec.model import TextModel
+from edge_spec.server.answers import AnswerParser, merged
+from edge_spec.server.fields import ChatFields, ReplyFields
+from edge_spec.server.formats import (
+    Envelope,
+    chat_logprobs,
+    completion_logprobs,
+    finish_reason,
+    token_events,
+    usage,
+)
+from edge_spec.server.jobs import Job
+from edge_spec.server.writing import Work, Written
+
+__all__ = ["Prepared", "chunks", "whole"]
+
+
+class CompletionChoice:
+    """One continued text.
+
+    Args:
+        number: which of the replies to the request it is.
+    """
+
+    kind, kind_of_chunk, prefix = "text_completion", "text_completion", "cmpl"
+
+    def __init__(self, job: Job, model: TextModel, number: int) -> None:
+        self._model = model
+        self._number = number
+        self._job = job
+        self._n_chars = 0
+        self._text: list[str] = []
+        self._events: list[TokenEvent] = []
+
+    def begun(self) -> list[dict[str, Any]]:
+        """Choices of the first chunk."""
+        return []
+
+    def chunk(self, batch: list[TokenEvent]) -> list[dict[str, Any]]:
+        """Choices of a chunk for some tokens."""
+        text = "".join(event.text for event in batch)
+        choice = self._choice(text, batch, None)
+        self._n_chars += len(text)
+        return [choice]
+
+    def ended(self, reply: Reply) -> list[dict[str, Any]]:
+        """Choices of the last chunk."""
+        return [self._choice("", [], finish_reason(reply))]
+
+    def keep(self, batch: list[TokenEvent]) -> None:
+        """Remember some tokens for the whole response."""
+        self._text.append("".join(event.text for event in batch))
+        self._events += batch if self._job.tells_tokens else []
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        """The choice of the whole response."""
+        return self._choice("".join(self._text), self._events, finish_reason(reply))
+
+    def _choice(self, text: str, events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
+        logprobs = None
+        if self._job.options["logprobs"] is not None:
+            logprobs = completion_logprobs(events, self._model.prompts.spelling, offset=self._n_chars)
+        choice = {"index": self._number, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return choice | ({"token_events": token_events(events)} if self._job.token_events else {})
+
+
+class ChatChoice:
+    """One answer; see ``CompletionChoice``."""
+
+    kind, kind_of_chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def __init__(self, job: Job, model: TextModel, number: int) -> None:
+        self._job = job
+        self._model = model
+        self._number = number
+        self._parser: AnswerParser = job.parser(model, number)
+        self._deltas: list[dict[str, Any]] = []
+        self._events: list[TokenEvent] = []
+
+    def begun(self) -> list[dict[str, Any]]:
+        return [self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)]
+
+    def chunk(self, batch: list[TokenEvent]) -> list[dict[str, Any]]:
+        deltas = self._parser.push("".join(event.text for event in batch))
+        if not deltas and self._job.tells_tokens:
+            deltas = [{}]
+        return [self._choice({"delta": delta}, batch if place == 0 else [], None) for place, delta in enumerate(deltas)]
+
+    def ended(self, reply: Reply) -> list[dict[str, Any]]:
+        choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
+        return [*choices, self._choice({"delta": {}}, [], finish_reason(reply, has_calls=self._parser.has_calls))]
+
+    def keep(self, batch: list[TokenEvent]) -> None:
+        self._deltas += self._parser.push("".join(event.text for event in batch))
+        self._events += batch if self._job.tells_tokens else []
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        message = merged(self._deltas + self._parser.finish())
+        return self._choice({"message": message}, self._events, finish_reason(reply, has_calls=self._parser.has_calls))
+
+    def _choice(self, content: dict[str, Any], events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
+        logprobs = None
+        if self._job.options["logprobs"] is not None:
+            logprobs = chat_logprobs(events, self._model.prompts.spelling)
+        choice = {"index": self._number, **content, "logprobs": logprobs, "finish_reason": reason}
+        return choice | ({"token_events": token_events(events)} if self._job.token_events else {})
+
+
+Choice = ChatChoice | CompletionChoice
+
+
+class Prepared:
+    """A request that the model can answer.
+
+    Attributes:
+        asked: its fields.
+        job: what the model has to write.
+        choices: what becomes of the replies.
+        envelope: what the response begins with.
+    """
+
+    def __init__(self, asked: ReplyFields, job: Job, model: TextModel, name: str) -> None:
+        self.asked = asked
+        self.job = job
+        kind = ChatChoice if isinstance(asked, ChatFields) else CompletionChoice
+        self.choices: list[Choice] = [kind(job, model, number) for number in range(len(job.prompts) * job.n)]
+        self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
+
+
+async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
+    """The whole response."""
+    found = []
+    for choice, written in zip(prepared.choices, work.replies, strict=True):
+        async for batch in written:
+            choice.keep(batch)
+        found.append(choice.whole(_ended(written)))
+    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_told(work))
+
+
+async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
+    """The response in chunks."""
+    envelope, include_usage = prepared.envelope, prepared.asked.stream_options.include_usage
+    # As OpenAI does: with a usage at the end the other chunks say that they have none.
+    more: dict[str, Any] = {"usage": None} if include_usage else {}
+    for choice, written in zip(prepared.choices, work.replies, strict=True):
+        is_first = True
+        async for batch in written:
+            if is_first:
+                is_first = False
+                for each in choice.begun():
+                    yield envelope.holding([each], **more)
+            for each in choice.chunk(batch):
+                yield envelope.holding([each], **more)
+        reply = _ended(written)
+        for each in (choice.begun() if is_first else []) + choice.ended(reply):
+            yield envelope.holding([each], **more)
+    if include_usage:
+        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_told(work))
+
+
+def _ended(written: Written) -> Reply:
+    reply = written.reply
+    assert reply is not None
+    if reply.finish_reason == "cancelled":
+        raise Cancelled
+    return reply
+
+
+def _usage(work: Work, job: Job) -> dict[str, Any]:
+    return usage([_ended(written) for written in work.replies], sum(map(len, job.prompts)))
+
+
+def _told(work: Work) -> dict[str, Any]:
+    """What OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
+    replies = [_ended(written) for written in work.replies]
+    notices = [sentence for reply in replies for sentence in reply.notices]
+    return {
+        "seed": replies[0].settings.seed,
+        "timings": [reply.statistics.timings() for reply in replies],
+        "notices": notices,
+    }

@@ -1,0 +1,72 @@
+"""Grammars of answers that may or must call tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_spec.errors import SettingsError
+from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.server.call_syntax import CallSyntax
+from edge_spec.server.errors import ApiError
+from edge_spec.server.fields import FunctionFields
+from edge_spec.server.gbnf import literal, renamed, until
+
+__all__ = ["after_thought", "calls_grammar"]
+
+_ANY_OBJECT = {"type": "object"}
+_THINK, _THOUGHT = "<think>", "</think>"
+
+
+def calls_grammar(
+    functions: Sequence[FunctionFields], syntax: CallSyntax, *, required: bool, several: bool, may_think: bool
+) -> str:
+    """A grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their schemas.
+
+    Args:
+        required: there is at least one call, and no text of an answer.
+        several: there may be more than one.
+        may_think: a thought may come before the calls.
+
+    Raises:
+        ApiError: the schema of a strict function cannot be kept.
+    """
+    rules = ""
+    ways = []
+    for number, function in enumerate(functions):
+        rules += renamed(_arguments(function, number), f"f{number}-")
+        named = literal(f'{function.name}", "{syntax.arguments}": ')
+        ways.append(f"{named} f{number}-root")
+    begin, end = literal('{"name": "'), literal("}")
+    rules += f"object ::= {begin} ({' | '.join(ways)}) {end}\n"
+    call = f"{literal(syntax.opening)} object {literal(syntax.closing)}"
+    more = f" ({literal(syntax.separator)} call)*" if several else ""
+    rules += f"call ::= {call}\ncalls ::= call{more}\n"
+    if required:
+        thought = f"{literal(_THINK)} t0 | " if may_think else ""
+        rules += until("t", _THOUGHT, "[\\n ]* calls", or_end=False) if may_think else ""
+        return f"root ::= {thought}calls\n{rules}"
+    if not syntax.opening:
+        return f"root ::= calls | ([^{{] .*)?\n{rules}"
+    rest = f"{literal(syntax.opening.removeprefix(syntax.mark))} object {literal(syntax.closing)}{more}"
+    return f"root ::= s0\n{until('s', syntax.mark, 'rest', or_end=True)}rest ::= {rest}\n{rules}"
+
+
+def after_thought(grammar: str) -> str:
+    """The same grammar after a thought that the prompt has opened."""
+    rules = until("t", _THOUGHT, "[\\n ]* answer-root", or_end=False)
+    return f"root ::= t0\n{rules}{renamed(grammar, 'answer-')}"
+
+
+def _arguments(function: FunctionFields, number: int) -> str:
+    """A grammar of a function's arguments. What a grammar cannot keep is left to the tool, unless it is strict."""
+    schema = function.parameters or {"properties": {}}
+    if schema.get("properties") == {}:
+        # Where no argument is named there is none.
+        schema = {"additionalProperties": False, **schema}
+    try:
+        return schema_to_gbnf({"type": "object", **schema})
+    except SettingsError as error:
+        if function.strict:
+            param = f"tools[{number}].function.parameters"
+            raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None
+        return schema_to_gbnf(_ANY_OBJECT)

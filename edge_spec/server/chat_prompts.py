@@ -1,0 +1,58 @@
+"""The prompt of a chat: messages and tools as the model's template writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edge_spec.errors import PromptError
+from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.server.call_syntax import HERMES, CallSyntax, in_plain_text, one_call_each, syntax_of
+from edge_spec.server.fields import FunctionFields
+
+__all__ = ["chat_prompt", "declared"]
+
+
+def declared(function: FunctionFields) -> dict[str, Any]:
+    """A tool as templates show it to models."""
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    values = {"name": function.name, "description": function.description or "", "parameters": parameters}
+    return {"type": "function", "function": values}
+
+
+def chat_prompt(
+    prompts: PromptBuilder,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+) -> tuple[list[int], CallSyntax]:
+    """Token ids of the prompt, and how the model writes calls.
+
+    Raises:
+        PromptError: the template refuses the messages.
+    """
+    syntax = syntax_of(prompts.chat_template or "")
+    if syntax is not None and tools:
+        options = {**options, "tools": list(tools)}
+    if syntax is None:
+        messages = in_plain_text(messages, tools)
+    elif not syntax.takes_many:
+        messages = one_call_each(messages)
+    try:
+        text = prompts.render(messages, options=options)
+    except PromptError:
+        if syntax is not None or not tools:
+            raise
+        # Some templates know no system message.
+        text = prompts.render(_told_by_user(messages), options=options)
+    return prompts.tokenize_rendered(text), syntax or HERMES
+
+
+def _told_by_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message as the beginning of the first question."""
+    system, *others = messages
+    question = next((number for number, message in enumerate(others) if message["role"] == "user"), None)
+    if question is not None:
+        content = f"{system['content']}\n\n{others[question]['content']}"
+        others[question] = {**others[question], "content": content}
+    return others

@@ -1,0 +1,98 @@
+"""Errors as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edge_spec.errors import (
+    Cancelled,
+    Closed,
+    EdgeSpecError,
+    GrammarDeadEnd,
+    OutOfMemory,
+    PromptError,
+    PromptTooLong,
+    SettingsError,
+)
+
+__all__ = ["ApiError", "api_error"]
+
+_SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """What a client is told.
+
+    Args:
+        status: of HTTP.
+        kind: OpenAI's ``type`` of error.
+        code: what programs look at.
+        param: the field of the request at fault.
+        headers: further ones of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def api_error(error: BaseException) -> ApiError:
+    """What a client is told of an error; nothing of the inside of one that nobody foresaw."""
+    match error:
+        case ApiError():
+            return error
+        case PromptTooLong():
+            return ApiError(
+                400,
+                f"This model's maximum context length is {error.n_ctx} tokens, and the prompt has {error.n_prompt}; "
+                "shorten it, or start the server with a larger --ctx",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        case GrammarDeadEnd():
+            return ApiError(400, _text(error), code="grammar_dead_end")
+        case SettingsError():
+            return ApiError(400, _text(error), code="invalid_value", param=error.argument or None)
+        case PromptError():
+            return ApiError(400, _text(error), code="invalid_prompt", param="messages")
+        case OutOfMemory():
+            return ApiError(503, _text(error), kind=_SERVER_ERROR, code="out_of_memory")
+        case Closed() | Cancelled():
+            return ApiError(503, "the server is stopping; ask again later", kind=_SERVER_ERROR, code="stopping")
+        case TimeoutError():
+            return ApiError(
+                504,
+                "the request took longer than the server allows; lower max_tokens, or raise --timeout",
+                kind=_SERVER_ERROR,
+                code="timeout",
+            )
+        case EdgeSpecError():
+            return ApiError(500, _text(error), kind=_SERVER_ERROR)
+        case MemoryError():
+            return ApiError(503, "the server is out of memory; ask for less", kind=_SERVER_ERROR, code="out_of_memory")
+        case _:
+            return ApiError(500, "the server failed; its log says why", kind=_SERVER_ERROR)
+
+
+def _text(error: EdgeSpecError) -> str:
+    # Backticks mark arguments; a client's fields have the same names.
+    return str(error).replace("`", "")

@@ -1,0 +1,183 @@
+"""The fields of requests, as OpenAI's API names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edge_spec.server.errors import ApiError
+
+__all__ = [
+    "ChatFields",
+    "CompletionFields",
+    "FunctionFields",
+    "JsonSchemaFields",
+    "MessageFields",
+    "ReplyFields",
+    "parse",
+]
+
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_TOP = 20
+
+_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
+
+
+class Fields(BaseModel):
+    """Fields that are not known are ignored, as the field does; wrong types are not."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class StreamFields(Fields):
+    include_usage: bool = False
+
+
+class ReplyFields(Fields):
+    """What completions and chat completions have in common.
+
+    Fields of ``SamplerSettings`` are taken from the request by their names; what has a name of OpenAI's is here.
+    """
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamFields = StreamFields()
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] = []
+    seed: int | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
+    # Ours.
+    grammar: str | None = None
+    speculation: str | None = None
+    ignore_eos: bool = False
+    token_events: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of a reply."""
+        return self.max_tokens
+
+
+class CompletionFields(ReplyFields):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
+    echo: bool = False
+    suffix: str = ""
+    best_of: int | None = None
+
+
+class FunctionFields(Fields):
+    name: Annotated[str, Field(pattern=_NAME)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolFields(Fields):
+    type: Literal["function"]
+    function: FunctionFields
+
+
+class CalledFields(Fields):
+    name: str
+    arguments: str = "{}"
+
+
+class CallFields(Fields):
+    id: str = ""
+    function: CalledFields
+
+
+class PartFields(Fields):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class MessageFields(Fields):
+    """A message as clients send it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[PartFields] | None = None
+    name: str | None = None
+    tool_calls: list[CallFields] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class JsonSchemaFields(Fields):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=True)
+    name: str = ""
+    json_schema: dict[str, Any] = Field(default={}, alias="schema")
+
+
+class FormatFields(Fields):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFields | None = None
+
+
+class NamedFields(Fields):
+    name: str
+
+
+class ChoiceFields(Fields):
+    type: Literal["function"] = "function"
+    function: NamedFields
+
+
+class ChatFields(ReplyFields):
+    messages: Annotated[list[MessageFields], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] = 0
+    response_format: FormatFields | None = None
+    tools: list[ToolFields] = []
+    tool_choice: Literal["none", "auto", "required"] | ChoiceFields = "auto"
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+F = TypeVar("F", bound=ReplyFields)
+
+
+def parse(kind: type[F], body: Mapping[str, Any]) -> F:
+    """The fields of a request. A field that is null is one that is not there.
+
+    Raises:
+        ApiError: a field is missing, of the wrong type or out of its range.
+    """
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        # Of a union each branch complains; what came furthest into the request says most.
+        worst = max(error.errors(include_url=False), key=lambda each: len(_place(each["loc"], given)))
+        param = _place(worst["loc"], given)
+        raise ApiError(400, f"{param}: {_wanted(worst)}", code="invalid_value", param=param) from None
+
+
+def _place(loc: tuple[int | str, ...], value: Any) -> str:
+    """Where in the request: ``messages[0].content``. Names of a union's branches are left out."""
+    place = ""
+    for part in loc:
+        if isinstance(part, int):
+            place += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, Mapping) and (part in value or part == loc[-1]):
+            place += f".{part}" if place else part
+            value = value.get(part)
+    return place
+
+
+def _wanted(error: Any) -> str:
+    if error["type"] == "missing":
+        return "this field is needed"
+    return f"{error['msg'][0].lower()}{error['msg'][1:]}"

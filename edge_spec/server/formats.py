@@ -1,0 +1,120 @@
+"""Responses in OpenAI's form, whole and in chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.reply import Reply
+from edge_spec.model import TextModel
+
+__all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "finish_reason", "token_events", "usage"]
+
+Spelling = Callable[[int], bytes]
+"""The bytes of a token."""
+
+
+class Envelope:
+    """What all objects of one response have in common.
+
+    Args:
+        kind: the ``object`` that they are.
+        prefix: what their id begins with.
+        name: what clients call the model.
+    """
+
+    def __init__(self, kind: str, prefix: str, name: str, model: TextModel) -> None:
+        self._common = {
+            "id": f"{prefix}-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": name,
+            # Equal fingerprints, prompts, settings and seeds give equal text.
+            "system_fingerprint": model.profile.name,
+        }
+
+    def holding(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """An object with these choices."""
+        return {**self._common, "choices": choices, **more}
+
+
+def finish_reason(reply: Reply, *, has_calls: bool = False) -> str:
+    """Why a reply has ended, in OpenAI's words."""
+    if reply.finish_reason in ("eos", "stop"):
+        return "tool_calls" if has_calls else "stop"
+    return "length"
+
+
+def usage(replies: Iterable[Reply], n_prompt: int) -> dict[str, Any]:
+    """Tokens read and written, and what speculation did for them.
+
+    Args:
+        n_prompt: tokens of all prompts; one that got several replies counts once.
+    """
+    statistics = [reply.statistics for reply in replies]
+    n_written = sum(done.tokens for done in statistics)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_written,
+        "total_tokens": n_prompt + n_written,
+        "drafted_tokens": sum(done.drafted for done in statistics),
+        "accepted_tokens": sum(done.accepted for done in statistics),
+        "rounds": sum(done.rounds for done in statistics),
+    }
+
+
+def chat_logprobs(events: Iterable[TokenEvent], spelling: Spelling) -> dict[str, Any]:
+    """Log probabilities of tokens, as chat completions have them."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        raw = spelling(token)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, _LOWEST), "bytes": list(raw)}
+
+    return {
+        "content": [
+            {**entry(token, logprob), "top_logprobs": [entry(*each) for each in event.top.items()]}
+            for event, token, logprob in _with_logprobs(events)
+        ]
+    }
+
+
+def completion_logprobs(events: Iterable[TokenEvent], spelling: Spelling, *, offset: int) -> dict[str, Any]:
+    """The same, as completions have them.
+
+    Args:
+        offset: how many characters of the text come before.
+    """
+    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for event, token, logprob in _with_logprobs(events):
+        found["tokens"].append(_text(spelling(token)))
+        found["token_logprobs"].append(max(logprob, _LOWEST))
+        found["top_logprobs"].append({_text(spelling(each)): max(x, _LOWEST) for each, x in event.top.items()})
+        found["text_offset"].append(offset)
+        offset += len(event.text)
+    return found
+
+
+def token_events(events: Iterable[TokenEvent]) -> list[dict[str, Any]]:
+    """What speculation did for each token; ours."""
+    return [
+        {"id": event.id, "text": event.text, "drafted_by": event.drafted_by, "round": event.round} for event in events
+    ]
+
+
+_LOWEST = -9999.0
+"""JSON knows no infinity; OpenAI writes this for what cannot come."""
+
+
+def _with_logprobs(events: Iterable[TokenEvent]) -> list[tuple[TokenEvent, int, float]]:
+    return [(event, event.id, event.logprob) for event in events if event.id is not None and event.logprob is not None]
+
+
+def _text(raw: bytes) -> str:
+    """The text of a token; where it is half a character its bytes, as OpenAI writes them."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,0 +1,240 @@
+"""From the fields of a request to what a model is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from edge_spec.errors import PromptError, PromptTooLong, SettingsError
+from edge_spec.generation.reply import Reply
+from edge_spec.model import TextModel
+from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.server.answers import AnswerParser
+from edge_spec.server.call_grammar import after_thought, calls_grammar
+from edge_spec.server.call_syntax import CallSyntax
+from edge_spec.server.chat_prompts import chat_prompt, declared
+from edge_spec.server.errors import ApiError
+from edge_spec.server.fields import ChatFields, ChoiceFields, CompletionFields, FunctionFields, ReplyFields
+from edge_spec.server.messages import template_messages
+from edge_spec.server.settings import ServerSettings
+from edge_spec.speculation.policy import FixedPolicy
+
+__all__ = ["Job", "JobMaker"]
+
+_SAMPLING = {each.name for each in fields(SamplerSettings)} - {"seed", "attempt", "logit_bias"}
+_MAX_CHOICES = 128
+_MAX_GRAMMAR = 1 << 16
+"""Longer grammars and schemas are refused: a small request must not keep the processor busy for long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a model is asked for: one or several replies.
+
+    Attributes:
+        prompts: token ids of each prompt.
+        n: replies to each.
+        settings: of the sampler, for the first reply to each prompt.
+        options: further arguments of ``TextModel.reply``.
+        syntax: how the model writes calls; None if it may make none.
+        token_events: whether the response tells who had guessed each token.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    n: int
+    settings: SamplerSettings
+    options: Mapping[str, Any] = field(default_factory=dict)
+    syntax: CallSyntax | None = None
+    token_events: bool = False
+
+    @property
+    def tells_tokens(self) -> bool:
+        """Whether the response says something of single tokens."""
+        return self.token_events or self.options.get("logprobs") is not None
+
+    def replies(self, model: TextModel) -> list[Callable[[], Reply]]:
+        """What begins each reply; the second to a prompt is drawn as a retry of the first."""
+
+        def start(prompt: tuple[int, ...], attempt: int) -> Callable[[], Reply]:
+            return lambda: model.reply(prompt, replace(self.settings, attempt=attempt), **self.options)
+
+        return [start(prompt, attempt) for prompt in self.prompts for attempt in range(self.n)]
+
+    def parser(self, model: TextModel, number: int) -> AnswerParser:
+        """Reads the reply ``number`` as a message."""
+        return AnswerParser(model.prompts.opening(self.prompts[number // self.n]), self.syntax)
+
+
+class JobMaker:
+    """Makes jobs, and refuses what the model cannot do before anything waits for it. Usable from any thread.
+
+    Its methods raise ``ApiError`` where a field asks for what cannot be done, and errors of ``edge_spec.errors``.
+    """
+
+    def __init__(self, model: TextModel, settings: ServerSettings) -> None:
+        self._model = model
+        self._settings = settings
+
+    def completion(self, asked: CompletionFields, body: Mapping[str, Any]) -> Job:
+        """Continue texts as they are, like ``edge-spec run --raw``."""
+        unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
+        _refuse(name for name, is_asked in unknown.items() if is_asked)
+        try:
+            prompts = tuple(tuple(self._tokens(prompt)) for prompt in _prompts_of(asked.prompt))
+        except PromptError as error:
+            raise _bad("prompt", str(error).replace("`", "")) from None
+        if len(prompts) * asked.n > _MAX_CHOICES:
+            raise _bad("n", f"{len(prompts) * asked.n} replies at once; ask for at most {_MAX_CHOICES}")
+        return self._job(asked, body, prompts, grammar=asked.grammar, logprobs=asked.logprobs)
+
+    def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
+        """Answer messages."""
+        _refuse(name for name in ("functions", "function_call") if body.get(name))
+        if asked.top_logprobs and not asked.logprobs:
+            raise _bad("top_logprobs", "needs logprobs to be true")
+        functions = _callable(asked)
+        tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
+        messages = template_messages(asked.messages)
+        tokens, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        opening = self._model.prompts.opening(tokens)
+        given = {"tools": bool(functions), "response_format": _has_format(asked), "grammar": asked.grammar is not None}
+        names = [name for name, is_given in given.items() if is_given]
+        if len(names) > 1:
+            raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
+        if functions:
+            grammar: str | None = calls_grammar(
+                functions,
+                syntax,
+                required=asked.tool_choice != "auto",
+                several=asked.parallel_tool_calls,
+                may_think=not opening and "</think>" in (self._model.prompts.chat_template or ""),
+            )
+        else:
+            grammar = _format_grammar(asked) if given["response_format"] else asked.grammar
+        if grammar is not None and opening:
+            grammar = after_thought(grammar)
+        logprobs = asked.top_logprobs if asked.logprobs else None
+        job = self._job(asked, body, (tuple(tokens),), grammar=grammar, logprobs=logprobs)
+        return replace(job, syntax=syntax if functions else None)
+
+    def _tokens(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self._model.prompt_of(prompt, raw=True)
+        return self._model.prompts.known(prompt)
+
+    def _job(
+        self,
+        asked: ReplyFields,
+        body: Mapping[str, Any],
+        prompts: tuple[tuple[int, ...], ...],
+        *,
+        grammar: str | None,
+        logprobs: int | None,
+    ) -> Job:
+        n_ctx = self._model.n_ctx
+        longest = max(map(len, prompts))
+        if longest >= n_ctx:
+            raise PromptTooLong(n_prompt=longest, n_ctx=n_ctx)
+        if not min(map(len, prompts)):
+            raise _bad("prompt", "it is empty; give some text to continue")
+        if grammar is not None:
+            if len(grammar) > _MAX_GRAMMAR:
+                raise ApiError(400, "the grammar or schema is too long; simplify it", code="invalid_value")
+            self._model.grammar_of(grammar, None)
+        options: dict[str, Any] = {
+            "max_tokens": asked.limit or self._settings.max_tokens,
+            "stop": asked.stop,
+            "grammar": grammar,
+            "logprobs": logprobs,
+        }
+        if asked.speculation == "off":
+            options["policy"] = FixedPolicy(0)
+        elif asked.speculation not in (None, "auto", self._model.mode):
+            raise _bad(
+                "speculation",
+                f"this server drafts by {self._model.mode!r}; ask for that, 'auto' or 'off', or start it with "
+                "--speculation",
+            )
+        return Job(
+            prompts=prompts,
+            n=asked.n,
+            settings=self._sampling(asked, body),
+            options=options,
+            token_events=asked.token_events,
+        )
+
+    def _sampling(self, asked: ReplyFields, body: Mapping[str, Any]) -> SamplerSettings:
+        """Settings of the sampler: those of the request, of the server, and the package's own, in this order."""
+        values = {name: value for name, value in body.items() if name in _SAMPLING and value is not None}
+        if values.get("top_p") == 0:
+            # OpenAI's way to ask for the best token alone.
+            values["top_p"] = sys.float_info.min
+        if asked.logit_bias:
+            if not all(name.isascii() and name.isdecimal() for name in asked.logit_bias):
+                raise _bad("logit_bias", "its names must be token ids")
+            values["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
+        seed = asked.seed % (1 << 64) if asked.seed is not None else None
+        return self._model.sampler_settings(
+            seed=seed, ignore_eos=asked.ignore_eos, **{**self._settings.sampling, **values}
+        )
+
+
+def _bad(param: str, message: str) -> ApiError:
+    return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
+
+
+def _refuse(names: Iterable[str]) -> None:
+    for name in names:
+        raise ApiError(400, f"{name}: this server does not offer it; leave it out", code="unsupported", param=name)
+
+
+def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """A text, token ids, or a list of either."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise PromptError("it is empty", hint="give some text to continue")
+    if isinstance(prompt[0], int):
+        return [[token for token in prompt if isinstance(token, int)]]
+    return [each for each in prompt if not isinstance(each, int)]
+
+
+def _callable(asked: ChatFields) -> list[FunctionFields]:
+    """The functions that may be called."""
+    functions = [tool.function for tool in asked.tools]
+    names = [function.name for function in functions]
+    if len(set(names)) < len(names):
+        raise _bad("tools", "two functions have the same name; rename one")
+    choice = asked.tool_choice
+    if isinstance(choice, ChoiceFields):
+        functions = [function for function in functions if function.name == choice.function.name]
+        if not functions:
+            raise _bad("tool_choice", "it names a function that is not among tools")
+    elif choice == "required" and not functions:
+        raise _bad("tool_choice", "a call is required, but there are no tools")
+    return functions if choice != "none" else []
+
+
+def _has_format(asked: ChatFields) -> bool:
+    return asked.response_format is not None and asked.response_format.type != "text"
+
+
+def _format_grammar(asked: ChatFields) -> str:
+    """The grammar of JSON that a client wants."""
+    wanted = asked.response_format
+    assert wanted is not None
+    schema: Mapping[str, Any] = {"type": "object"}
+    if wanted.type == "json_schema":
+        if wanted.json_schema is None:
+            raise _bad("response_format.json_schema", "this field is needed")
+        schema = wanted.json_schema.json_schema
+        if len(json.dumps(schema)) > _MAX_GRAMMAR:
+            raise _bad("response_format.json_schema.schema", "it is too long; simplify it")
+    try:
+        return schema_to_gbnf(schema)
+    except SettingsError as error:
+        raise _bad("response_format.json_schema.schema", str(error).replace("`", "")) from None

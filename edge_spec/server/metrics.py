@@ -1,0 +1,71 @@
+"""Counters for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from edge_spec.memory import Ledger
+from edge_spec.server.work_queue import WorkQueue
+from edge_spec.speculation.statistics import Statistics
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """What has been asked and written since the start, and what is held and waits now."""
+
+    def __init__(self, queue: WorkQueue, ledger: Ledger) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_Now(queue, ledger))
+
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(f"edge_spec_{name}", text, labels, registry=registry)
+
+        self._requests = counter("requests", "Requests by endpoint and status of HTTP.", ("endpoint", "status"))
+        self._counts: list[tuple[Counter, Callable[[Statistics], float]]] = [
+            (counter("prompt_tokens", "Tokens of prompts."), lambda done: done.prompt_tokens),
+            (counter("completion_tokens", "Tokens written."), lambda done: done.tokens),
+            (counter("drafted_tokens", "Tokens drafted."), lambda done: done.drafted),
+            (counter("accepted_tokens", "Drafted tokens that became text."), lambda done: done.accepted),
+            (counter("rounds", "Decodes of the target."), lambda done: done.rounds),
+            (counter("prompt_seconds", "Seconds spent reading prompts."), lambda done: done.prefill_s),
+            (counter("completion_seconds", "Seconds spent writing."), lambda done: done.decode_s),
+        ]
+
+    def asked(self, endpoint: str, status: int) -> None:
+        """A request has been answered."""
+        self._requests.labels(endpoint, str(status)).inc()
+
+    def wrote(self, done: Statistics) -> None:
+        """A reply has ended."""
+        for counter, value in self._counts:
+            counter.inc(value(done))
+
+    def text(self) -> bytes:
+        """All of it as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+
+class _Now(Collector):
+    """What is held and what waits at the moment."""
+
+    def __init__(self, queue: WorkQueue, ledger: Ledger) -> None:
+        self._queue = queue
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily("edge_spec_requests_waiting", "Requests that wait.", self._queue.n_waiting)
+        yield GaugeMetricFamily("edge_spec_requests_writing", "Requests being answered.", int(self._queue.is_busy))
+        memory = GaugeMetricFamily("edge_spec_memory_bytes", "Memory by owner and use.", labels=("owner", "name"))
+        for line in self._ledger:
+            n_bytes = line.predicted_bytes if line.measured_bytes is None else line.measured_bytes
+            memory.add_metric([line.owner, line.name], n_bytes)
+        yield memory
+        if self._ledger.budget_bytes is not None:
+            yield GaugeMetricFamily("edge_spec_memory_budget_bytes", "The memory budget.", self._ledger.budget_bytes)

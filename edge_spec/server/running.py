@@ -1,0 +1,158 @@
+"""Listens on an address and serves a model there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Self
+
+import uvicorn
+
+from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.model import TextModel
+from edge_spec.server.app import make_app
+from edge_spec.server.service import Service
+from edge_spec.server.settings import ServerSettings
+
+__all__ = ["ModelServer", "listen"]
+
+_BACKLOG = 2048
+_MAX_CONNECTIONS = 1024
+_IDLE_S = 75
+_LEAVE_S = 5
+"""When the server stops, clients have so long to take the rest of their answers."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on an address.
+
+    Raises:
+        SettingsError: the port is taken, or the address is none of this computer.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+    except (OSError, UnicodeError) as error:
+        raise SettingsError(f"{host} cannot be listened on: {error}", argument="host") from None
+    try:
+        if os.name == "posix":
+            # Elsewhere it would let two programs listen on one port.
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        raise EdgeSpecError(
+            f"{host}:{port} cannot be listened on: {error.strerror}", hint="give another `port`, or 0 for any"
+        ) from None
+    return found
+
+
+class _Uvicorn(uvicorn.Server):
+    """Stops what is being written as soon as it is asked to stop, not when it is done."""
+
+    service: Service | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The same without raising them again: stopping by Ctrl-C is the way to stop."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop, from any thread."""
+        self.should_exit = True
+        service = self.service
+        if service is not None:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(service.thread.stop)
+
+    def started_with(self, service: Service) -> None:
+        """The event loop runs."""
+        self.loop = asyncio.get_running_loop()
+        self.service = service
+
+
+class ModelServer:
+    """Serves a model to OpenAI's clients.
+
+    ``run`` serves until Ctrl-C. As a context manager it serves from a thread of its own while the context lasts:
+
+        with edge_spec.load() as model, ModelServer(model, ServerSettings(port=0)) as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+
+    Args:
+        model: what writes; it is not closed.
+        settings: how the server behaves.
+        listening: the socket, of ``listen``, where it waits for clients; made of the settings if None.
+
+    Attributes:
+        url: where it is.
+
+    Raises:
+        SettingsError: the address is none of this computer. EdgeSpecError: the port is taken.
+    """
+
+    def __init__(
+        self, model: TextModel, settings: ServerSettings | None = None, *, listening: socket.socket | None = None
+    ) -> None:
+        settings = settings or ServerSettings()
+        self._socket = listening or listen(settings.host, settings.port)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                make_app(model, settings, lambda service: self._uvicorn.started_with(service)),
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MAX_CONNECTIONS,
+                timeout_keep_alive=_IDLE_S,
+                timeout_graceful_shutdown=_LEAVE_S,
+            )
+        )
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, or until ``stop``."""
+        try:
+            self._uvicorn.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Stop what is being written, and serving. From any thread."""
+        self._uvicorn.stop()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.run, name="edge-spec-server", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.stop()
+        assert self._thread is not None
+        self._thread.join()

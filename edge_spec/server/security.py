@@ -1,0 +1,86 @@
+"""What a request must bring before anything of it is looked at."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edge_spec.server.errors import ApiError
+from edge_spec.server.settings import ServerSettings
+
+__all__ = ["Gate"]
+
+_PUBLIC = ("/health",)
+"""What may be asked without a key."""
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Gate:
+    """Refuses requests of other web pages, of names that are not this server's, and without the key.
+
+    A page from elsewhere can make a browser on this computer send requests here. It then sends the page's ``Origin``,
+    or, if the page's own name suddenly leads here (DNS rebinding), that name as ``Host``.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._key = settings.api_key.encode() if settings.api_key is not None else None
+        self._hosts = _LOCAL | {settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
+        # With a key, or where anybody may ask, any name of this computer will do.
+        self._any_host = self._key is not None or settings.is_open
+        self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            try:
+                self._check_host(headers)
+                self._check_origin(headers)
+                if scope["method"] != "OPTIONS" and scope["path"] not in _PUBLIC:
+                    self._check_key(headers)
+            except ApiError as error:
+                response = JSONResponse(error.to_json(), error.status, error.headers)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not (self._any_host or _name_of("//" + hosts[0]) in self._hosts):
+            raise ApiError(
+                403, "this is not the name of this server; use its address, or start it with --allow-host", code="host"
+            )
+
+    def _check_origin(self, headers: Headers) -> None:
+        for origin in map(str.lower, headers.getlist("origin")):
+            is_own = origin.partition("://")[2] == headers["host"].lower()
+            if not is_own and origin not in self._origins:
+                raise ApiError(
+                    403, "pages from elsewhere may not use this server; start it with --allow-origin", code="origin"
+                )
+
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        known = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
+        if scheme.lower() != "bearer" or not known:
+            raise ApiError(
+                401,
+                "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                kind="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+def _name_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

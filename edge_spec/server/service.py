@@ -1,0 +1,86 @@
+"""What is served: a model behind a queue, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edge_spec.model import TextModel
+from edge_spec.server.answering import Prepared
+from edge_spec.server.errors import ApiError
+from edge_spec.server.fields import ChatFields, CompletionFields, parse
+from edge_spec.server.jobs import JobMaker
+from edge_spec.server.metrics import Metrics
+from edge_spec.server.settings import ServerSettings
+from edge_spec.server.work_queue import WorkQueue
+from edge_spec.server.writing import Work, WritingThread
+
+__all__ = ["Service"]
+
+
+class Service:
+    """A model that answers requests one after the other. Belongs to one event loop.
+
+    Attributes:
+        model: what writes. Whoever made it closes it.
+        settings: how the server behaves.
+        queue: who waits.
+        metrics: what is counted.
+        thread: where the model writes.
+    """
+
+    def __init__(self, model: TextModel, settings: ServerSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.queue = WorkQueue(settings.max_waiting)
+        self.metrics = Metrics(self.queue, model.ledger)
+        self.thread = WritingThread(self.queue)
+        self._jobs = JobMaker(model, settings)
+
+    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], body: Mapping[str, Any]) -> Prepared:
+        """Check a request and make its prompts.
+
+        Raises:
+            ApiError: what is wrong with it. EdgeSpecError: as ``JobMaker``.
+        """
+
+        def work() -> Prepared:
+            asked = parse(kind, body)
+            self.require_name(asked.model)
+            if isinstance(asked, ChatFields):
+                job = self._jobs.chat(asked, body)
+            else:
+                assert isinstance(asked, CompletionFields)
+                job = self._jobs.completion(asked, body)
+            return Prepared(asked, job, self.model, self.settings.name)
+
+        return await self.thread.prepare(work)
+
+    def require_name(self, name: str | None) -> None:
+        """Refuse the name of another model; without a name it is this one.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name not in (None, self.settings.name):
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; this server has {self.settings.name!r}",
+                code="model_not_found",
+                param="model",
+            )
+
+    def begin(self, prepared: Prepared) -> Work:
+        """Let it be written when its turn comes.
+
+        Raises:
+            ApiError: the queue is full, or the server is stopping.
+        """
+        work = self.thread.begin(prepared.job.replies(self.model))
+        work.task.add_done_callback(lambda _: self._count(work))
+        return work
+
+    def _count(self, work: Work) -> None:
+        for written in work.replies:
+            if written.reply is not None:
+                self.metrics.wrote(written.reply.statistics)

@@ -1,0 +1,82 @@
+"""How a server behaves."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_spec.errors import SettingsError
+
+__all__ = ["ServerSettings", "is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this computer only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """How a server behaves.
+
+    Attributes:
+        name: what clients call the model.
+        host, port: where it listens; port 0 for any that is free.
+        api_key: what clients have to send as ``Authorization: Bearer ...``; None for nothing.
+        insecure: listen on an address that other computers reach, although there is no key.
+        allowed_hosts: names of this server beside its address, for the ``Host`` header.
+        allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.
+        max_waiting: requests that may wait while another one is answered; further ones are refused with 429.
+        max_body_bytes: the largest request.
+        timeout_s: the most seconds that a request may take, waiting included.
+        max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
+        sampling: fields of ``SamplerSettings`` where a request does not say.
+        log: told a line for each request, without its text.
+
+    Raises:
+        SettingsError: a value is out of its range, or other computers could use it without a key.
+    """
+
+    name: str = "demo"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_waiting: int = 64
+    max_body_bytes: int = 4 << 20
+    timeout_s: float = 1800.0
+    max_tokens: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    log: Callable[[str], object] = lambda line: None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise SettingsError(f"is {self.port} and must be from 0 to 65535", argument="port")
+        if self.max_waiting < 0:
+            raise SettingsError(f"is {self.max_waiting} and must be 0 or more", argument="max_waiting")
+        if self.timeout_s <= 0:
+            raise SettingsError(f"is {self.timeout_s:g} and must be above 0", argument="timeout_s")
+        if self.max_body_bytes < 1024:
+            raise SettingsError(f"is {self.max_body_bytes} and must be 1024 or more", argument="max_body_bytes")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
+            raise SettingsError("must be printable ASCII characters, at least one", argument="api_key")
+        if not (is_loopback(self.host) or self.api_key or self.insecure):
+            raise SettingsError(
+                f"is {self.host}, where other computers could use the model without a key",
+                argument="host",
+                hint="give `api_key`, or set `insecure` if anybody may",
+            )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other computers can use it without a key."""
+        return self.api_key is None and not is_loopback(self.host)

@@ -1,0 +1,115 @@
+"""Server-sent events, and noticing that a client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from edge_spec.server.bodies import ClientGone
+from edge_spec.server.errors import ApiError, api_error
+
+__all__ = ["EventStream", "unless_gone"]
+
+T = TypeVar("T")
+
+_KEEP_ALIVE_S = 15
+"""While nothing is written a comment is sent so often: programs in between may close silent connections."""
+
+_LAST_WORDS_S = 5
+"""What a client has to take the error that ends a stream."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What some work returns; it is cancelled when the client goes away.
+
+    Raises:
+        ClientGone: it went away.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        # Only when the work has stopped may somebody else use the model.
+        with suppress(BaseException):
+            await asyncio.wait((working, leaving))
+        if working.done() and not working.cancelled():
+            working.exception()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of server-sent events; each is an object of JSON, the last one ``[DONE]``.
+
+    An error that comes after the first event is an event as well.
+
+    Args:
+        seconds: how long it may take.
+        on_close: called at the end, also if nothing was ever sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[dict[str, Any]], seconds: float, on_close: Callable[[], object]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._seconds = seconds
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A client that takes nothing for so long gets no more.
+        try:
+            with suppress(ClientGone, OSError, TimeoutError):
+                async with asyncio.timeout(self._seconds + _LAST_WORDS_S):
+                    await unless_gone(receive, self._run(send))
+        finally:
+            self._on_close()
+
+    async def _run(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        waiting = asyncio.ensure_future(self._keep_alive(send))
+        try:
+            async with asyncio.timeout(self._seconds):
+                async for event in self._events:
+                    waiting.cancel()
+                    await _send(send, _line(event))
+            await _send(send, b"data: [DONE]\n\n")
+        except Exception as error:
+            await _send(send, _line(api_error(error).to_json()))
+            if not isinstance(error, ApiError) and api_error(error).status == 500:
+                raise
+        finally:
+            waiting.cancel()
+            close = getattr(self._events, "aclose", None)
+            if close is not None:
+                await close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(_KEEP_ALIVE_S)
+            await _send(send, b": waiting\n\n")
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,106 @@
+"""Who may use the model next: one request after the other, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+
+from edge_spec.server.errors import ApiError
+
+__all__ = ["Ticket", "WorkQueue"]
+
+_MAX_RETRY_S = 60
+_MEAN_OVER = 5
+"""The mean duration of a request is taken over about so many."""
+
+
+class WorkQueue:
+    """Requests that wait for the model. Belongs to one event loop.
+
+    Args:
+        max_waiting: how many may wait; further ones are refused.
+
+    Attributes:
+        n_waiting: how many wait now.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        self.n_waiting = 0
+        self._max_waiting = max_waiting
+        # Goes from one to the next in the order of asking.
+        self._lock = asyncio.Lock()
+        self._mean_s = 1.0
+        self._closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._lock.locked()
+
+    def join(self) -> Ticket:
+        """Stand in the queue. The ticket has to be used, or given up.
+
+        Raises:
+            ApiError: 429 with ``Retry-After`` if the queue is full, 503 if the server is stopping.
+        """
+        self.refuse_if_closed()
+        # One that has joined begins as soon as nobody is before it.
+        if self.n_waiting >= self._max_waiting + (not self.is_busy):
+            seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting)))
+            raise ApiError(
+                429,
+                f"{self.n_waiting} requests are waiting already; ask again in {seconds} s",
+                kind="rate_limit_error",
+                code="queue_full",
+                headers={"Retry-After": str(seconds)},
+            )
+        self.n_waiting += 1
+        return Ticket(self)
+
+    def refuse_if_closed(self) -> None:
+        """Raises 503 if the server is stopping."""
+        if self._closed:
+            raise ApiError(503, "the server is stopping; ask again later", kind="server_error", code="stopping")
+
+    def close(self) -> None:
+        """Refuse everything from now on, also what waits."""
+        self._closed = True
+
+    async def begin(self) -> float:
+        """Wait for the model; called by a ticket. Returns the time."""
+        await self._lock.acquire()
+        return asyncio.get_running_loop().time()
+
+    def end(self, began: float) -> None:
+        """Leave the model to the next one."""
+        took = asyncio.get_running_loop().time() - began
+        self._mean_s += (took - self._mean_s) / _MEAN_OVER
+        self._lock.release()
+
+
+class Ticket(AbstractAsyncContextManager[None]):
+    """A place in the queue: as a context it waits for the model, and has it while it lasts."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+        self._began = 0.0
+        self._waits = True
+
+    def give_up(self) -> None:
+        """Do not wait any longer. Safe to call twice, and when the wait is over."""
+        self._queue.n_waiting -= self._waits
+        self._waits = False
+
+    async def __aenter__(self) -> None:
+        try:
+            self._began = await self._queue.begin()
+        finally:
+            self.give_up()
+        try:
+            self._queue.refuse_if_closed()
+        except ApiError:
+            self._queue.end(self._began)
+            raise
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        self._queue.end(self._began)

@@ -1,0 +1,57 @@
+"""Laws of the plugin for ``llm``: it writes what ``generate`` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llm
+import pytest
+
+import edge_spec
+from edge_spec.model import TextModel
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The demo model, as the user's own file names it."""
+    folder = tmp_path_factory.mktemp("llm")
+    arguments = {"model": "demo", "engine": "llama", "n_threads": 1, "cache_dir": str(folder / "cache")}
+    (folder / "edge-spec.json").write_text(json.dumps({"mine": arguments}), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLM_USER_PATH", str(folder))
+        yield llm.get_model("edge-spec/mine")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
+    """The same model without llm."""
+    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=Path(tmp_path_factory.mktemp("own"))) as model:
+        yield model
+
+
+def test_families_are_offered() -> None:
+    assert "edge-spec/demo" in [model.model_id for model in llm.get_models()]
+
+
+def test_answers_and_conversations_are_those_of_generate(model: Any, own: TextModel) -> None:
+    options = {"seed": 7, "max_tokens": 20, "temperature": 0.5}
+    conversation = model.conversation()
+    first = conversation.prompt("Tell me a story.", system="Be kind.", **options)
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me a story."}]
+    assert "".join(first) == own.generate(messages, **options).read()
+    second = conversation.prompt("And then?", stream=False, **options).text()
+    messages += [{"role": "assistant", "content": first.text()}, {"role": "user", "content": "And then?"}]
+    assert second == own.generate(messages, **options).read()
+
+
+def test_schemas_hold(model: Any) -> None:
+    schema = {"properties": {"age": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["age"]}
+    assert 0 <= json.loads(model.prompt("How old?", schema=schema, seed=1).text())["age"] <= 9
+
+
+def test_a_wrong_option_is_told(model: Any) -> None:
+    with pytest.raises(llm.ModelError, match=r"top_p is 3\.0 and must be above 0 and at most 1"):
+        model.prompt("Hello", top_p=3.0).text()

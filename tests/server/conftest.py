@@ -1,0 +1,81 @@
+"""A server of the demo model in a thread, on a free port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+import edge_spec
+from edge_spec.model import TextModel
+from edge_spec.server.running import ModelServer
+from edge_spec.server.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, its model, and clients of it."""
+
+    model: TextModel
+    url: str
+    client: openai.OpenAI
+    log: list[str]
+
+    def chat(self, text: str = "Tell me a story about a dog.", **fields: Any) -> Any:
+        """An answer, through the official client."""
+        asked = {"model": "demo", "messages": [{"role": "user", "content": text}], "seed": 7, "max_tokens": 24}
+        return self.client.chat.completions.create(**{**asked, **fields})
+
+    def post(self, path: str = "/v1/chat/completions", **more: Any) -> httpx2.Response:
+        """An answer to whatever is sent."""
+        return httpx2.post(self.url + path, timeout=60, **more)
+
+
+@pytest.fixture(scope="session")
+def demo_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TextModel]]:
+    """The demo model by engine, loaded when first asked for."""
+    cache = tmp_path_factory.mktemp("serve-cache")
+    loaded: dict[str, TextModel] = {}
+
+    def load(engine: str) -> TextModel:
+        if engine not in loaded:
+            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=Path(cache))
+        return loaded[engine]
+
+    yield load
+    for model in loaded.values():
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def serve(demo_models: Callable[[str], TextModel]) -> Iterator[Callable[..., Served]]:
+    """Starts servers; the same one for the same settings."""
+    started: dict[str, Served] = {}
+    with ExitStack() as servers:
+
+        def start(engine: str = "llama", **settings: Any) -> Served:
+            key = repr((engine, sorted(settings.items())))
+            if key not in started:
+                log: list[str] = []
+                model = demo_models(engine)
+                server = servers.enter_context(ModelServer(model, ServerSettings(port=0, log=log.append, **settings)))
+                key_of = settings.get("api_key", "none")
+                client = servers.enter_context(
+                    openai.OpenAI(base_url=server.url + "/v1", api_key=key_of, max_retries=0, timeout=60)
+                )
+                started[key] = Served(model, server.url, client, log)
+            return started[key]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def served(serve: Callable[..., Served]) -> Served:
+    """A server as it comes."""
+    return serve()

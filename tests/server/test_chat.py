@@ -1,0 +1,159 @@
+"""Laws of answers over the wire, asked by OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+
+DOG = "Tell me a story about a dog."
+SETTINGS = [
+    {"seed": 7},
+    {"seed": 8, "temperature": 0},
+    {"seed": 9, "temperature": 1.4, "top_p": 0.8, "presence_penalty": 0.5},
+    {"seed": 10, "logit_bias": {"300": -100, "301": 3.5}, "stop": ["little", "\n\n"]},
+]
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: f"seed {each['seed']}")
+def test_the_text_is_that_of_generate(serve: Callable[..., Any], engine: str, settings: dict[str, Any]) -> None:
+    served = serve(engine)
+    own = {**settings, "logit_bias": {int(token): x for token, x in settings.get("logit_bias", {}).items()}}
+    reply = served.model.generate(DOG, max_tokens=24, **own)
+    text = reply.read()
+    answer = served.chat(**settings)
+    assert answer.choices[0].message.content == text
+    assert answer.choices[0].finish_reason == {"length": "length"}.get(reply.finish_reason, "stop")
+    assert answer.system_fingerprint == served.model.profile.name
+    chunks = list(served.chat(**settings, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+    assert chunks[-1].choices[0].finish_reason == answer.choices[0].finish_reason
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_continuation_is_that_of_generate(serve: Callable[..., Any], engine: str) -> None:
+    served = serve(engine)
+    prompts = ["Once upon a time", served.model.tokenize("def area(")]
+    for prompt in prompts:
+        given = {"prompt": prompt} if isinstance(prompt, str) else {"tokens": prompt}
+        text = served.model.generate(**given, raw=True, max_tokens=16, seed=3).read()
+        answer = served.client.completions.create(model="demo", prompt=prompt, max_tokens=16, seed=3)
+        assert answer.choices[0].text == text
+    both = served.client.completions.create(model="demo", prompt=["Once", "The end"], max_tokens=5, seed=3, n=2)
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
+    alone = served.client.completions.create(model="demo", prompt="The end", max_tokens=5, seed=3)
+    assert both.choices[2].text == alone.choices[0].text
+
+
+def test_several_answers_are_those_of_retries(served: Any) -> None:
+    answer = served.chat(n=3, max_tokens=12)
+    settings = served.model.sampler_settings(seed=7)
+    tokens = served.model.prompt_of(DOG)
+    for choice in answer.choices:
+        reply = served.model.reply(tokens, replace(settings, attempt=choice.index), max_tokens=12)
+        assert choice.message.content == reply.read()
+    streamed: dict[int, str] = {0: "", 1: "", 2: ""}
+    for chunk in served.chat(n=3, max_tokens=12, stream=True):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert [*streamed.values()] == [choice.message.content for choice in answer.choices]
+
+
+def test_usage_adds_up(served: Any) -> None:
+    prompt = len(served.model.prompt_of(DOG))
+    usage = served.chat().usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 24)
+    assert usage.total_tokens == prompt + 24
+    assert 0 <= usage.accepted_tokens <= usage.drafted_tokens
+    assert usage.accepted_tokens + usage.rounds == 24
+    *chunks, last = served.chat(stream=True, stream_options={"include_usage": True})
+    assert all(chunk.usage is None for chunk in chunks)
+    assert (last.choices, last.usage.completion_tokens) == ([], 24)
+    assert served.chat(extra_body={"speculation": "off"}).usage.drafted_tokens == 0
+
+
+def test_log_probabilities_are_those_of_the_model(served: Any) -> None:
+    answer = served.chat(logprobs=True, top_logprobs=3, temperature=0)
+    tokens = answer.choices[0].logprobs.content
+    assert b"".join(bytes(each.bytes) for each in tokens).decode() == answer.choices[0].message.content
+    for each in tokens:
+        # Greedy: what was written is the likeliest.
+        assert each.top_logprobs[0].logprob == each.logprob <= 0
+        assert [top.logprob for top in each.top_logprobs] == sorted(
+            (t.logprob for t in each.top_logprobs), reverse=True
+        )
+    streamed = [
+        each
+        for chunk in served.chat(logprobs=True, top_logprobs=3, temperature=0, stream=True)
+        if chunk.choices[0].logprobs is not None
+        for each in chunk.choices[0].logprobs.content
+    ]
+    assert [each.token for each in streamed] == [each.token for each in tokens]
+    for one, other in zip(streamed, tokens, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+    old = served.client.completions.create(model="demo", prompt="Once upon", max_tokens=6, seed=1, logprobs=2)
+    found = old.choices[0].logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == 6
+    assert found.text_offset[0] == 0
+    assert "".join(found.tokens) == old.choices[0].text
+
+
+def test_json_is_valid_by_its_schema(served: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "age": {"type": "integer", "minimum": 0, "maximum": 20},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "dog", "schema": schema, "strict": True}}
+    for seed in range(3):
+        answer = served.chat("Name a dog.", response_format=wanted, max_tokens=60, seed=seed)
+        jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
+        text = served.model.generate("Name a dog.", json_schema=schema, max_tokens=60, seed=seed).read()
+        assert answer.choices[0].message.content == text
+    text = served.chat("Name a dog.", response_format={"type": "json_object"}, max_tokens=60).choices[0].message.content
+    assert text.startswith("{")
+
+
+def test_parts_roles_and_names_of_messages_are_those_of_plain_ones(served: Any) -> None:
+    plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One\ntwo"}]
+    rich = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]},
+    ]
+    first, second = (served.chat(messages=messages).choices[0].message.content for messages in (plain, rich))
+    assert first == second == served.model.generate(plain, seed=7, max_tokens=24).read()
+
+
+def test_a_client_may_ask_who_guessed_each_token(served: Any) -> None:
+    answer = served.chat(extra_body={"token_events": True})
+    events = answer.choices[0].token_events
+    assert "".join(event["text"] for event in events) == answer.choices[0].message.content
+    assert sum(event["drafted_by"] is not None for event in events) == answer.usage.accepted_tokens
+    assert events[-1]["round"] == answer.usage.rounds
+
+
+def test_the_clients_own_accumulation_of_chunks_is_the_whole_answer(served: Any) -> None:
+    state = ChatCompletionStreamState()
+    asked: dict[str, Any] = {"stop": ["."], "max_tokens": 200}
+    for chunk in served.chat(**asked, stream=True, stream_options={"include_usage": True}, logprobs=True):
+        state.handle_chunk(chunk)
+    whole = served.chat(**asked)
+    assert whole.choices[0].finish_reason == "stop"
+    assert state.get_final_completion().choices[0].message.content == whole.choices[0].message.content
+
+
+def test_models_can_be_listed(served: Any) -> None:
+    assert [model.id for model in served.client.models.list()] == ["demo"]
+    assert served.client.models.retrieve("demo").context_length == served.model.n_ctx
+    with pytest.raises(openai.NotFoundError):
+        served.client.models.retrieve("gpt-4")

@@ -1,0 +1,94 @@
+"""Laws of many clients at once: nobody is lost or mixed up, and who leaves makes room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never happened")
+
+
+def waiting(served: Any) -> tuple[int, int]:
+    """How many requests wait and are answered."""
+    text = httpx2.get(served.url + "/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return int(float(values["edge_spec_requests_waiting"])), int(float(values["edge_spec_requests_writing"]))
+
+
+def test_fifty_clients_each_get_their_own_answer(served: Any) -> None:
+    texts = [served.model.generate(f"Count to {n % 10}.", seed=n % 10, max_tokens=6).read() for n in range(10)]
+
+    async def ask() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0) as client:
+
+            async def one(n: int) -> str | None:
+                messages: Any = [{"role": "user", "content": f"Count to {n % 10}."}]
+                asked: Any = {"model": "demo", "messages": messages, "seed": n % 10, "max_tokens": 6}
+                if n % 2:
+                    answer = await client.chat.completions.create(**asked)
+                    return answer.choices[0].message.content
+                chunks = await client.chat.completions.create(**asked, stream=True)
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+            return await asyncio.gather(*map(one, range(50)))
+
+    assert asyncio.run(ask()) == [texts[n % 10] for n in range(50)]
+
+
+def test_a_full_queue_says_when_to_come_again(serve: Callable[..., Any]) -> None:
+    served = serve(max_waiting=2)
+    long = {"max_tokens": 900, "extra_body": {"ignore_eos": True}, "stream": True}
+    streams = [served.chat(**long)]
+    wait_until(lambda: waiting(served) == (0, 1))
+    streams += [served.chat(**long) for _ in range(2)]
+    wait_until(lambda: waiting(served) == (2, 1))
+    with pytest.raises(openai.RateLimitError) as refused:
+        served.chat(max_tokens=1)
+    assert refused.value.code == "queue_full"
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+    for stream in streams:
+        stream.close()
+    wait_until(lambda: waiting(served) == (0, 0))
+    assert served.chat(max_tokens=1).usage.completion_tokens == 1
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_who_leaves_makes_room_at_once(served: Any, streams: bool) -> None:
+    asked = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 900, "ignore_eos": True, "n": 16}
+    if streams:
+        with httpx2.stream("POST", served.url + "/v1/chat/completions", json={**asked, "stream": True}) as stream:
+            next(stream.iter_lines())
+    else:
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(served.url + "/v1/chat/completions", json=asked, timeout=0.3)
+    wait_until(lambda: waiting(served) == (0, 0))
+    assert served.chat(max_tokens=1).usage.completion_tokens == 1
+
+
+def test_a_request_that_takes_too_long_is_ended(serve: Callable[..., Any]) -> None:
+    served = serve(timeout_s=0.3)
+    long = {"max_tokens": 900, "n": 16, "extra_body": {"ignore_eos": True}}
+    with pytest.raises(openai.InternalServerError) as ended:
+        served.chat(**long)
+    assert (ended.value.status_code, ended.value.code) == (504, "timeout")
+    with pytest.raises(openai.APIError, match="took longer"):
+        list(served.chat(**long, stream=True))
+    wait_until(lambda: waiting(served) == (0, 0))
+
+
+def test_a_client_that_takes_nothing_keeps_nobody_waiting(served: Any) -> None:
+    idle = served.chat(max_tokens=400, extra_body={"ignore_eos": True, "token_events": True}, stream=True)
+    assert served.chat(max_tokens=2).usage.completion_tokens == 2
+    idle.close()

@@ -1,0 +1,75 @@
+"""Laws of who may use a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+
+
+def status(served: Any, **headers: str) -> int:
+    return int(served.post(json=BODY, headers=headers).status_code)
+
+
+def test_a_page_whose_name_leads_here_is_refused(served: Any) -> None:
+    port = served.url.rpartition(":")[2]
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", "localhost.evil.example"):
+        assert status(served, Host=host) == 403
+    for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST"):
+        assert status(served, Host=host) == 200
+
+
+def test_pages_from_elsewhere_are_refused(served: Any, serve: Callable[..., Any]) -> None:
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", "file://"):
+        assert status(served, Origin=origin) == 403
+    assert status(served, Origin=served.url) == 200
+    open_to_one = serve(allowed_origins=("https://chat.example",))
+    assert status(open_to_one, Origin="https://evil.example") == 403
+    found = open_to_one.post(json=BODY, headers={"Origin": "https://chat.example"})
+    assert found.headers["access-control-allow-origin"] == "https://chat.example"
+    asked = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
+    assert httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked).status_code == 200
+
+
+def test_without_the_key_there_is_only_health(serve: Callable[..., Any]) -> None:
+    served = serve(api_key="s3cret")
+    assert served.chat(max_tokens=1).usage.completion_tokens == 1
+    for given in ("", "Bearer", "Bearer s3cre", "Bearer s3cret!", "Basic s3cret", "s3cret", "Bearer é"):
+        found = served.post(json=BODY, headers={"Authorization": given.encode()} if given else {})
+        assert (found.status_code, found.json()["error"]["code"]) == (401, "invalid_api_key")
+    for path in ("/v1/models", "/metrics"):
+        assert httpx2.get(served.url + path).status_code == 401
+    assert httpx2.get(served.url + "/health").status_code == 200
+    with pytest.raises(openai.AuthenticationError):
+        served.client.with_options(api_key="wrong").models.list()
+
+
+def test_metrics_count(serve: Callable[..., Any]) -> None:
+    served = serve(name="counted")
+
+    def value(name: str) -> float:
+        lines = httpx2.get(served.url + "/metrics").text.splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    usage = served.chat(model="counted").usage
+    assert value("edge_spec_completion_tokens_total") == usage.completion_tokens == 24
+    assert value("edge_spec_prompt_tokens_total") == usage.prompt_tokens
+    assert value("edge_spec_drafted_tokens_total") == usage.drafted_tokens
+    assert value("edge_spec_accepted_tokens_total") == usage.accepted_tokens
+    assert value('edge_spec_requests_total{endpoint="/v1/chat/completions",status="200"}') == 1
+    assert value("edge_spec_requests_waiting") == 0
+    assert value('edge_spec_memory_bytes{name="KV cache",owner="target"}') > 0
+
+
+def test_the_log_has_a_line_for_each_request_and_none_of_its_text(serve: Callable[..., Any]) -> None:
+    served = serve(name="logged")
+    n_written = served.chat("An unlikely question", model="logged").usage.completion_tokens
+    assert len(served.log) == 1
+    assert served.log[0].startswith("POST /v1/chat/completions 200, ")
+    assert f", {n_written} written, " in served.log[0]
+    assert "unlikely" not in served.log[0]

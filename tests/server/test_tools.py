@@ -1,0 +1,226 @@
+"""Laws of tools: what a model is shown, what it may write, and how it is read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_spec.server.answers import AnswerParser, merged
+from edge_spec.server.call_grammar import after_thought, calls_grammar
+from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, in_plain_text, one_call_each, syntax_of
+from edge_spec.server.fields import FunctionFields
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+    "required": ["city"],
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "get_time"}},
+]
+FUNCTIONS = [FunctionFields(name="get_weather", parameters=WEATHER), FunctionFields(name="get_time")]
+
+
+def ask(served: Any, **fields: Any) -> Any:
+    return served.chat("Weather?", tools=TOOLS, max_tokens=200, **fields)
+
+
+def with_calls(served: Any, n: int, **fields: Any) -> tuple[int, Any]:
+    """An answer with so many calls, and its seed: how many a model writes is its own decision."""
+    for seed in range(40):
+        answer = ask(served, tool_choice="required", seed=seed, **fields)
+        message = answer.choices[0].message
+        if answer.choices[0].finish_reason == "tool_calls" and len(message.tool_calls) == n:
+            return seed, answer
+    raise AssertionError(f"no answer with {n} calls")
+
+
+def test_a_round_trip_with_two_calls(served: Any) -> None:
+    seed, answer = with_calls(served, 2)
+    message = answer.choices[0].message
+    assert message.content is None
+    assert len({call.id for call in message.tool_calls}) == 2
+    for call in message.tool_calls:
+        schema = {"get_weather": WEATHER, "get_time": {"type": "object", "maxProperties": 0}}[call.function.name]
+        jsonschema.validate(json.loads(call.function.arguments), schema)
+    streamed: dict[int, list[str]] = {}
+    for chunk in ask(served, tool_choice="required", seed=seed, stream=True):
+        for part in chunk.choices[0].delta.tool_calls or ():
+            if part.id:
+                streamed[part.index] = [part.function.name, ""]
+            streamed[part.index][1] += part.function.arguments
+    assert chunk.choices[0].finish_reason == "tool_calls"
+    assert [*streamed.values()] == [[call.function.name, call.function.arguments] for call in message.tool_calls]
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": f"result {n}"} for n, call in enumerate(message.tool_calls)
+    ]
+    question = {"role": "user", "content": "Weather?"}
+    final = ask(served, messages=[question, message.model_dump(exclude_none=True), *results], tool_choice="none")
+    assert final.choices[0].message.tool_calls is None
+    assert final.choices[0].message.content
+    written = [f'<tool_call>\n{{"name": "{c.function.name}", "arguments": ' for c in message.tool_calls]
+    prompt = served.model.prompts.render(
+        in_plain_text([question, *template_messages_of([message.model_dump(), *results])], [])
+    )
+    assert final.usage.prompt_tokens == len(served.model.prompts.tokenize_rendered(prompt))
+    assert all(text in prompt for text in (*written, "<tool_response>\nresult 0\n</tool_response>", "result 1"))
+
+
+def template_messages_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from edge_spec.server.fields import MessageFields
+    from edge_spec.server.messages import template_messages
+
+    return template_messages(
+        [MessageFields.model_validate({k: v for k, v in m.items() if v is not None}) for m in messages]
+    )
+
+
+def test_one_call_where_several_are_not_wanted(served: Any) -> None:
+    for seed in range(4):
+        answer = ask(served, tool_choice="required", parallel_tool_calls=False, seed=seed)
+        assert len(answer.choices[0].message.tool_calls) == 1
+
+
+def test_a_named_function_is_the_one_that_is_called(served: Any) -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    answer = ask(served, tool_choice=choice, parallel_tool_calls=False)
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+    jsonschema.validate(json.loads(call.function.arguments), WEATHER)
+
+
+def test_free_text_stays_free(served: Any) -> None:
+    """A grammar that allows any text changes none: the same text as without, unless it has calls."""
+    free = ask(served, tool_choice="auto").choices[0].message
+    messages = in_plain_text([{"role": "user", "content": "Weather?"}], [declared(tool) for tool in TOOLS])
+    plain = served.model.generate(messages, seed=7, max_tokens=200).read()
+    if "<tool_call>" not in plain:
+        assert free.content.rstrip() == plain.rstrip()
+
+
+def declared(tool: dict[str, Any]) -> dict[str, Any]:
+    from edge_spec.server.chat_prompts import declared
+
+    return declared(FunctionFields.model_validate(tool["function"]))
+
+
+WRITTEN = {
+    "hermes": (
+        HERMES,
+        'Let me see.\n<tool_call>\n{"name": "a", "arguments": {"x": "}\\"<tool_call>", "y": [1, {}]}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>',
+    ),
+    "llama": (
+        LLAMA,
+        '{"name": "a", "parameters": {"x": "}\\"<tool_call>", "y": [1, {}]}}; {"name": "b", "parameters": {}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@given(st.data())
+def test_calls_are_read_the_same_however_the_text_is_cut(name: str, data: st.DataObject) -> None:
+    syntax, text = WRITTEN[name]
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
+    parser = AnswerParser("", syntax)
+    deltas = []
+    for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        deltas += parser.push(text[start:end])
+    message = merged(deltas + parser.finish())
+    assert message["content"] == ("Let me see." if name == "hermes" else None)
+    calls = [call["function"] for call in message["tool_calls"]]
+    assert calls == [
+        {"name": "a", "arguments": '{"x": "}\\"<tool_call>", "y": [1, {}]}'},
+        {"name": "b", "arguments": "{}"},
+    ]
+
+
+@pytest.mark.parametrize("syntax", [HERMES, LLAMA])
+@pytest.mark.parametrize("text", ["", "a < b", "x {y} <tool", "<think>one</think>two", "two\n\n", "<tool_calls>? no"])
+def test_text_without_calls_comes_through(syntax: CallSyntax, text: str) -> None:
+    if syntax is HERMES and "<tool_call>" in text:
+        pytest.skip("a call")
+    parser = AnswerParser("", syntax)
+    message = merged([delta for char in text for delta in parser.push(char)] + parser.finish())
+    thought, _, answer = text.rpartition("</think>")
+    assert (message["content"] or "").rstrip() == answer.rstrip()
+    assert message.get("reasoning_content", "") == thought.removeprefix("<think>")
+    assert "tool_calls" not in message
+
+
+def takes(served: Any, grammar: str, text: str) -> bool:
+    """Whether a grammar takes a whole text, by the model's own tokens of one byte."""
+    state = served.model.grammar_of(grammar, None).start()
+    for token in served.model.tokenize(text, add_special=False):
+        if not state.allowed([token])[0]:
+            return False
+        state = state.after(token)
+    ends = next(token for token in range(served.model.n_vocab) if served.model.prompts.ends(token))
+    return bool(state.allowed([ends])[0])
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+TIME = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+
+
+def test_the_grammar_takes_text_and_calls_and_nothing_else(served: Any) -> None:
+    free = calls_grammar(FUNCTIONS, HERMES, required=False, several=True, may_think=False)
+    forced = calls_grammar(FUNCTIONS, HERMES, required=True, several=False, may_think=True)
+    for text in ("", "Hello < <tool_cal", CALL, f"Well.\n{CALL}\n{TIME}", f"<tool_<{TIME}"):
+        assert takes(served, free, text), text
+    for text in (
+        CALL.replace("Rome", "Oslo"),
+        CALL[:-1],
+        f"{CALL}{TIME}",
+        f"{CALL}\nDone.",
+        TIME.replace("{}", '{"a": 1}'),
+    ):
+        assert not takes(served, free, text), text
+    for text in (CALL, TIME, f"<think>Hm </thin. </think>\n\n{CALL}"):
+        assert takes(served, forced, text), text
+    for text in ("", "Hello", f"Hello {CALL}", f"{CALL}\n{TIME}"):
+        assert not takes(served, forced, text), text
+    opened = after_thought(forced)
+    assert takes(served, opened, f"Hm.</think>\n\n{CALL}")
+    assert not takes(served, opened, CALL)
+
+
+def test_the_grammar_of_llama_takes_calls_as_the_whole_answer(served: Any) -> None:
+    free = calls_grammar(FUNCTIONS, LLAMA, required=False, several=True, may_think=False)
+    one = '{"name": "get_time", "parameters": {}}'
+    for text in ("", "Hello {x}", one, f"{one}; {one}"):
+        assert takes(served, free, text), text
+    for text in ('{"name": "x"}', f"{one} and", "{}"):
+        assert not takes(served, free, text), text
+
+
+def test_templates_show_how_calls_are_written() -> None:
+    assert syntax_of("{{ messages }}") is None
+    assert syntax_of('{% if tools %}<tool_call>{"name": {% endif %}') is HERMES
+    assert syntax_of(r"{% if tools %}{{ '<tool_call>\n{\"name\": ' }}{% endif %}") is HERMES
+    assert syntax_of('{% if tools %}{"name": }<tool_call><function=a>{% endif %}') is None
+    assert syntax_of('{% if tools %}{"name": , "parameters": } ipython {% endif %}') is LLAMA
+    assert syntax_of("{% for tool in tools %}<|tool_call>call:{% endfor %}") is None
+
+
+def test_calls_of_one_message_become_one_message_each() -> None:
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "ab"]
+    results = [{"role": "tool", "tool_call_id": name, "content": name} for name in "ab"]
+    question = {"role": "user", "content": "?"}
+    answer = {"role": "assistant", "content": "", "tool_calls": calls}
+    made = one_call_each([question, answer, *results, question])
+    assert [message.get("tool_calls", [message])[0].get("id", message["role"]) for message in made] == [
+        "user",
+        "a",
+        "tool",
+        "b",
+        "tool",
+        "user",
+    ]
+    assert [made[2]["content"], made[4]["content"]] == ["a", "b"]
