@@ -55,7 +55,8 @@ def calls_of(prompt: str, quick: bool) -> Iterable[tuple[str, str, list[str], st
     short = "--threads 1 --seed 7 -n 24"
 
     def call(how: str, text: str, stdin: str = "", *more: str) -> tuple[str, str, list[str], str]:
-        return " ".join((text, *more, *(("<", repr(stdin)) if stdin else ()))), how, [*text.split(), *more], stdin
+        said = " ".join((text, *more, *(("<", repr(stdin)) if stdin else ())))
+        return said, how, of_the_demo(*text.split(), *more), stdin
 
     yield call("values", f"run --json --speculation hierarchy {short} -p", "", prompt)
     yield call("values", f"run --json --engine llama --speculation off {short} --raw", prompt)
@@ -111,18 +112,25 @@ def plans(part: Mapping[str, Any], own: Path, others: Path) -> Found:
     """Plans from plenty of memory down to the least, each time with a byte less than the last one needs."""
     for engine in ("llama", "onnx"):
         # What was tried once is known to plans: they name the profile.
-        yield f"run {engine}", called("run", "-p", "Hello", "--engine", engine, "--seed", "1", "-n", "8")
+        yield f"run {engine}", called("run", "demo", "-p", "Hello", "--engine", engine, "--seed", "1", "-n", "8")
     for name, arguments, most in part["chains"]:
         chain: list[Any] = []
         budget_bytes, code = 1 << 36, 0
         while len(chain) < most:
-            code, printed = called("plan", *arguments, "--memory", str(budget_bytes), "--json")
+            code, printed = called(*of_the_demo("plan", *arguments, "--memory", str(budget_bytes), "--json"))
             if code:
                 break
             found = json.loads(printed)
             budget_bytes = found["chosen"]["needed_bytes"] - 1
             chain.append(plan_of(found))
         yield name, {"chain": chain, "code": code}
+
+
+def of_the_demo(verb: str = "", *arguments: str) -> list[str]:
+    """A command that names the demo family, unless it names a model: versions differ in what they use by default."""
+    takes_one = verb in ("run", "chat", "check", "bench", "plan") and "--help" not in arguments
+    names_one = bool(arguments) and not arguments[0].startswith("-")
+    return [verb, *(["demo"] if takes_one and not names_one else []), *arguments]
 
 
 def called(*arguments: str) -> tuple[int, str]:

@@ -31,6 +31,7 @@ class Scarce:
     """A watch on memory that finds too little of it exactly when it is told to."""
 
     low_bytes = 1 << 20
+    clock = staticmethod(time.monotonic)
     now = False
 
     def scarcity(self) -> Scarce | None:

@@ -103,9 +103,9 @@ def graph_of(modules: Mapping[str, Path], *, all_kinds: bool) -> dict[str, set[s
     return graph
 
 
-def by_folder(graph: Graph, modules: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Which folders import which."""
-    home = {name: home_of(name, path) for name, path in modules.items()}
+def by_folder(graph: Graph) -> dict[str, set[str]]:
+    """Which folders of the package import which; a file beside them counts as one."""
+    home = {name: (*name.split("."), "")[1] for name in graph}
     pairs = {(home[name], home[target]) for name, targets in graph.items() for target in targets}
     return {folder: {b for a, b in pairs if a == folder != b} for folder in home.values()}
 
@@ -179,8 +179,8 @@ def import_rows(modules: Mapping[str, Path], details: list[str]) -> dict[str, Ro
     for what, kind, graph in (
         ("modules", "on module level", at_import),
         ("modules", "all imports", every),
-        ("folders", "on module level", by_folder(at_import, modules)),
-        ("folders", "all imports", by_folder(every, modules)),
+        ("folders", "on module level", by_folder(at_import)),
+        ("folders", "all imports", by_folder(every)),
     ):
         chain, members = longest_chain(graph), set(component_of(graph).values())
         circles = sorted(sorted(names) for names in members if len(names) > 1)

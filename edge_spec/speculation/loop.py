@@ -81,9 +81,7 @@ class Speculator:
         tokens = self._target.uncommitted(self._target.model.capabilities.max_rows)
         draft = self._draft(limit, n_uncommitted=len(tokens))
         tree = draft.under(tokens)
-        watch.lap()
-        rows = self._target.model.decode(tree)
-        watch.lap()
+        rows = watch.timed(self._target.model.decode, tree)
         with self._undone_on_error:
             path, picked = walk(tree, len(tokens) - 1, rows, self._pick, self._target.tokens, ends)
             self._target.model.keep(path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Self
 
+from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["Round", "Stopwatch"]
@@ -26,6 +27,13 @@ class Stopwatch:
         now = perf_counter()
         self.laps.append(now - self._started)
         self._started = now
+
+    def timed(self, call: Callable[[Tree], Logits], tree: Tree) -> Logits:
+        """What a call returns; it is a lap of its own."""
+        self.lap()
+        found = call(tree)
+        self.lap()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
