@@ -35,6 +35,12 @@ _MAX_DEPTH = 200
 _MAX_REPEATS = 2000
 """llama.cpp's limit."""
 
+_MAX_OPTIONAL = 100
+"""llama.cpp tries each of them as the next one; the time for a token grows with the third power of their number."""
+
+_MAX_ITEMS = 100_000
+"""llama.cpp writes repetitions out, and searches all of it for each token."""
+
 
 @dataclass
 class _Rule:
@@ -51,6 +57,7 @@ class _Item:
     name: str | None
     line: int
     optional: bool = False
+    repeats: int = 1
 
 
 def check_gbnf(text: str) -> None:
@@ -75,7 +82,9 @@ def check_gbnf(text: str) -> None:
             if item.name is not None and item.name not in rules:
                 user = name.split(" in ")[-1]
                 _fail(item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it")
-    _refuse_left_recursion(rules)
+    empty = _empty_rules(rules)
+    _refuse_left_recursion(rules, empty)
+    _refuse_endless_work(rules, empty)
 
 
 def _fail(line: int, what: str, hint: str) -> NoReturn:
@@ -203,21 +212,56 @@ def _apply(item: _Item, repeat: str, line: int) -> None:
         _fail(line, f"{repeat} ends before it begins", "write the smaller number first")
     if repeat in ("*", "?") or (bounds and bounds[0] == 0):
         item.optional = True
+    item.repeats *= max([1, *bounds])
 
 
-def _refuse_left_recursion(rules: dict[str, _Rule]) -> None:
+def _empty_rules(rules: dict[str, _Rule]) -> set[str]:
+    """Names of the rules that may be empty."""
+    uses: dict[str, list[tuple[str, list[str]]]] = {name: [] for name in rules}
     empty: set[str] = set()
+    found: list[str] = []
+    for name, rule in rules.items():
+        for items in rule.alternatives:
+            names = [item.name for item in items if not item.optional]
+            # What of the alternative is not known to be empty yet.
+            left = [each for each in names if each is not None]
+            if not names:
+                found.append(name)
+            elif len(left) == len(names):
+                for each in left:
+                    uses[each].append((name, left))
+    while found:
+        name = found.pop()
+        if name not in empty:
+            empty.add(name)
+            for user, left in uses[name]:
+                left.remove(name)
+                if not left:
+                    found.append(user)
+    return empty
 
+
+def _refuse_endless_work(rules: dict[str, _Rule], empty: set[str]) -> None:
+    """Refuse what takes llama.cpp minutes per token, during which nothing can stop it."""
+    n_items = 0
+    for name, rule in rules.items():
+        for items in rule.alternatives:
+            n_items += sum(item.repeats for item in items)
+            in_a_row = 0
+            for item in items:
+                in_a_row = in_a_row + 1 if item.optional or item.name in empty else 0
+                if in_a_row > _MAX_OPTIONAL:
+                    what = f"rule {name.split(' in ')[-1]!r} has more than {_MAX_OPTIONAL} optional parts in a row"
+                    _fail(item.line, what, "nest them: a (b (c)?)?")
+    if n_items > _MAX_ITEMS:
+        hint = f"repeat less often, or without an upper bound; at most {_MAX_ITEMS}"
+        raise SettingsError(f"has {n_items} parts, repetitions included", argument="grammar", hint=hint)
+
+
+def _refuse_left_recursion(rules: dict[str, _Rule], empty: set[str]) -> None:
     def may_be_empty(item: _Item) -> bool:
         return item.optional or item.name in empty
 
-    while True:
-        more = {
-            name for name, rule in rules.items() if any(all(map(may_be_empty, items)) for items in rule.alternatives)
-        }
-        if more == empty:
-            break
-        empty = more
     begins: dict[str, list[str]] = {}
     for name, rule in rules.items():
         begins[name] = []
