@@ -19,7 +19,7 @@ from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
-from edge_spec.models import resolve_family
+from edge_spec.models import inspect, made_drafter, resolve_family
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
@@ -53,7 +53,8 @@ def load(
         model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
             with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``). If None, ``smollm2`` where it
             is installed, else ``demo``.
-        draft: path of the drafter's GGUF; a family brings its own.
+        draft: path of the drafter's GGUF; by default the one that ``edge-spec drafter make`` has made for this model
+            on this computer, or else the family's own.
         intermediate: path of the intermediate model's GGUF; a family brings its own.
         speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
         engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
@@ -185,7 +186,8 @@ def possible_modes(
 ) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)
-    given = given_roles(draft or family.draft, intermediate or family.intermediate)
+    found = draft or made_drafter(inspect(family.target)) or family.draft
+    given = given_roles(found, intermediate or family.intermediate)
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edge_spec.models.gguf.header import TensorInfo
 
 if TYPE_CHECKING:
+    from edge_spec.models.gguf.trimmed import TrimmedVocabulary
     from edge_spec.models.onnx.signature import PublishedGraph
 from edge_spec.arguments import require_one_of
 from edge_spec.errors import SettingsError
@@ -48,6 +49,7 @@ class ModelFile:
         vocabulary: identity of its vocabulary.
         chat_template: Jinja template of a conversation; None if the file has none.
         graph: inputs and outputs of a published ONNX model; None for a GGUF.
+        trimmed: of a drafter that knows only some of its target's tokens; None if it knows all.
     """
 
     path: Path
@@ -73,6 +75,7 @@ class ModelFile:
     vocabulary: VocabularyIdentity
     chat_template: str | None
     graph: PublishedGraph | None = None
+    trimmed: TrimmedVocabulary | None = None
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:

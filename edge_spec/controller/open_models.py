@@ -15,11 +15,12 @@ from edge_spec.errors import BackendError, EdgeSpecError, UnsupportedModel
 from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
-from edge_spec.models import ModelFile
+from edge_spec.models import ModelFile, kept_tokens
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Mode
+from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["FAILURES", "OpenModels"]
@@ -200,7 +201,8 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            drafter = candidate.mode.drafter(_SmallerModels(candidate, self._open, self.probed), self.speculator.model)
+            smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
+            drafter = candidate.mode.drafter(smaller, self.speculator.model)
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
             self.speculator.change_drafter(drafter)
         except BaseException:
@@ -259,12 +261,14 @@ class _SmallerModels:
     def __init__(
         self,
         candidate: Candidate,
+        files: Mapping[str, ModelFile],
         open_it: Callable[[str, Candidate, ModelSettings], OpenedModel],
         probed: ProbeResult,
     ) -> None:
         self.n_ctx = candidate.n_ctx
         self.seconds = probed.seconds
         self._candidate = candidate
+        self._files = files
         self._open = open_it
 
     def draft(self, *, trees: bool) -> LanguageModel:
@@ -276,4 +280,6 @@ class _SmallerModels:
         return self._opened("intermediate", trees)
 
     def _opened(self, role: str, trees: bool) -> LanguageModel:
-        return self._open(role, self._candidate, replace(self._candidate.models[role], trees=trees)).model
+        model = self._open(role, self._candidate, replace(self._candidate.models[role], trees=trees)).model
+        kept = kept_tokens(self._files["target"], self._files[role])
+        return model if kept is None else TrimmedModel(model, kept)

@@ -14,7 +14,7 @@ from edge_spec.engines.registry import AUTO, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
-from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter, resolve, resolve_family
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
@@ -174,9 +174,14 @@ def _mode_and_files(
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
+    target = inspect(family.target)
+    if target.trimmed is not None:
+        raise UnsupportedModel(
+            f"{target.path.name} only drafts for the model that it was made for",
+            hint="give that model, and this file as `draft`",
+        )
     paths = {
-        "target": family.target,
-        "draft": resolve(draft) if draft is not None else family.draft,
+        "draft": resolve(draft) if draft is not None else made_drafter(target) or family.draft,
         "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
     roles = given_roles(paths["draft"], paths["intermediate"])
@@ -184,10 +189,10 @@ def _mode_and_files(
     if decided:
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
-    files = {role: inspect(path) for role in ("target", *mode.needs) if (path := paths[role]) is not None}
-    for role in mode.needs:
-        check_pair(files["target"], files[role])
-    return mode, files
+    files = {role: inspect(path) for role in mode.needs if (path := paths[role]) is not None}
+    for file in files.values():
+        check_pair(target, file)
+    return mode, {"target": target, **files}
 
 
 def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozenset[str]:

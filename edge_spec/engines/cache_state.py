@@ -13,6 +13,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import ContextFull, StateError
 from edge_spec.speculation.language_model import Capabilities, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["CachedModel", "check_path", "n_new_nodes", "pack_state", "restated", "unpack_state"]
 
@@ -36,6 +37,7 @@ class CachedModel:
         self.n_ctx = settings.n_ctx
         self.profile = profile
         self.capabilities = capabilities
+        self.kept: KeptTokens | None = None
         self._n_past = 0
         self._pending: Tree = EMPTY
 

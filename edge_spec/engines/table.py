@@ -13,6 +13,7 @@ from edge_spec.engines.cache_state import check_path, n_new_nodes
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["TableModel", "random_table"]
 
@@ -78,6 +79,10 @@ class TableModel:
     @property
     def n_vocab(self) -> int:
         return int(self._table.shape[0])
+
+    @property
+    def kept(self) -> KeptTokens | None:
+        return None
 
     @property
     def n_ctx(self) -> int:

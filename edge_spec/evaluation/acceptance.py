@@ -72,7 +72,7 @@ def acceptance(model: LanguageModel, texts: Iterable[Written]) -> Acceptance:
     right = total = 0
     for written in texts:
         text = [*written.prompt, *written.reply]
-        sampler, first = Sampler(written.settings, written.prompt), len(written.prompt)
+        sampler, first = Sampler(written.settings, written.prompt).over(model.kept), len(written.prompt)
         for place, row in enumerate(rows_after(model, text[:-1], first - 1), start=first):
             right += sampler.pick(row, text[:place]) == text[place]
             total += 1

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.candidates import Row
+from edge_spec.sampling.candidates import Ids, Row
 from edge_spec.sampling.settings import SamplerSettings
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["Breakers", "adjusted", "adjusts", "dry_penalties", "find_breakers"]
 
@@ -20,12 +22,15 @@ def adjusts(settings: SamplerSettings) -> bool:
     return bool(settings.logit_bias) or settings.uses_penalties or settings.uses_dry
 
 
-def adjusted(row: Row, text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> Row:
+def adjusted(
+    row: Row, text: Sequence[int], settings: SamplerSettings, breakers: Breakers, kept: KeptTokens | None = None
+) -> Row:
     """A copy of a row, ``[n_vocab]``, after logit bias, penalties and DRY, in this order.
 
     Args:
         text: prompt and reply so far.
         breakers: see ``find_breakers``.
+        kept: the tokens that columns of the row stand for; None if columns are token ids.
 
     Raises:
         SettingsError: ``logit_bias`` names a token beyond the row.
@@ -34,33 +39,46 @@ def adjusted(row: Row, text: Sequence[int], settings: SamplerSettings, breakers:
     # A bias may be added to infinities and the largest floats; ``peak`` handles what comes of it.
     with np.errstate(over="ignore", invalid="ignore"):
         if settings.logit_bias:
-            _bias(row, settings)
+            _bias(row, settings, kept)
         if settings.uses_penalties:
-            _penalise(row, text, settings)
+            _penalise(row, text, settings, kept)
         if settings.uses_dry:
             penalties = dry_penalties(text, settings, breakers)
             if penalties:
-                row[list(penalties)] -= np.fromiter(penalties.values(), dtype=np.float32)
+                columns, amounts = _columns(penalties, kept)
+                row[columns] -= amounts
     return row
 
 
-def _bias(row: Row, settings: SamplerSettings) -> None:
+def _columns(values: Mapping[int, float], kept: KeptTokens | None) -> tuple[Ids, npt.NDArray[np.float32]]:
+    """The columns of the tokens of ``values``, and their values; tokens without a column are left out."""
+    ids = np.fromiter(values, dtype=np.int64, count=len(values))
+    numbers = np.fromiter(values.values(), dtype=np.float32, count=len(values))
+    if kept is None:
+        return ids, numbers
+    columns = kept.columns[ids].astype(np.int64)
+    known = columns < len(kept)
+    return columns[known], numbers[known]
+
+
+def _bias(row: Row, settings: SamplerSettings, kept: KeptTokens | None) -> None:
     bias = settings.logit_bias
-    ids = np.fromiter(bias, dtype=np.int64)
-    if ids.max() >= row.shape[0]:
-        raise SettingsError(f"names token {ids.max()}; this model has {row.shape[0]} tokens", argument="logit_bias")
-    row[ids] += np.fromiter(bias.values(), dtype=np.float32)
+    highest, n_vocab = max(bias), row.shape[0] if kept is None else kept.n_vocab
+    if highest >= n_vocab:
+        raise SettingsError(f"names token {highest}; this model has {n_vocab} tokens", argument="logit_bias")
+    columns, amounts = _columns(bias, kept)
+    row[columns] += amounts
 
 
-def _penalise(row: Row, text: Sequence[int], settings: SamplerSettings) -> None:
+def _penalise(row: Row, text: Sequence[int], settings: SamplerSettings, kept: KeptTokens | None) -> None:
     counts = Counter(text if settings.penalty_window < 0 else text[-settings.penalty_window :])
-    ids = np.fromiter(counts, dtype=np.int64)
-    x = row[ids]
+    columns, times = _columns(counts, kept)
+    x = row[columns]
     penalty = np.float32(settings.repeat_penalty)
     x = np.where(x <= 0, x * penalty, x / penalty)
-    x -= np.fromiter(counts.values(), dtype=np.float32) * np.float32(settings.frequency_penalty)
+    x -= times * np.float32(settings.frequency_penalty)
     x -= np.float32(settings.presence_penalty)
-    row[ids] = x
+    row[columns] = x
 
 
 Breakers = Mapping[int, tuple[tuple[int, ...], ...]]

@@ -12,7 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Grammar", "GrammarState", "Node", "Progress"]
+from edge_spec.tokens.kept_tokens import KeptTokens
+
+__all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress"]
 
 
 class GrammarState(Protocol):
@@ -87,6 +89,23 @@ class Node:
             self._everything = np.array(may, dtype=np.bool_)
             self._known.clear()
         return self._everything
+
+
+class KeptNode(Node):
+    """A place as a model of a trimmed vocabulary asks about it: by columns of its rows instead of token ids."""
+
+    __slots__ = ("_kept", "_node")
+
+    def __init__(self, node: Node, kept: KeptTokens) -> None:
+        super().__init__(node.index, node.state, node.mu)
+        self._node = node
+        self._kept = kept
+
+    def allowed(self, tokens: Iterable[int]) -> list[bool]:
+        return self._node.allowed(self._kept.ids[list(tokens)].tolist())
+
+    def mask(self, n_vocab: int) -> npt.NDArray[np.bool_]:
+        return self._node.mask(self._kept.n_vocab)[self._kept.ids]
 
 
 class Progress:

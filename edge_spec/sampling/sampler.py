@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from math import exp
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,11 @@ from edge_spec.errors import GrammarDeadEnd, StateError
 from edge_spec.sampling.adjustments import Breakers, adjusted, adjusts
 from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
-from edge_spec.sampling.grammar import Grammar, Node, Progress
+from edge_spec.sampling.grammar import Grammar, KeptNode, Node, Progress
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import coin, gumbel, gumbel_array, position_key, stream_of
 from edge_spec.sampling.settings import SamplerSettings
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["Sampler"]
 
@@ -65,11 +68,26 @@ class Sampler:
         self._adjusts = adjusts(settings)
         self._scored_by = settings if settings.temperature > 0 else _GREEDY_GUESS
         self._native = native_draw(self._scored_by) if grammar is None else None
+        self._kept: KeptTokens | None = None
 
     def view(self) -> Sampler:
         """The sampler for drafters: the same draws, but what they pick does not move mirostat's mu."""
         view = copy(self)
         view._moves_mu = False
+        return view
+
+    def over(self, kept: KeptTokens | None) -> Sampler:
+        """The sampler for rows that have a column for each of these tokens only; itself if None.
+
+        It draws as if the other tokens were impossible: every token has the noise that it has elsewhere.
+        """
+        if kept is None:
+            return self
+        view = copy(self)
+        view._kept = kept
+        if self._native is not None:
+            # C would hash columns: here it leaves the noise out.
+            view._native = native_draw(replace(self._scored_by, temperature=0.0))
         return view
 
     def forget(self, n: int) -> None:
@@ -82,6 +100,8 @@ class Sampler:
     def pick(self, row: Row, text: Sequence[int]) -> int:
         """The token that follows ``text`` (the ids of prompt and reply) by the logits ``row``, ``[n_vocab]``.
 
+        See ``over`` for rows with fewer columns.
+
         Raises:
             SettingsError: ``logit_bias`` names a token beyond the row.
             GrammarDeadEnd: the grammar allows no token.
@@ -89,12 +109,12 @@ class Sampler:
         row = self._adjusted(row, text)
         if self.settings.temperature == 0:
             if not self.has_grammar:
-                return peak(row)[1]
-            return int(candidates_of(row, _BEST_ONE, self.place(text))[0][0])
+                return int(self._ids(peak(row)[1]))
+            return int(self._ids(candidates_of(row, _BEST_ONE, self._node(text))[0][0]))
         if not self._moves_mu:
             return _winner(*self._scored(row, text))
         node, key = self.place(text), self._key(text)
-        ids, x = self._candidates(row, node, key)
+        ids, x = self._candidates(row, self._node(text), key)
         token = _winner(*self._with_noise(ids, x, key))
         node.below(token).mu = next_mu(node.mu, x, int(ids.searchsorted(token)), self.settings)
         return token
@@ -152,26 +172,39 @@ class Sampler:
         self._progress.accepted = node
 
     def _adjusted(self, row: Row, text: Sequence[int]) -> Row:
-        return adjusted(row, text, self.settings, self._breakers) if self._adjusts else row
+        return adjusted(row, text, self.settings, self._breakers, self._kept) if self._adjusts else row
+
+    def _ids(self, columns: Any) -> Any:
+        """The token ids of columns of a row."""
+        return columns if self._kept is None else self._kept.ids[columns]
 
     def _key(self, text: Sequence[int]) -> int:
         return position_key(self.stream, len(text) - self._progress.n_before)
 
     def _node(self, text: Sequence[int]) -> Node | None:
-        return self.place(text) if self._remembers else None
+        """The place at the end of ``text``, asked by columns of a row; None where nothing is remembered."""
+        if not self._remembers:
+            return None
+        node = self.place(text)
+        return node if self._kept is None else KeptNode(node, self._kept)
 
     def _scored(self, row: Row, text: Sequence[int]) -> Scored:
         """The best of what can be drawn, with log probability plus noise up to a constant."""
         key = self._key(text)
         found = self._native(row, key) if self._native is not None else None
+        if found and self._kept is not None:
+            return self._with_noise(self._ids(found[0]), np.array(found[1]), key)
         return found or self._with_noise(*self._candidates(row, self._node(text), key), key)
 
     def _candidates(self, row: Row, node: Node | None, key: int) -> Candidates:
         """What can be drawn, before temperature."""
         if node is None or not self.settings.uses_mirostat:
-            return candidates_of(row, self._scored_by, node, toss=coin(key))
-        # The whole row counts for mirostat, so a grammar is asked about all tokens.
-        return mirostat(row if node.state is None else allowed_row(row, node), self.settings.temperature, node.mu)
+            columns, x = candidates_of(row, self._scored_by, node, toss=coin(key))
+        else:
+            # The whole row counts for mirostat, so a grammar is asked about all tokens.
+            row = row if node.state is None else allowed_row(row, node)
+            columns, x = mirostat(row, self.settings.temperature, node.mu)
+        return self._ids(columns), x
 
     def _with_noise(self, ids: Ids, x: Logits, key: int) -> Scored:
         """The scores of the candidates, or of the best of them if they are many; without noise at temperature 0."""

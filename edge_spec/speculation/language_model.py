@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.speculation.tree import Tree
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
 
@@ -83,7 +84,11 @@ class LanguageModel(Protocol):
 
     @property
     def n_vocab(self) -> int:
-        """Number of token ids."""
+        """Number of token ids, the columns of a row."""
+
+    @property
+    def kept(self) -> KeptTokens | None:
+        """The tokens that columns of its rows stand for, where it knows only some; None if columns are token ids."""
 
     @property
     def n_ctx(self) -> int:

@@ -48,7 +48,7 @@ class HierarchyDrafter(Drafter):
         self._claims: list[float] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._sampler = sampler
+        self._sampler = sampler.over(self._inner.model.kept)
         self._inner.begin(prompt, sampler, reuse=True, pick=self._pick)
         self._length = len(prompt)
         self._claims.clear()

@@ -48,7 +48,7 @@ class ModelDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._text.begin(prompt, reuse=True)
-        self._sampler = sampler
+        self._sampler = sampler.over(self._text.model.kept)
         self._pending = EMPTY
 
     def read(self, most: int | None = None) -> bool:

@@ -1,0 +1,50 @@
+"""Drafters with trimmed vocabularies, cut out of whole ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from edge_spec.models import ModelFile
+from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT, TARGET_TOKENS, TARGET_VOCABULARY
+
+_VOCABULARY = ("tokenizer.", "GGUF.", "edge_spec.")
+
+
+def write_trimmed(
+    source: Path, path: Path, kept: Sequence[int], target: ModelFile, *, vocabulary: str | None = None
+) -> Path:
+    """The model of ``source`` with the rows of ``kept`` only, and one more, a copy of the first, for all other tokens.
+
+    Args:
+        vocabulary: the hash that the file names; the target's if None.
+    """
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(path, architecture)
+    for field in reader.fields.values():
+        if field.name.startswith(_VOCABULARY) or field.name in ("general.architecture", f"{architecture}.vocab_size"):
+            continue
+        kind = field.types[0]
+        sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(field.name, field.contents(), kind, sub_type=sub_type)
+    writer.add_vocab_size(len(kept) + 1)
+    writer.add_tokenizer_model("none")
+    writer.add_key_value(
+        TARGET_TOKENS, list(map(int, kept)), gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT32
+    )
+    writer.add_string(TARGET_VOCABULARY, target.vocabulary.tokens_hash if vocabulary is None else vocabulary)
+    writer.add_string(TARGET_FINGERPRINT, target.fingerprint)
+    for tensor in reader.tensors:
+        data = tensor.data
+        if tensor.name in ("token_embd.weight", "output.weight"):
+            data = np.ascontiguousarray(data[[*kept, kept[0]]])
+        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
