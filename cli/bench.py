@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,9 +15,11 @@ from edge_spec.cli.options import load_arguments, max_tokens_option, model_optio
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
-from edge_spec.evaluation.bench import Speed, bench
+from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
 from edge_spec.loading import load
+from edge_spec.memory import describe
 from edge_spec.model import TextModel
+from edge_spec.models import resolve_family
 
 __all__ = ["command"]
 
@@ -42,7 +45,8 @@ def command(**values: Any) -> int:
     """Time every way to speculate against plain decoding.
 
     The modes write the same prompts in turn. What is shown are medians of tokens per second, and of the ratios to
-    plain decoding run by run.
+    plain decoding run by run, with their 95 % interval; the last lines say which mode is the best here. With --json
+    every line is one mode, and the last one the verdict.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
     modes = modes_of(values)
@@ -50,6 +54,8 @@ def command(**values: Any) -> int:
         modes.insert(0, "auto")
     modes = ["off", *(mode for mode in modes if mode != "off")]
     arguments, sampling = load_arguments(values), sampler_arguments(values)
+
+    about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
 
     def work() -> int:
         from rich.console import Console
@@ -62,6 +68,7 @@ def command(**values: Any) -> int:
 
             def opened(mode: str) -> TextModel:
                 model = load(**arguments, speculation=mode)
+                about["engine"], about["profile"] = model.profile.engine, model.profile.name
                 for note in model.notes:
                     said = f"edge-spec: note: {mode}: {in_options(note)}"
                     progress.console.print(said, markup=False, highlight=False, soft_wrap=True)
@@ -70,31 +77,36 @@ def command(**values: Any) -> int:
             speeds = list(
                 bench(
                     opened,
-                    prompts,
+                    [prompt.text for prompt in prompts],
                     modes=modes,
+                    categories=[prompt.category for prompt in prompts],
                     rounds=values["rounds"],
                     max_tokens=values["max_tokens"],
                     on_run=lambda: progress.advance(task),
                     **sampling,
                 )
             )
+        verdict = verdict_of(speeds)
         if values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))
+            print_json({"verdict": {**about, **vars(verdict)}})
         else:
             _print(speeds)
+            _print_verdict(verdict, about, n_replies=len(prompts) * values["rounds"])
         return 0
 
     return interruptible(work, lambda: False)
 
 
 def _print(speeds: list[Speed]) -> None:
-    titles = ("mode", "tokens/s", "speed-up", "tokens/round", "accepted", "drafting", "verifying")
+    titles = ("mode", "tokens/s", "speed-up", "interval", "tokens/round", "accepted", "drafting", "verifying")
     rows = [
         (
             speed.mode,
             f"{speed.tokens_per_s:.1f}",
             f"{speed.speed_up:.2f}",
+            "{:.2f}-{:.2f}".format(*speed.interval),
             f"{speed.mean_length:.2f}",
             f"{speed.acceptance:.0%}",
             f"{speed.draft_share:.0%}",
@@ -103,3 +115,27 @@ def _print(speeds: list[Speed]) -> None:
         for speed in speeds
     ]
     print_table(titles, rows, right=range(1, len(titles)))
+    categories = speeds[0].by_category
+    if len(categories) > 1:
+        click.echo()
+        by_category = [
+            (category, *(f"{speed.by_category[category]:.2f}" for speed in speeds[1:])) for category in categories
+        ]
+        print_table(("speed-up in", *(speed.mode for speed in speeds[1:])), by_category, right=range(1, len(speeds)))
+
+
+def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int) -> None:
+    click.echo()
+    if verdict.best == "off":
+        click.echo("best here: off; no way to speculate is faster than plain decoding beyond doubt")
+    else:
+        low, high = verdict.interval
+        click.echo(
+            f"best here: {verdict.best}, {verdict.speed_up:.2f} times as fast as plain decoding (95 %: {low:.2f} to "
+            f"{high:.2f}), {verdict.mean_length:.2f} tokens/round"
+        )
+    if verdict.auto is not None:
+        click.echo(f"auto: {verdict.auto:.2f} times")
+    same = "every token is the same" if verdict.same_text else "TOKENS DIFFER, see edge-spec check"
+    processor = f", {about['processor']}" if about["processor"] else ""
+    click.echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")

@@ -13,7 +13,7 @@ from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_notes, print_table
-from edge_spec.cli.prompts import read_prompts
+from edge_spec.cli.prompts import Prompt, read_prompts
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.errors import SettingsError
 from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
@@ -28,7 +28,7 @@ _SEED = default_of(check, "seed")
 _TEMPERATURES = ",".join(f"{temperature:g}" for temperature in default_of(check, "temperatures"))
 
 
-def prompts_or_own(path: str | None) -> list[str]:
+def prompts_or_own(path: str | None) -> list[Prompt]:
     """The prompts of a file, or those that come with the package."""
     if path is not None:
         return read_prompts(path)
@@ -56,7 +56,7 @@ def command(**values: Any) -> int:
 
     Exits with 0 if every token of every reply is the same, with 1 if any differs.
     """
-    prompts = prompts_or_own(values["prompts"])[: values["limit"]]
+    prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
     modes = modes_of(values)
     temperatures = [_temperature(text) for text in values["temperatures"].split(",")]
     policy = RandomPolicy(values["draft_limit"] or 9) if values["random_limits"] else None

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from edge_spec.errors import PromptError
 
-__all__ = ["argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
+__all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
+
+
+class Prompt(NamedTuple):
+    """A prompt of a file, and the category that the file names for it; empty if it names none."""
+
+    text: str
+    category: str = ""
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
@@ -57,10 +64,11 @@ def file_or_text(argument: str, name: str) -> str:
     return decoded(_bytes_of(argument), argument)
 
 
-def read_prompts(path: str) -> list[str]:
-    """One prompt per line: plain text, or JSON objects with ``prompt``, ``text`` or ``turns``.
+def read_prompts(path: str) -> list[Prompt]:
+    """One prompt per line: plain text, or JSON objects with ``prompt``, ``text`` or ``turns``, and a ``category``.
 
-    The prompt is the first turn of a conversation, or the first 400 characters of a ``text``.
+    The prompt is the first turn of a conversation, or the first 400 characters of a ``text``. Spec-Bench's file of
+    questions works as it is.
 
     Raises:
         PromptError: there is none, a line is damaged, or the file is not UTF-8.
@@ -73,9 +81,9 @@ def read_prompts(path: str) -> list[str]:
     return prompts
 
 
-def _prompt_of(line: str, place: str) -> str:
+def _prompt_of(line: str, place: str) -> Prompt:
     if not line.lstrip().startswith("{"):
-        return line
+        return Prompt(line)
     try:
         record: Any = json.loads(line)
         if "turns" in record:
@@ -84,7 +92,8 @@ def _prompt_of(line: str, place: str) -> str:
         else:
             found = record["prompt"] if "prompt" in record else record["text"][:400]
         if isinstance(found, str) and found.strip():
-            return found
+            category = record.get("category", "")
+            return Prompt(found, category if isinstance(category, str) else "")
     except (ValueError, KeyError, IndexError, TypeError):
         pass
     raise PromptError(f"{place} holds no prompt", hint='write {"prompt": "..."} or plain text')

@@ -1,17 +1,21 @@
-"""Tokens per second of every mode of speculation, side by side."""
+"""Tokens per second of every way to speculate, side by side, and which is the best here."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
-from edge_spec.speculation.statistics import Statistics
 
-__all__ = ["Speed", "bench"]
+__all__ = ["Speed", "Verdict", "bench", "verdict_of"]
+
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +25,43 @@ class Speed:
     Attributes:
         tokens_per_s: median over the runs; reading prompts is not counted, everything else is.
         speed_up: median of the ratios to plain decoding, run by run, so that a drifting machine cancels out.
+        interval: 95 % interval of ``speed_up``, by resampling the runs (bootstrap percentiles).
         mean_length: mean accepted length, bonus tokens included.
         acceptance: share of the drafted tokens that were accepted.
         draft_share, verify_share: shares of the time.
+        same_text: whether every reply has the tokens of plain decoding.
+        by_category: ``speed_up`` by the category of the prompts; empty where they have none.
     """
 
     mode: str
     tokens_per_s: float
     speed_up: float
+    interval: tuple[float, float]
     mean_length: float
     acceptance: float
     draft_share: float
     verify_share: float
+    same_text: bool
+    by_category: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Which way to speculate is the best for a model on this device.
+
+    Attributes:
+        best: the fastest mode that was asked for by name; ``off`` if none is faster than plain decoding beyond doubt.
+        speed_up, interval, mean_length: of that mode.
+        auto: the speed-up of ``auto``; None if it was not timed.
+        same_text: whether every reply of every mode has the tokens of plain decoding.
+    """
+
+    best: str
+    speed_up: float
+    interval: tuple[float, float]
+    mean_length: float
+    auto: float | None
+    same_text: bool
 
 
 def bench(
@@ -40,6 +69,7 @@ def bench(
     prompts: Sequence[str],
     *,
     modes: Sequence[str],
+    categories: Sequence[str] = (),
     rounds: int = 3,
     max_tokens: int = 128,
     seed: int = 1,
@@ -50,11 +80,12 @@ def bench(
 
     Args:
         open_model: opens the model in a mode; all stay open side by side.
+        categories: of each prompt; empty strings stand for none.
         on_run: called after every run.
         generate: further arguments of ``TextModel.generate``.
     """
     modes = ["off", *(mode for mode in modes if mode != "off")]
-    runs: dict[str, list[Statistics]] = {mode: [] for mode in modes}
+    runs: dict[str, list[Reply]] = {mode: [] for mode in modes}
     with ExitStack() as opened:
         models = {mode: opened.enter_context(open_model(mode)) for mode in modes}
         for turn in range(-1, rounds):
@@ -64,21 +95,55 @@ def bench(
                     reply.read()
                     on_run()
                     if turn >= 0:
-                        runs[mode].append(reply.statistics)
+                        runs[mode].append(reply)
+    kinds = [category for _ in range(rounds) for category in (categories or [""] * len(prompts))]
     for mode in modes:
-        yield _speed(mode, runs[mode], plain=runs["off"])
+        yield _speed(mode, runs[mode], plain=runs["off"], categories=kinds)
 
 
-def _speed(mode: str, runs: Sequence[Statistics], *, plain: Sequence[Statistics]) -> Speed:
+def verdict_of(speeds: Sequence[Speed]) -> Verdict:
+    """Which of the modes is the best. Where two are equally fast, the one that was timed first."""
+    by_mode = {speed.mode: speed for speed in speeds}
+    named = [speed for speed in speeds if speed.mode not in ("off", "auto") and speed.interval[0] > 1]
+    best = max(named, key=lambda speed: speed.speed_up, default=by_mode["off"])
+    return Verdict(
+        best=best.mode,
+        speed_up=best.speed_up,
+        interval=best.interval,
+        mean_length=best.mean_length,
+        auto=by_mode["auto"].speed_up if "auto" in by_mode else None,
+        same_text=all(speed.same_text for speed in speeds),
+    )
+
+
+def _speed(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], categories: Sequence[str]) -> Speed:
+    done = [run.statistics for run in runs]
+    ratios = [run.tokens_per_s / off.statistics.tokens_per_s for run, off in zip(done, plain, strict=True)]
+    by_category: dict[str, list[float]] = {}
+    for category, ratio in zip(categories, ratios, strict=True):
+        if category:
+            by_category.setdefault(category, []).append(ratio)
+
     def total(name: str) -> float:
-        return float(sum(getattr(run, name) for run in runs))
+        return float(sum(getattr(run, name) for run in done))
 
     return Speed(
         mode=mode,
-        tokens_per_s=median(run.tokens_per_s for run in runs),
-        speed_up=median(run.tokens_per_s / off.tokens_per_s for run, off in zip(runs, plain, strict=True)),
+        tokens_per_s=median(run.tokens_per_s for run in done),
+        speed_up=median(ratios),
+        interval=_interval(ratios),
         mean_length=total("tokens") / total("rounds"),
         acceptance=total("accepted") / total("drafted") if total("drafted") else 0.0,
         draft_share=total("draft_s") / total("decode_s"),
         verify_share=total("verify_s") / total("decode_s"),
+        same_text=all(run.token_ids == off.token_ids for run, off in zip(runs, plain, strict=True)),
+        by_category={category: median(found) for category, found in by_category.items()},
     )
+
+
+def _interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Where the median of other runs like these would lie."""
+    chance = random.Random(len(ratios))
+    medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)
+    return medians[cut], medians[-1 - cut]

@@ -62,29 +62,19 @@ def test_a_plan_has_one_unit(piped: Piped) -> None:
 
 def test_bench_is_not_wrapped(piped: Piped) -> None:
     arguments = ["bench", "demo", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
-    head, *rows = piped(*arguments).splitlines()
-    assert head.split() == ["mode", "tokens/s", "speed-up", "tokens/round", "accepted", "drafting", "verifying"]
+    head, off, ngram, blank, best, *_ = piped(*arguments).splitlines()
+    titles = ["mode", "tokens/s", "speed-up", "interval", "tokens/round", "accepted", "drafting", "verifying"]
+    assert head.split() == titles
+    assert (blank, best[:9]) == ("", "best here")
+    rows = (off, ngram)
     assert [row.split()[0] for row in rows] == ["off", "ngram"]
     assert all(len(row.split()) == len(head.split()) for row in rows)
 
 
 def test_bench_in_json_is_one_object_per_mode(piped: Piped) -> None:
-    arguments = [
-        "bench",
-        "demo",
-        "--json",
-        "--threads",
-        "1",
-        "--limit",
-        "1",
-        "--rounds",
-        "1",
-        "-n",
-        "4",
-        "--modes",
-        "ngram",
-    ]
-    found = [json.loads(line) for line in piped(*arguments).splitlines()]
+    arguments = "bench demo --json --threads 1 --limit 1 --rounds 1 -n 4 --modes ngram"
+    *found, last = [json.loads(line) for line in piped(*arguments.split()).splitlines()]
+    assert set(last) == {"verdict"}
     assert [record["mode"] for record in found] == ["off", "ngram"]
     assert found[0]["speed_up"] == 1
     assert all(record["tokens_per_s"] > 0 and record["speed_up"] > 0 for record in found)

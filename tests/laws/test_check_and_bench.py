@@ -14,7 +14,7 @@ from letters import LetterTokenizer
 from edge_spec import TextModel
 from edge_spec.cli import main
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.evaluation.bench import bench
+from edge_spec.evaluation.bench import Speed, bench, verdict_of
 from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
@@ -177,6 +177,38 @@ def test_a_slow_mode_is_called_slow() -> None:
     assert found.speed_up < 0.5
 
 
+def test_the_fastest_mode_beyond_doubt_is_the_best() -> None:
+    """A mode is not called faster for a lead that other runs like these might not have."""
+
+    def speed(mode: str, speed_up: float, low: float) -> Speed:
+        shares = {"acceptance": 0.5, "draft_share": 0.1, "verify_share": 0.8, "same_text": mode != "wrong"}
+        return Speed(
+            mode=mode, tokens_per_s=1, speed_up=speed_up, interval=(low, 3), mean_length=2, by_category={}, **shares
+        )
+
+    off, auto, doubtful = speed("off", 1, 1), speed("auto", 1.6, 1.5), speed("ngram", 1.7, 0.9)
+    assert verdict_of([off, doubtful]).best == "off"
+    found = verdict_of([off, auto, doubtful, speed("tree", 1.4, 1.3), speed("sequence", 1.5, 1.1)])
+    assert (found.best, found.speed_up, found.auto, found.same_text) == ("sequence", 1.5, 1.6, True)
+    assert not verdict_of([off, speed("wrong", 2, 2)]).same_text
+
+
+def test_texts_are_compared_and_categories_told_apart() -> None:
+    def nudged(row: Logits, n_rows: int) -> Logits:
+        return row[::-1].copy()
+
+    def opened(mode: str) -> TextModel:
+        return opener(distort=nudged if mode == "tree" else None)(mode)
+
+    found = {
+        speed.mode: speed
+        for speed in bench(opened, ["abc", "bca"], modes=["ngram", "tree"], categories=["x", "y"], rounds=2)
+    }
+    assert {mode: speed.same_text for mode, speed in found.items()} == {"off": True, "ngram": True, "tree": False}
+    assert all(set(speed.by_category) == {"x", "y"} for speed in found.values())
+    assert all(speed.interval[0] <= speed.speed_up <= speed.interval[1] for speed in found.values())
+
+
 # --- the verbs
 
 
@@ -211,11 +243,15 @@ def test_the_bench_verb_times_the_demo(command: Command) -> None:
     code, out, err = command("bench", "demo", *SMALL, "-n", "6", "--rounds", "1", "--json")
     found = [json.loads(line) for line in out.splitlines()]
     assert (code, "error" in err) == (0, False)
+    verdict = found.pop()["verdict"]
+    assert verdict["best"] in MODES
+    assert verdict["model"] == "target-q4_0.gguf"
+    assert verdict["same_text"] == all(each["same_text"] for each in found)
     assert [each["mode"] for each in found] == ["off", "auto", *MODES]
     assert all(each["tokens_per_s"] > 0 for each in found)
     assert found[0]["speed_up"] == 1
     code, out, _ = command("bench", "demo", *SMALL, "-n", "3", "--rounds", "1", "--modes", "ngram")
-    assert (code, "ngram" in out) == (0, True)
+    assert (code, "ngram" in out, "best here: " in out) == (0, True, True)
 
 
 @pytest.mark.parametrize(
