@@ -78,7 +78,9 @@ class EdgeSpecModel(llm.Model):
         """Answer a prompt that continues a conversation."""
         asked = prompt.options.model_dump(exclude_none=True)
         try:
-            reply = self._model.generate(_messages(prompt, conversation), json_schema=prompt.schema, **asked)
+            reply = self._model.generate(
+                _messages(prompt, conversation), json_schema=prompt.schema, reuse=True, **asked
+            )
             with reply:
                 yield from reply
         except EdgeSpecError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
+from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Messages, PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.request import ReplyOptions, ReplyRequest
@@ -76,6 +77,7 @@ class TextModel:
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
         self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars)
         self._new_policy = policy
+        self._earlier_texts = EarlierTexts()
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 
@@ -164,6 +166,7 @@ class TextModel:
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
         logprobs: int | None = None,
+        reuse: bool = False,
         **sampling: Any,
     ) -> Reply:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -179,6 +182,8 @@ class TextModel:
             grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
             json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
             logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
+            reuse: do not read again what this prompt has in common with earlier ones that were asked so, or with the
+                replies to them. The text is the same.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -199,6 +204,7 @@ class TextModel:
             grammar=grammar,
             json_schema=json_schema,
             logprobs=logprobs,
+            reuse=reuse,
         )
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
@@ -231,6 +237,7 @@ class TextModel:
         grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None,
         logprobs: int | None = None,
+        reuse: bool = False,
         written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
@@ -257,6 +264,8 @@ class TextModel:
             opening=self.prompts.opening(tokens),
             logprobs=logprobs,
         )
+        if reuse and context is None:
+            context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
 
     def check_memory(self) -> bool:

@@ -104,6 +104,9 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
     if external and exact:
         capabilities = _confirmed(model, capabilities, text, max_rows, lone=not fp16)
         most = capabilities.max_rows
+    if exact and not external:
+        model.capabilities = capabilities
+        capabilities = replace(capabilities, reuse_step=int(_reads_alike(model, text)))
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
@@ -190,6 +193,35 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     return True
 
 
+def _reads_alike(model: Probed, text: Sequence[int]) -> bool:
+    """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
+
+    Rows after it show it: each of them depends on all cells.
+    """
+    depth = min(probed_depths(model.n_ctx)[-1], model.n_ctx - 4)
+    if depth < _DEPTHS[0] // 2:
+        return False
+    first: list[bytes] | None = None
+    for chunks in ((depth,), (1, 7, 33, 100, 159), ()):
+        model.rollback(0)
+        turn = 0
+        while model.n_past < depth:
+            left = text[model.n_past : depth]
+            if chunks:
+                model.prefill(left[: chunks[turn % len(chunks)]])
+            else:
+                n = min(len(left), 1 + turn % model.capabilities.max_rows)
+                model.decode(Tree.sequence(left[:n]))
+                model.keep(range(n))
+            turn += 1
+        rows = _rows(model, text[depth : depth + min(4, model.capabilities.max_rows)], {})
+        first = first or rows
+        if rows != first:
+            break
+    model.rollback(0)
+    return rows == first
+
+
 def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
     root, first, side, deep = tokens
@@ -205,7 +237,7 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
     return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 4
+_VERSION = 5
 
 _SMALL_PARAMS = 20_000_000
 """A drafter with fewer parameters is probed too quickly to be worth a sentence."""
@@ -251,7 +283,9 @@ def probe_once(
             model.close()
             raise
         _write(path, found)
-    model.capabilities = replace(found.capabilities, can_shift=can_shift)
+    # What cannot be shown to be alike serves only where it would be computed in the very same way.
+    step = found.capabilities.reuse_step or (model.settings.prefill_chunk if found.capabilities.can_rollback else 0)
+    model.capabilities = replace(found.capabilities, can_shift=can_shift, reuse_step=step)
     model.profile = profile_of(found.capabilities.widths)
     return found
 

@@ -10,6 +10,7 @@ from edge_spec.generation.lock import GenerationLock
 from edge_spec.generation.session_cache import SessionCache, Sessions
 from edge_spec.memory import Ledger
 from edge_spec.sampling import Sampler
+from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.tokens.tokenizer import Vocabulary
 
@@ -23,9 +24,11 @@ class Context:
 
     Attributes:
         session: the conversation whose text it is, and whose caches are resumed for it; None for a reply of its own.
+        n_reused: how many tokens of the text were not read, since the caches held them.
     """
 
     session: object | None = None
+    n_reused = 0
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         """Refuse a text of ``n_tokens`` that leaves no room for a reply.
@@ -35,6 +38,10 @@ class Context:
         """
         if n_tokens >= n_ctx:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
+
+    def enter(self, sessions: Sessions, text: Sequence[int], model: LanguageModel) -> bool:
+        """Resume the caches that serve ``text``; whether there are any. Needs the generation lock."""
+        return sessions.resume(self.session)
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice

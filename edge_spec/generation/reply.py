@@ -110,6 +110,11 @@ class Reply(Iterator[str]):
         return self._writer.statistics
 
     @property
+    def n_reused(self) -> int:
+        """How many tokens of the prompt were not read, since the models' caches held them."""
+        return self._context.n_reused
+
+    @property
     def drawn(self) -> dict[str, float]:
         """What the tokens do not tell of the draw so far; needed to continue it later."""
         return self._writer.sampler.state()
@@ -285,7 +290,7 @@ class Reply(Iterator[str]):
             self._end("memory")
             return
         self._check_cancelled()
-        self._writer.read_prompt(resumed=access.sessions.resume(self._context.session), notice=self.notice)
+        self._writer.read_prompt(access.sessions, self.notice)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:

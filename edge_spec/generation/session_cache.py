@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ class CachesOnDisk:
 
     def __init__(self, caches: SuspendedCaches, folder: Path | None) -> None:
         self.n_bytes = caches.n_bytes
-        self._text = caches.text
+        self.text = caches.text
         self._files = {}
         for name, state in caches.states.items():
             # Closed with this.
@@ -62,7 +62,7 @@ class CachesOnDisk:
         for name, file in self._files.items():
             file.seek(0)
             states[name] = file.read()
-        return SuspendedCaches(states=states, text=self._text)
+        return SuspendedCaches(states=states, text=self.text)
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -143,6 +143,11 @@ class SessionCache:
 
     def __contains__(self, session: object) -> bool:
         return session in self._kept
+
+    def texts(self) -> list[tuple[object, tuple[int, ...]]]:
+        """The sessions and their texts, the one suspended last at the end."""
+        with self._lock:
+            return [(session, caches.text) for session, caches in self._kept.items()]
 
     def put(self, session: object, caches: SuspendedCaches) -> None:
         """Keep the caches of a session, if there is room for them at all."""
@@ -240,17 +245,31 @@ class Sessions:
         Returns:
             Whether the models have the text of this conversation in their caches now.
         """
-        previous, self._current = self._current, session
-        has_text = bool(self._speculator.text)
-        if previous is session and has_text:
+        if self._current is session and self._speculator.text:
             return session is not None
-        if previous is not None and has_text:
+        self._suspend_current()
+        self._current = session
+        return session is not None and self._restored(session)
+
+    def resume_copy(self, source: object, session: object) -> bool:
+        """The same for a new conversation that begins like another one, whose caches stay suspended."""
+        has_text = self._current is source and bool(self._speculator.text)
+        self._suspend_current()
+        self._current = session
+        return has_text or self._restored(source, keep=True)
+
+    def texts(self) -> list[tuple[object, Sequence[int]]]:
+        """The conversations whose caches there are, and their texts. Needs the generation lock."""
+        current = [] if self._current is None else [(self._current, self._speculator.text)]
+        return [*self.cache.texts(), *current]
+
+    def _suspend_current(self) -> None:
+        if self._current is not None and self._speculator.text:
             # What cannot be suspended is read again later.
             with suppress(EdgeSpecError, MemoryError):
                 with self.cache.suspended(self._speculator) as caches:
                     pass
-                self.cache.put(previous, caches)
-        return session is not None and self._restored(session)
+                self.cache.put(self._current, caches)
 
     @contextmanager
     def copied(self, session: object) -> Iterator[SuspendedCaches | None]:
@@ -278,7 +297,7 @@ class Sessions:
             self._current = None
         self.cache.drop(session)
 
-    def _restored(self, session: object) -> bool:
+    def _restored(self, session: object, *, keep: bool = False) -> bool:
         """Move a conversation's caches into the models; False if there are none, or the models cannot take them."""
         try:
             with self.cache.borrowed(session) as caches:
@@ -288,4 +307,5 @@ class Sessions:
         except (BudgetExceeded, StateError):
             return False
         finally:
-            self.cache.drop(session)
+            if not keep:
+                self.cache.drop(session)

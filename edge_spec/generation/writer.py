@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.events import EventLog, ObservedSampler
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.session_cache import Sessions
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
@@ -54,9 +55,10 @@ class Writer:
         self._stream = TextStream(request.stop)
         self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
 
-    def read_prompt(self, *, resumed: bool, notice: Notice) -> None:
+    def read_prompt(self, sessions: Sessions, notice: Notice) -> None:
         """Let the models read the prompt, and what had been written before."""
         text = (*self._prompt, *self.token_ids)
+        resumed = self._context.enter(sessions, text, self._speculator.model)
         self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
         self._speculator.read()
 

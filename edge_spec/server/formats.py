@@ -54,12 +54,14 @@ def usage(replies: Iterable[Reply], n_prompt: int) -> dict[str, Any]:
     Args:
         n_prompt: tokens of all prompts; one that got several replies counts once.
     """
+    replies = [*replies]
     statistics = [reply.statistics for reply in replies]
     n_written = sum(done.tokens for done in statistics)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
+        "prompt_tokens_details": {"cached_tokens": replies[0].n_reused},
         "drafted_tokens": sum(done.drafted for done in statistics),
         "accepted_tokens": sum(done.accepted for done in statistics),
         "rounds": sum(done.rounds for done in statistics),

@@ -150,6 +150,7 @@ class JobMaker:
             "stop": asked.stop,
             "grammar": grammar,
             "logprobs": logprobs,
+            "reuse": True,
         }
         if asked.speculation == "off":
             options["policy"] = FixedPolicy(0)

@@ -53,6 +53,9 @@ class Capabilities:
             width to width and the model is used as it comes.
         max_rows: the most rows that one decode returns; none beyond the widest of ``widths``.
         can_shift: tokens can be taken out of the middle of the cache.
+        reuse_step: a cache of an earlier text serves another one that begins like it in multiples of so many tokens.
+            1: a cell has the same bits however it was computed. More: only cells of prompts, read in whole chunks of
+            this size. 0: it never does.
 
     Raises:
         ValueError: more rows than the widest width has.
@@ -63,6 +66,7 @@ class Capabilities:
     widths: tuple[int, ...]
     max_rows: int
     can_shift: bool = False
+    reuse_step: int = 0
 
     def __post_init__(self) -> None:
         if self.widths and self.max_rows > self.widths[-1]:

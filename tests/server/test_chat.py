@@ -157,3 +157,19 @@ def test_models_can_be_listed(served: Any) -> None:
     assert served.client.models.retrieve("demo").context_length == served.model.n_ctx
     with pytest.raises(openai.NotFoundError):
         served.client.models.retrieve("gpt-4")
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_growing_conversation_is_not_read_again_and_stays_the_same(serve: Callable[..., Any], engine: str) -> None:
+    served = serve(engine)
+    messages: list[Any] = [{"role": "user", "content": "Tell me a long story about a dog and a cat. " * 8}]
+    n_before = 0
+    for turn in range(3):
+        fresh = served.model.generate(messages, seed=turn, max_tokens=16).read()
+        answer = served.chat(messages=messages, seed=turn, max_tokens=16)
+        assert answer.choices[0].message.content == fresh
+        cached = answer.usage.prompt_tokens_details.cached_tokens
+        # The whole prompt before this one, and as much of its answer as is cut into the same tokens again.
+        assert cached >= n_before - 1
+        n_before = answer.usage.prompt_tokens
+        messages += [{"role": "assistant", "content": fresh}, {"role": "user", "content": "And then?"}]

@@ -1,0 +1,107 @@
+"""Prompts that begin like earlier texts: what the models have in their caches of those is not read again.
+
+For replies that belong to no conversation: clients without a state send all of it each time. A cell is kept only where
+reading the prompt anew would compute the same bits, see ``Capabilities.reuse_step``; so nothing of the reply depends
+on what came before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from edge_spec.generation.context import Context, Notice
+from edge_spec.generation.session_cache import Sessions
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.followed_text import common_prefix
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.loop import Speculator
+
+__all__ = ["EarlierTexts", "ReusingContext"]
+
+_MAX_TEXTS = 64
+_WORTH_KEEPING = 32
+"""Shorter beginnings are read again: that takes no longer than copying caches."""
+
+_COPY_FROM = 8
+"""A text of which less than this part is shared is not copied for it."""
+
+
+class EarlierText:
+    """The text of an earlier reply, under which its caches are suspended.
+
+    Attributes:
+        n_read: how many of its first tokens were read as a prompt.
+        profile: the name of the numerics profile that computed its cells; empty before.
+    """
+
+    n_read = 0
+    profile = ""
+
+
+class EarlierTexts:
+    """The texts of replies without a conversation; the session cache decides how many keep their caches."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[EarlierText, None] = OrderedDict()
+
+    def enter(self, sessions: Sessions, prompt: Sequence[int], model: LanguageModel) -> tuple[EarlierText, int]:
+        """Let the models have the caches of the text that begins most like a prompt. Needs the generation lock.
+
+        Returns:
+            Under which text the prompt continues, and how many of its tokens need not be read.
+        """
+        best, shared, length = None, 0, 0
+        for session, text in sessions.texts():
+            if isinstance(session, EarlierText) and session.profile == model.profile.name:
+                found = _usable(session, common_prefix(text, prompt[:-1]), model.capabilities.reuse_step)
+                if found > shared:
+                    best, shared, length = session, found, len(text)
+        entered = EarlierText()
+        if best is None or shared < max(_WORTH_KEEPING, length // _COPY_FROM):
+            sessions.resume(entered)
+            shared = 0
+        elif shared * 2 >= length:
+            # It goes on, or its end is written once more.
+            entered = best
+            shared *= sessions.resume(best)
+        else:
+            entered.n_read, entered.profile = best.n_read, best.profile
+            shared *= sessions.resume_copy(best, entered)
+        self._texts[entered] = None
+        self._texts.move_to_end(entered)
+        while len(self._texts) > _MAX_TEXTS:
+            sessions.release(self._texts.popitem(last=False)[0])
+        return entered, shared
+
+
+class ReusingContext(Context):
+    """The context of a reply of its own, whose prompt need not be read where an earlier text began like it."""
+
+    def __init__(self, texts: EarlierTexts) -> None:
+        self._texts = texts
+        self._text = EarlierText()
+        self._shared = 0
+
+    def enter(self, sessions: Sessions, text: Sequence[int], model: LanguageModel) -> bool:
+        self._text, self._shared = self._texts.enter(sessions, text, model)
+        return self._shared > 0
+
+    def begin(
+        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
+    ) -> None:
+        self.require_room(len(text), speculator.model.n_ctx)
+        step = speculator.model.capabilities.reuse_step
+        if self._shared and step > 1:
+            # Beyond whole chunks others would begin elsewhere than in a fresh prompt.
+            speculator.replace(min(self._shared, speculator.model.n_past // step * step), ())
+        speculator.begin(text, sampler, reuse=self._shared > 0)
+        self.n_reused = min(speculator.model.n_past, len(text))
+        self._text.n_read, self._text.profile = len(text) - 1, speculator.model.profile.name
+
+
+def _usable(text: EarlierText, shared: int, step: int) -> int:
+    """How many of ``shared`` first tokens have cells that a fresh prompt would compute bit for bit."""
+    if step > 1:
+        shared = min(shared, text.n_read)
+    return shared // step * step if step else 0
