@@ -22,6 +22,7 @@ _VERBS = {
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",
+    "drafter": "Make a drafter for a model.",
     "doctor": "Show this computer and what limits memory on it.",
 }
 

@@ -27,6 +27,10 @@ class Clock:
         """Seconds since the beginning."""
         return self._now() - self._begin
 
+    def stop(self) -> None:
+        """From now on it is time to stop."""
+        self._limit_s = 0.0
+
     @property
     def over(self) -> bool:
         """Whether it is time to stop."""

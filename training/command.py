@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,16 +84,6 @@ def _steps(text: str) -> tuple[str, int]:
 
 
 def _device(name: str, threads: int | None) -> str:
-    # Read when the library starts; without it matrix products may differ from run to run.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    import torch
+    from edge_spec.training.precision import device_of
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("high")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    # Sums in the same order every time; operations that cannot promise it warn.
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    return name
+    return device_of(name, threads)

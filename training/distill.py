@@ -122,13 +122,16 @@ def read_samples(folder: Path) -> Rows:
 
 
 @torch.no_grad()
-def inherit_embedding(target: Llama, model: Llama) -> None:
+def inherit_embedding(embedding: Tensor, model: Llama) -> None:
     """Start from the target's embedding, projected onto its main directions.
 
     Input and output share the embedding, so a smaller model knows from the beginning which tokens are alike, rare ones
     included.
+
+    Args:
+        embedding: rows of the tokens that the model knows, ``[n_vocab, width of the target]``.
     """
-    matrix = target.embedding.detach().float()
+    matrix = embedding.detach().float()
     _, directions = torch.linalg.eigh(matrix.T @ matrix)  # by ascending size
     n = min(model.shape.n_embd, directions.shape[1])
     model.embedding[:, :n] = (matrix @ directions[:, -n:]).to(model.embedding.dtype)
@@ -161,6 +164,9 @@ class TeacherLoss:
             order = np.random.default_rng((self.seed, int(each))).permutation(len(self.samples))
             out[passes == each] = self.samples[order[numbers[passes == each]]]
         return out
+
+    def learned(self, rows: Tensor) -> Tensor:
+        return self.text.learned(rows)
 
     def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
         hidden, matrix = model.hidden(rows & ID)

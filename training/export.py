@@ -5,7 +5,7 @@ In models this small an output matrix of 4 bits would cost more quality than its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from edge_spec.training.checkpoint import read_weights, whole_file
 from edge_spec.training.corpus import TEMPLATE
+from edge_spec.training.settings import Shape
 from edge_spec.training.sources import Source
 from edge_spec.training.vocabulary import PRE_TOKENIZER, SPECIAL, vocabulary_fields
 
-__all__ = ["export"]
+__all__ = ["add_shape", "add_weights", "export"]
 
 _END_OF_TEXT, _END_OF_TURN, _PAD = (SPECIAL.index(name) for name in ("<|endoftext|>", "<|im_end|>", "<|pad|>"))
 
@@ -45,16 +46,7 @@ def export(
             writer.add_dataset_name(number, source.name)
             writer.add_dataset_description(number, f"{source.what}; licence: {source.licence}".lstrip("; "))
         writer.add_languages(["en"])
-        writer.add_context_length(shape.n_ctx)
-        writer.add_embedding_length(shape.n_embd)
-        writer.add_block_count(shape.n_layers)
-        writer.add_feed_forward_length(shape.n_ff)
-        writer.add_head_count(shape.n_head)
-        writer.add_head_count_kv(shape.n_head_kv)
-        writer.add_layer_norm_rms_eps(shape.norm_epsilon)
-        writer.add_rope_dimension_count(shape.head_dim)
-        writer.add_rope_freq_base(shape.rope_base)
-        writer.add_vocab_size(shape.n_vocab)
+        add_shape(writer, shape)
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre(PRE_TOKENIZER)
         writer.add_token_list(tokens)
@@ -66,22 +58,43 @@ def export(
         writer.add_pad_token_id(_PAD)
         writer.add_add_bos_token(False)
         writer.add_chat_template(TEMPLATE)
-        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        kinds = gguf.LlamaFileType
-        writer.add_file_type({"F32": kinds.ALL_F32, "F16": kinds.MOSTLY_F16, "Q4_0": kinds.MOSTLY_Q4_0}[kind])
-        for tensor, array in arrays.items():
-            if array.ndim == 1 or kind == "F32":
-                writer.add_tensor(tensor, array.astype(np.float32))
-            elif kind == "F16":
-                writer.add_tensor(tensor, array)
-            elif tensor == "token_embd.weight":
-                writer.add_tensor(tensor, _q8_0(array), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-            else:
-                writer.add_tensor(tensor, _q4_0(array), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+        add_weights(writer, arrays, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+
+def add_shape(writer: Any, shape: Shape) -> None:
+    """The metadata of the architecture."""
+    writer.add_context_length(shape.n_ctx)
+    writer.add_embedding_length(shape.n_embd)
+    writer.add_block_count(shape.n_layers)
+    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_head_count(shape.n_head)
+    writer.add_head_count_kv(shape.n_head_kv)
+    writer.add_layer_norm_rms_eps(shape.norm_epsilon)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_vocab_size(shape.n_vocab)
+
+
+def add_weights(writer: Any, arrays: Mapping[str, npt.NDArray[np.float16]], kind: str) -> None:
+    """The tensors, as ``kind`` (see ``export``), and what the file says of their types."""
+    import gguf
+
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    kinds = gguf.LlamaFileType
+    writer.add_file_type({"F32": kinds.ALL_F32, "F16": kinds.MOSTLY_F16, "Q4_0": kinds.MOSTLY_Q4_0}[kind])
+    for tensor, array in arrays.items():
+        if array.ndim == 1 or kind == "F32":
+            writer.add_tensor(tensor, array.astype(np.float32))
+        elif kind == "F16":
+            writer.add_tensor(tensor, array)
+        elif tensor == "token_embd.weight":
+            writer.add_tensor(tensor, _q8_0(array), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        else:
+            writer.add_tensor(tensor, _q4_0(array), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
 
 
 def _q4_0(array: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:

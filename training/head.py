@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["summed_divergence", "summed_entropy"]
+__all__ = ["summed_divergence", "summed_entropy", "summed_sparse_divergence"]
 
 _ROWS = {"cpu": 1 << 9}
 """Tokens whose logits exist at once: on a CPU few enough for its caches, elsewhere ``_MAX_ROWS``."""
@@ -63,6 +63,23 @@ def summed_divergence(
         t = log_t.exp()
         loss = (log_t.sub_(log_p).mul_(t).sum(-1, keepdim=True) * mask[some]).sum()
         return loss, log_p.exp_().sub_(t).mul_(mask[some])
+
+    return _summed(hidden, matrix, chunk)
+
+
+def summed_sparse_divergence(hidden: Tensor, matrix: Tensor, columns: Tensor, chances: Tensor) -> Tensor:
+    """Kullback-Leibler divergence from distributions over few columns, summed over all tokens, in nats.
+
+    Args:
+        hidden: ``[n, width]``.
+        matrix: of the output, ``[n_vocab, width]``.
+        columns, chances: those of each distribution that are not 0, ``[n, k]``; columns may occur repeatedly.
+    """
+
+    def chunk(logits: Tensor, some: slice) -> tuple[Tensor, Tensor]:
+        log_p, of_chunk = torch.log_softmax(logits, dim=-1), chances[some]
+        loss = (of_chunk * (torch.log(of_chunk.clamp(min=1e-30)) - log_p.gather(1, columns[some]))).sum()
+        return loss, log_p.exp_().scatter_add_(1, columns[some], -of_chunk)
 
     return _summed(hidden, matrix, chunk)
 

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-__all__ = ["autocast", "works_in_16_bits"]
+__all__ = ["autocast", "device_of", "works_in_16_bits"]
+
+
+def device_of(name: str, threads: int | None) -> str:
+    """PyTorch's name of the device to train on, prepared to give the same weights every time.
+
+    Args:
+        name: ``auto`` for an accelerator if there is one, else the processor.
+        threads: of PyTorch; its own choice if None.
+    """
+    # Read when the library of matrix products starts; without it these may differ from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("high")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    # Sums in the same order every time; operations that cannot promise it warn.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    return name
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:

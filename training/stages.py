@@ -286,7 +286,7 @@ class Recipe:
         target.round_weights()
         compile_layers(target, self.device)
         trainer = self._on_text(role, role)
-        trainer.start = partial(inherit_embedding, target)
+        trainer.start = partial(inherit_embedding, target.embedding)
         trainer.objective = TeacherLoss(
             target=target,
             text=self._text,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,8 +37,11 @@ _SILVER = 2**0.5 - 1
 class Objective(Protocol):
     """What a training minimizes."""
 
-    def rows(self, step: int, tokens: int) -> Rows:
-        """The rows of a step, ``[n, length]`` with ``n * length = tokens``."""
+    def rows(self, step: int, tokens: int) -> npt.NDArray[Any]:
+        """The rows of a step, whole numbers that mean something to it, ``[n, length]`` with ``n * length = tokens``."""
+
+    def learned(self, rows: Tensor) -> Tensor:
+        """How many tokens of some rows are learned."""
 
     def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the loss over the learned tokens of some rows, and their number."""
@@ -88,6 +92,9 @@ class TextLoss:
         ids, learned = targets(rows)
         return summed_entropy(hidden, matrix, ids, learned), learned.sum()
 
+    def learned(self, rows: Tensor) -> Tensor:
+        return targets(rows)[1].sum()
+
 
 def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The token after each token, and whether it is learned; after the last of a row nothing is."""
@@ -97,8 +104,8 @@ def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
     return after & ID, learned
 
 
-def to_device(rows: Rows, device: str) -> Tensor:
-    """Rows as 64-bit numbers on the device, still ids with flags."""
+def to_device(rows: npt.NDArray[Any], device: str) -> Tensor:
+    """Rows as 64-bit numbers on the device, ids still with their flags."""
     return torch.from_numpy(rows.astype("int64")).to(device, non_blocking=True)
 
 
@@ -122,20 +129,28 @@ def eager() -> AbstractContextManager[Any]:
 
 
 @torch.no_grad()
-def mean_loss(model: Llama, rows: Rows, device: str, *, at_once: int = 1 << 14) -> float:
-    """Mean cross entropy per learned token of held-out rows, in nats and 32-bit arithmetic."""
+def mean_loss(
+    model: Llama,
+    rows: npt.NDArray[Any],
+    device: str,
+    *,
+    objective: Objective | None = None,
+    at_once: int = 1 << 14,
+) -> float:
+    """Mean loss per learned token of held-out rows, in nats and 32-bit arithmetic; cross entropy of the rows' text
+    if there is no ``objective``."""
     was_training = model.training
     model.eval()
     with eager():
-        loss = _mean_loss(model, rows, device, at_once)
+        text = TextLoss(lambda first, n: rows, rows.shape[1])
+        loss = _mean_loss(model, rows, device, objective or text, at_once)
     model.train(was_training)
     return loss
 
 
-def _mean_loss(model: Llama, rows: Rows, device: str, at_once: int) -> float:
+def _mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, objective: Objective, at_once: int) -> float:
     total, count = 0.0, 0
     n = max(1, at_once // rows.shape[1])
-    objective = TextLoss(lambda first, n: rows, rows.shape[1])
     for first in range(0, len(rows), n):
         loss, learned = objective.loss(model, to_device(rows[first : first + n], device))
         total, count = total + float(loss), count + int(learned)
@@ -149,6 +164,7 @@ class Trainer:
     Args:
         folder: of this training alone.
         valid: held-out rows, for the log.
+        judge: what their loss is; cross entropy of their text if None.
         clock: when it is over, the state is saved and ``TimeIsUp`` raised.
         start: changes the weights that a new training begins with.
         steps: number of steps instead of the training's own, to repeat a run that a time budget had cut.
@@ -160,12 +176,13 @@ class Trainer:
     shape: Shape
     training: Training
     objective: Objective
-    valid: Rows
+    valid: npt.NDArray[Any]
     seed: int
     device: str
     clock: Clock
     say: Callable[[str], None]
     start: Callable[[Llama], None] = lambda model: None
+    judge: Objective | None = None
     steps: int | None = None
     save_every_s: float = 240.0
     log_every: int = 20
@@ -219,7 +236,7 @@ class Trainer:
             if step % self.log_every == 0 or step == steps:
                 loss = float(torch.stack(losses).mean())
                 speed = (step - began) * self.training.step_tokens / max(1e-9, run.elapsed_s - since_s)
-                valid = mean_loss(model, self.valid, self.device) if self._validates(step, steps) else None
+                valid = self._valid_loss(model) if self._validates(step, steps) else None
                 self._log(step, steps, loss, speed, valid, before_s + run.elapsed_s)
                 losses, began, since_s = [], step, run.elapsed_s
             over = step < steps and self.clock.over
@@ -250,6 +267,9 @@ class Trainer:
     def _validates(self, step: int, steps: int) -> bool:
         return step == steps or step // self.valid_every != (step - self.log_every) // self.valid_every
 
+    def _valid_loss(self, model: Llama) -> float:
+        return mean_loss(model, self.valid, self.device, objective=self.judge)
+
     def _step(self, model: Llama, optimizer: Optimizer, step: int, steps: int) -> Tensor:
         training = self.training
         on = step >= steps * (1 - training.quantized)
@@ -259,7 +279,7 @@ class Trainer:
         rows = self.objective.rows(step, training.step_tokens)
         moved = to_device(rows, self.device)
         total = torch.zeros((), device=self.device)
-        learned = sum_learned(moved)
+        learned = self.objective.learned(moved).clamp(min=1)
         for some in moved.split(training.micro_tokens // rows.shape[1]):
             with autocast(self.device):
                 loss, _ = self.objective.loss(model, some)
@@ -292,11 +312,6 @@ class Trainer:
             f"{self.folder.name}: step {step} of {steps}, loss {loss:.3f}{checked}, {speed:,.0f} tokens/s, "
             f"{left_s / 60:.1f} min left"
         )
-
-
-def sum_learned(rows: Tensor) -> Tensor:
-    """How many tokens of the rows are learned."""
-    return targets(rows)[1].sum().clamp(min=1)
 
 
 def _learning_rate(training: Training, step: int, steps: int) -> float:

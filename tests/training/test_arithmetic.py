@@ -121,7 +121,7 @@ def test_smaller_models_begin_with_as_much_of_the_embedding_as_they_hold() -> No
     # Of rank 32, so that half the width can hold all of it.
     target.embedding.data = torch.randn(256, 32) @ torch.randn(32, 64)
     model = Llama(Shape(n_layers=1, n_embd=32, n_head=1, n_head_kv=1, n_ff=96, n_vocab=256, n_ctx=64))
-    inherit_embedding(target, model)
+    inherit_embedding(target.embedding, model)
     alike = (target.embedding @ target.embedding.T).detach()
     assert torch.allclose(model.embedding @ model.embedding.T, alike, atol=1e-4 * alike.abs().max().item())
 

@@ -1,0 +1,172 @@
+"""Laws of what a drafter learns from: prompts, the target's answers, and the vocabulary chosen from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.errors import DiskFull, ModelFileError, SettingsError
+from edge_spec.evaluation.acceptance import write
+from edge_spec.sampling import SamplerSettings
+from edge_spec.training.drafter.answers import prepare, read_answers
+from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
+from edge_spec.training.drafter.prompts import prompts_in
+from edge_spec.training.drafter.settings import MakeSettings
+from edge_spec.training.drafter.writing import TEMPERATURES, AnswerWriter
+
+TABLE = random_table(40, order=1, seed=2, scale=2.0)
+
+
+class Numbers:
+    """Asks a table model in tokens."""
+
+    def prompt(self, number: int) -> list[int]:
+        return [number % 40, 7 * number % 40, 3]
+
+
+def ends(token: int) -> bool:
+    return token == 5
+
+
+def test_prompts_are_first_user_turns_and_passages_with_an_instruction(tmp_path: Path) -> None:
+    turns = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "How are you?"}]
+    records = [
+        {"turns": [turns[1], {"role": "assistant", "text": "Fine."}, {"role": "user", "text": "Second turn?"}]},
+        {"turns": [{"role": "assistant", "text": "Only an answer."}]},
+        {"text": "A passage of some words."},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "b.txt").write_text("Long paragraph. " * 50 + "\n\n" + "Another one. " * 40, "utf-8")
+    (tmp_path / "c.bin").write_bytes(b"\xff")
+    prompts = prompts_in(tmp_path, seed=1)
+    assert "How are you?" in prompts
+    assert not any("Second turn" in prompt or "Only an answer" in prompt for prompt in prompts)
+    assert sum(prompt.endswith("A passage of some words.") for prompt in prompts) == 1
+    assert sum("Long paragraph" in prompt for prompt in prompts) == 1
+    assert sum("Another one" in prompt for prompt in prompts) == 1
+    assert prompts == prompts_in(tmp_path, seed=1)
+    assert len(prompts) == len(set(prompts))
+
+
+def test_texts_without_a_prompt_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="no folder") as caught:
+        prompts_in(tmp_path / "missing", seed=1)
+    assert "--texts" in caught.value.hint
+    with pytest.raises(ModelFileError, match="holds no text"):
+        prompts_in(tmp_path, seed=1)
+    (tmp_path / "a.txt").write_text("1234 5678\n\n--", "utf-8")
+    with pytest.raises(ModelFileError, match="give 0 prompts"):
+        prompts_in(tmp_path, seed=1)
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelFileError, match=r"b\.txt is not readable text"):
+        prompts_in(tmp_path, seed=1)
+
+
+@pytest.mark.parametrize("takes_trees", [True, False])
+def test_answers_written_at_once_are_those_written_alone(takes_trees: bool) -> None:
+    """Greedily the target's own, and each of several draws what it draws where there is no other."""
+    model = TableModel(TABLE, takes_trees=takes_trees)
+    writer, prompt = AnswerWriter(model, ends), [1, 2, 3]
+    found = writer.answers(prompt, max_tokens=30, seed=4)
+    assert len(found) == len(TEMPERATURES)
+    for number, (answer, temperature) in enumerate(zip(found, TEMPERATURES, strict=True)):
+        settings = SamplerSettings(temperature=temperature, seed=4, attempt=number)
+        (alone,) = write(TableModel(TABLE), [prompt], settings, ends=ends, max_tokens=30)
+        assert answer.tokens == list(alone.reply)
+        for place, token in enumerate([prompt[-1], *answer.tokens[:-1]]):
+            row = TABLE[token].astype(np.float64)
+            expected = row - np.log(np.exp(row).sum())
+            assert set(answer.likeliest[place].tolist()) == set(range(40))
+            assert np.allclose(answer.logs[place], expected[answer.likeliest[place]], atol=1e-4)
+    again = writer.answers(prompt, max_tokens=30, seed=4)
+    assert [answer.tokens for answer in again] == [answer.tokens for answer in found]
+
+
+@pytest.fixture
+def portions(tmp_path: Path) -> Path:
+    settings = MakeSettings(tokens=1500, answer_tokens=24, vocabulary=64, width=64)
+    writer = AnswerWriter(TableModel(TABLE), ends)
+    folder = tmp_path / "answers"
+    n = write_portions(folder, Numbers(), writer, settings, n_vocab=40, clock=_Stopwatch(), say=lambda line: None)  # type: ignore[arg-type]
+    assert n >= 1500
+    return folder
+
+
+class _Stopwatch:
+    """Time that stands still."""
+
+    elapsed_s = 0.0
+    over = False
+
+
+def test_what_is_trained_on_is_what_the_target_expected(portions: Path, tmp_path: Path) -> None:
+    prepare(portions, tmp_path / "prepared", n_vocab=40, n_kept=20)
+    answers = read_answers(tmp_path / "prepared")
+    assert len(answers.kept) == 20
+    assert (np.diff(answers.kept) > 0).all()
+    raw = np.concatenate([portion.tokens for portion in portions_in(portions)])
+    back = np.append(answers.kept, -1)[answers.tokens]
+    known = back >= 0
+    assert (back[known] == raw[known]).all()
+    assert not np.isin(raw[~known], answers.kept).any()
+    sums = answers.chances.astype(np.float64).sum(1)
+    assert np.allclose(sums, 1, atol=0.01)
+    learned = np.flatnonzero(answers.expected >= 0)
+    assert (answers.expected[learned] == np.arange(len(learned))).all()
+    for place in learned[:: max(1, len(learned) // 50)]:
+        row = TABLE[raw[place]].astype(np.float64)
+        law = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        mass = np.zeros(21)
+        np.add.at(mass, answers.columns[answers.expected[place]], answers.chances[answers.expected[place]])
+        assert np.allclose(mass[:-1], law[answers.kept], atol=0.01)
+        assert mass[-1] == pytest.approx(1 - law[answers.kept].sum(), abs=0.02)
+
+
+def test_the_vocabulary_is_what_the_target_writes_most(portions: Path, tmp_path: Path) -> None:
+    prepare(portions, tmp_path / "prepared", n_vocab=40, n_kept=10)
+    answers = read_answers(tmp_path / "prepared")
+    written: Counter[int] = Counter()
+    for portion in portions_in(portions):
+        begin = 0
+        for length, n_prompt in zip(portion.lengths.tolist(), portion.prompts.tolist(), strict=True):
+            written.update(portion.tokens[begin + n_prompt : begin + length].tolist())
+            begin += length
+    most = {token for token, _ in written.most_common(6)}
+    assert most <= set(answers.kept.tolist())
+    known = sum(n for token, n in written.items() if token in answers.kept)
+    assert answers.coverage == pytest.approx(known / written.total())
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 1 << 20
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage)
+    require_disk(tmp_path, 100)
+    with pytest.raises(DiskFull, match="1 MiB are free") as caught:
+        require_disk(tmp_path, 1_000_000)
+    assert "--tokens" in caught.value.hint
+
+
+@pytest.mark.parametrize("wrong", [{"width": 100}, {"vocabulary": 32}, {"tokens": 0}, {"passes": 0.0}])
+def test_settings_out_of_range_name_the_option(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        MakeSettings(**wrong)
+    assert caught.value.argument == next(iter(wrong))
+
+
+def test_shapes_are_ones_that_both_engines_run() -> None:
+    for width in (64, 96, 128, 192, 256, 320):
+        shape = MakeSettings(width=width).shape(49152)
+        assert shape.n_vocab == 16_384
+        assert shape.head_dim in (32, 64)
+    assert MakeSettings().shape(8192).n_vocab == 8192

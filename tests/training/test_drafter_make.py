@@ -1,0 +1,209 @@
+"""Laws of ``edge-spec drafter make``: from texts to a drafter that is found by itself, also after interruptions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import edge_spec  # noqa: E402
+from edge_spec.cli import main  # noqa: E402
+from edge_spec.engines.onnx.kernels import available  # noqa: E402
+from edge_spec.engines.registry import engines  # noqa: E402
+from edge_spec.errors import DiskFull, SettingsError  # noqa: E402
+from edge_spec.models import inspect, made_drafter, resolve_family  # noqa: E402
+from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
+from edge_spec.training.drafter.make import DrafterMaker  # noqa: E402
+from edge_spec.training.drafter.objective import packed  # noqa: E402
+from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
+from edge_spec.training.head import summed_divergence, summed_sparse_divergence  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TINY = MakeSettings(
+    tokens=700,
+    vocabulary=2048,
+    layers=1,
+    width=64,
+    passes=8,
+    answer_tokens=24,
+    row=128,
+    short_row=64,
+    step_tokens=512,
+    held_out=2,
+    learning_rate=1e-2,
+)
+QUESTIONS = ("Tell me a story about a dog.", "Hello, how are you today?", "What is a lantern?", "Tell me a story.")
+
+
+def write_texts(folder: Path) -> Path:
+    folder.mkdir()
+    turns = [[{"role": "user", "text": text}] for text in QUESTIONS]
+    (folder / "a.jsonl").write_text("".join(json.dumps({"turns": each}) + "\n" for each in turns), "utf-8")
+    return folder
+
+
+def maker(folder: Path, cache: Path, **values: Any) -> DrafterMaker:
+    texts = folder / "texts"
+    return DrafterMaker(
+        target=inspect(resolve_family("demo").target),
+        texts=texts if texts.is_dir() else write_texts(texts),
+        out=values.pop("out", folder / "out"),
+        settings=values.pop("settings", TINY),
+        on=engines()[0 if available() is None else -1],
+        device="cpu",
+        clock=values.pop("clock", Clock()),
+        cache_dir=cache,
+        say=values.pop("say", lambda line: None),
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, probe_cache: Path) -> SimpleNamespace:
+    """Everything that a tiny run leaves."""
+    folder = tmp_path_factory.mktemp("made")
+    lines: list[str] = []
+    whole = maker(folder, probe_cache, say=lines.append)
+    return SimpleNamespace(maker=whole, results=whole.run(), lines=lines, folder=folder)
+
+
+def ticking(steps: int) -> Callable[[], float]:
+    """A time that is up after it was asked for so often."""
+    asked = iter(range(1 << 30))
+    return lambda: float(next(asked) >= steps)
+
+
+def test_the_drafter_has_learned(made: SimpleNamespace) -> None:
+    log = [json.loads(line) for line in (made.maker.out / "training" / "log.jsonl").read_text("utf-8").splitlines()]
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert made.results["measured"]["greedy"]["tokens"] > 0
+    assert made.results["data"]["coverage"] > 0.9
+    assert any("min left" in line for line in made.lines)
+
+
+def test_the_card_and_the_file_say_what_it_is(made: SimpleNamespace) -> None:
+    card = (made.maker.out / "README.md").read_text("utf-8")
+    assert made.maker.target.fingerprint in card
+    assert "| greedy |" in card
+    draft = inspect(made.maker.out / "drafter.gguf")
+    assert draft.trimmed is not None
+    assert draft.trimmed.teacher == made.maker.target.fingerprint
+    assert (draft.n_vocab, draft.quantisation) == (2048, "Q4_0")
+
+
+def test_an_interrupted_run_continues_to_the_same_drafter(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path
+) -> None:
+    shutil.copytree(made.folder / "texts", tmp_path / "texts")
+    n_stopped = 0
+    for steps in (4, 10, 14, 20, 24, 1 << 30):
+        try:
+            maker(tmp_path, probe_cache, clock=Clock(1.0, now=ticking(steps))).run()
+        except TimeIsUp:
+            n_stopped += 1
+    assert n_stopped > 2
+    whole, resumed = ((folder / "out" / "drafter.gguf").read_bytes() for folder in (made.folder, tmp_path))
+    assert resumed == whole
+    assert maker(tmp_path, probe_cache).run()["measured"]["greedy"]["tokens"] > 0
+
+
+def test_load_finds_the_installed_drafter_and_writes_the_same_text(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
+    # A file alone is a target without a drafter.
+    target = resolve_family("demo").target
+    assert made_drafter(inspect(target)) is None
+    folder = made.maker.install()
+    assert made_drafter(inspect(target)) == folder / "drafter.gguf"
+    assert (folder / "README.md").is_file()
+    found = {}
+    for mode in ("off", "sequence", "auto"):
+        with edge_spec.load(target, speculation=mode, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+            assert model.mode == ("sequence" if mode == "auto" else mode)
+            reply = model.generate("Tell me a story.", seed=3, max_tokens=40)
+            reply.read()
+            found[mode] = (reply.token_ids, reply.statistics.drafted)
+    assert found["sequence"][0] == found["off"][0] == found["auto"][0]
+    assert found["sequence"][1] > 0
+
+
+def test_other_settings_need_another_folder(made: SimpleNamespace, probe_cache: Path) -> None:
+    with pytest.raises(SettingsError, match="begun with another seed and another width"):
+        maker(made.folder, probe_cache, settings=MakeSettings(**{**TINY.as_json(), "seed": 2, "width": 96}))
+
+
+def test_a_disk_that_fills_up_loses_nothing(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **values: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numpy.lib.format.open_memmap", full)
+    out = tmp_path / "out"
+    for name in ("answers", "settings.json", "prompts.json"):
+        copy = shutil.copytree if (made.maker.out / name).is_dir() else shutil.copy
+        out.mkdir(exist_ok=True)
+        copy(made.maker.out / name, out / name)
+    write_texts(tmp_path / "texts")
+    with pytest.raises(DiskFull, match="disk space") as caught:
+        maker(tmp_path, probe_cache).run()
+    assert "run the same command again" in caught.value.hint
+    assert len(list((out / "answers").glob("*.npz"))) == len(list((made.maker.out / "answers").glob("*.npz")))
+
+
+def test_the_command_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["drafter", "make", "demo", "--texts", str(tmp_path), "--out", str(tmp_path / "out"), *arguments])
+        assert ended.value.code in (1, 2)
+        return capsys.readouterr().err
+
+    assert "holds no text" in said()
+    assert "--width is 100" in said("--width", "100")
+    assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "edge-spec[training]"' in said()
+
+
+def test_sparse_divergence_is_the_dense_one() -> None:
+    torch.manual_seed(0)
+    teacher = torch.randn(70, 12)
+    matrix, hidden = torch.randn(90, 16), torch.randn(70, 16)
+    to_row = torch.randn(90, 12)
+    found = []
+    for sparse in (True, False):
+        ours = [each.clone().requires_grad_() for each in (hidden, matrix)]
+        if sparse:
+            chances, columns = torch.softmax(teacher @ to_row.T, -1).sort(-1)
+            loss = summed_sparse_divergence(ours[0], ours[1], columns, chances)
+        else:
+            loss = summed_divergence(ours[0], ours[1], teacher, to_row, torch.ones(70, dtype=torch.bool))
+        loss.backward()
+        found.append((loss.detach(), ours[0].grad, ours[1].grad))
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_begin_texts_whole_and_repeat_nothing() -> None:
+    rng = np.random.default_rng(0)
+    begins = np.cumsum([0, *rng.integers(2, 200, 60)])
+    rows = packed(begins, rng.permutation(60), 128)
+    used = rows[rows >= 0]
+    assert len(np.unique(used)) == len(used)
+    starts = set(begins[:-1].tolist())
+    for row in rows:
+        for before, place in zip([-2, *row], row, strict=False):
+            assert place in starts or place == before + 1 or place == -1
+    assert starts <= set(used.tolist())

@@ -1,0 +1,260 @@
+"""The stages of making a drafter. Each skips what is finished, so the same command continues an interrupted run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_spec.engines.base import Engine
+from edge_spec.errors import DiskFull, ModelFileError, SettingsError
+from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.models import ModelFile, inspect, made_drafter_folder
+from edge_spec.training.checkpoint import whole_file
+from edge_spec.training.clock import Clock
+from edge_spec.training.drafter.answers import prepare, read_answers
+from edge_spec.training.drafter.card import card_of
+from edge_spec.training.drafter.export import embedding_rows, export_drafter
+from edge_spec.training.drafter.measure import measure
+from edge_spec.training.drafter.opened import opened
+from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
+from edge_spec.training.drafter.prompts import prompts_in
+from edge_spec.training.drafter.settings import MakeSettings
+from edge_spec.training.drafter.writing import TEMPERATURES, AnswerWriter
+
+__all__ = ["DRAFTER", "DrafterMaker"]
+
+DRAFTER, CARD = "drafter.gguf", "README.md"
+_PROMPT_ROOM = 768
+_VALID_SHARE, _VALID_ROWS = 100, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterMaker:
+    """Makes a drafter.
+
+    Args:
+        target: whose drafter it is.
+        texts: folder of texts.
+        out: folder for everything that is made, and for what an interrupted run continues from.
+        on: what the target writes on.
+        device: PyTorch's, to train on.
+        cache_dir: where transcribed models are kept; None for nowhere.
+        say: is given lines that report progress.
+
+    Raises:
+        SettingsError: ``out`` was begun for another target or with other settings.
+    """
+
+    target: ModelFile
+    texts: Path
+    out: Path
+    settings: MakeSettings
+    on: Engine
+    device: str
+    clock: Clock
+    cache_dir: Path | None
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        asked = {"target": self.target.fingerprint, **self.settings.as_json()}
+        path = self.out / "settings.json"
+        if not path.is_file():
+            _write_json(path, asked)
+            return
+        different = sorted(name for name, value in _read_json(path).items() if asked.get(name) != value)
+        if different:
+            raise SettingsError(
+                f"{self.out} was begun with another {' and another '.join(different)}",
+                hint="continue with what settings.json in it says, or use another folder",
+            )
+
+    def run(self) -> dict[str, Any]:
+        """All stages; returns what was measured.
+
+        Raises:
+            TimeIsUp: the time limit is reached; everything is saved.
+            DiskFull: the disk is full; what is finished is kept.
+        """
+        try:
+            for stage in (self._ask, self._prepare, self._train, self._export, self._measure):
+                with self._timed(stage.__name__.strip("_")):
+                    stage()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            free = shutil.disk_usage(self.out).free
+            hint = "free some space and run the same command again: what is finished is kept"
+            needed = max(free + 1, disk_bytes(self.settings.tokens))
+            what = f"what is made in {self.out}"
+            raise DiskFull(what, needed_bytes=needed, available_bytes=free, hint=hint) from error
+        results: dict[str, Any] = _read_json(self.out / "results.json")
+        return results
+
+    def install(self) -> Path:
+        """Put the drafter and its card where ``load`` finds them for this target; returns that folder."""
+        folder = made_drafter_folder(self.target)
+        for name in (CARD, DRAFTER):
+            with whole_file(folder / name) as beside:
+                shutil.copyfile(self.out / name, beside)
+        return folder
+
+    @property
+    def _prompts(self) -> tuple[list[str], list[str]]:
+        """Prompts to measure on, and those to learn from."""
+        path = self.out / "prompts.json"
+        if not path.is_file():
+            prompts = prompts_in(self.texts, seed=self.settings.seed)
+            n_held = min(self.settings.held_out, len(prompts) // 2)
+            _write_json(path, {"held_out": prompts[:n_held], "asked": prompts[n_held:]})
+        found = _read_json(path)
+        return found["held_out"], found["asked"]
+
+    def _ask(self) -> None:
+        """Let the target answer."""
+        if (self.out / "prepared" / "prepared.json").is_file():
+            return
+        settings = self.settings
+        _, prompts = self._prompts
+        require_disk(self.out, settings.tokens)
+        n_ctx = _PROMPT_ROOM + len(TEMPERATURES) * settings.answer_tokens
+        with opened(self.target, self.on, n_ctx, cache_dir=self.cache_dir, trees=True) as (model, tokenizer):
+            writer = AnswerWriter(model, tokenizer.ends)
+            builder = PromptBuilder(tokenizer, self.target.chat_template, model.n_vocab)
+            asker = Asker(writer, builder, prompts, settings.seed)
+            write_portions(
+                self.out / "answers",
+                asker,
+                writer,
+                settings,
+                n_vocab=model.n_vocab,
+                clock=self.clock,
+                say=self.say,
+            )
+
+    def _prepare(self) -> None:
+        """Choose the vocabulary, and write what is trained on."""
+        n_vocab = self.target.n_vocab
+        n_kept = self.settings.shape(n_vocab).n_vocab - 1
+        prepare(self.out / "answers", self.out / "prepared", n_vocab=n_vocab, n_kept=n_kept)
+        coverage = _read_json(self.out / "prepared" / "prepared.json")["coverage"]
+        self.say(f"vocabulary: {n_kept:,} of {n_vocab:,} tokens, {coverage:.1%} of the answers")
+
+    def _train(self) -> None:
+        """Train the drafter towards what the target expected."""
+        if (self.out / "training" / "weights.npz").is_file():
+            return
+        import torch
+
+        from edge_spec.training.distill import inherit_embedding
+        from edge_spec.training.drafter.objective import AnswerLoss, packed
+        from edge_spec.training.train import Trainer
+
+        settings, answers = self.settings, read_answers(self.out / "prepared")
+        order = np.random.default_rng(settings.seed).permutation(len(answers.begins) - 1)
+        n_valid = max(1, len(order) // _VALID_SHARE)
+        valid = packed(answers.begins, order[:n_valid], settings.short_row)[:_VALID_ROWS]
+        objective = AnswerLoss(
+            answers=answers,
+            texts=order[n_valid:] if len(order) > n_valid else order,
+            row=settings.row,
+            short_row=settings.short_row,
+            short_share=settings.short_share,
+            seed=settings.seed,
+        )
+        trainer = Trainer(
+            folder=self.out / "training",
+            shape=settings.shape(self.target.n_vocab),
+            training=settings.training(len(answers.tokens)),
+            objective=objective,
+            valid=valid,
+            judge=objective,
+            seed=settings.seed,
+            device=self.device,
+            clock=self.clock,
+            say=self.say,
+        )
+        embedding = embedding_rows(self.target, answers.kept)
+        if embedding is not None:
+            trainer.start = partial(inherit_embedding, torch.from_numpy(embedding))
+        _write_json(self.out / "training" / "start.json", {"inherited": embedding is not None})
+        trainer.run()
+
+    def _export(self) -> None:
+        """Write the drafter's file."""
+        if not (self.out / DRAFTER).is_file():
+            kept = read_answers(self.out / "prepared").kept
+            export_drafter(self.out / "training" / "weights.npz", kept, self.target, self.out / DRAFTER)
+
+    def _measure(self) -> None:
+        """Measure it, and write its card."""
+        if (self.out / CARD).is_file():
+            return
+        settings, target, (held, asked) = self.settings, self.target, self._prompts
+        measured = measure(
+            target,
+            self.out / DRAFTER,
+            held,
+            self.on,
+            max_tokens=min(128, settings.answer_tokens),
+            cache_dir=self.cache_dir,
+            say=self.say,
+        )
+        draft = inspect(self.out / DRAFTER)
+        prepared = _read_json(self.out / "prepared" / "prepared.json")
+        results = {
+            "target": {
+                "name": target.name,
+                "file": target.path.name,
+                "fingerprint": target.fingerprint,
+                "quantisation": target.quantisation,
+                "n_vocab": target.n_vocab,
+            },
+            "drafter": {
+                "n_params": draft.n_params,
+                "file_bytes": draft.path.stat().st_size,
+                "n_kept": draft.n_vocab - 1,
+                **_read_json(self.out / "training" / "start.json"),
+            },
+            "data": {**prepared, "prompts": len(asked), "held_out": len(held)},
+            "settings": settings.as_json(),
+            "seconds": _read_json(self.out / "seconds.json"),
+            "engine": self.on.title,
+            "max_tokens": min(128, settings.answer_tokens),
+            "measured": measured,
+        }
+        _write_json(self.out / "results.json", results)
+        with whole_file(self.out / CARD) as beside:
+            beside.write_text(card_of(results), encoding="utf-8")
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of a stage to those of earlier runs."""
+        began_s, path = self.clock.elapsed_s, self.out / "seconds.json"
+        stage = "answers" if stage == "ask" else stage
+        try:
+            yield
+        finally:
+            seconds = _read_json(path) if path.is_file() else {}
+            seconds[stage] = round(seconds.get(stage, 0.0) + self.clock.elapsed_s - began_s, 1)
+            _write_json(path, seconds)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with whole_file(path) as beside:
+        beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged ({error})", hint="remove it and run again") from error

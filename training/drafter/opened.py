@@ -1,0 +1,47 @@
+"""The models as the training needs them: rows of logits and a tokenizer, on one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from edge_spec.engines.base import Engine
+from edge_spec.engines.registry import AUTO, engine, engines
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import UnsupportedModel
+from edge_spec.models import ModelFile
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.tokens.tokenizer import Tokenizer
+
+__all__ = ["engine_for", "opened"]
+
+
+def engine_for(file: ModelFile, name: str) -> Engine:
+    """The engine that writes: by default the one with edge-spec's own kernels.
+
+    Raises:
+        UnsupportedModel: it cannot run the file, or not fast. SettingsError: there is no such engine.
+    """
+    chosen = engines()[0] if name == AUTO else engine(name)
+    why = chosen.why_not(file) or (chosen.why_not_here(file) if name == AUTO else None)
+    if why is None:
+        return chosen
+    others = [each.name for each in engines() if each is not chosen and each.why_not(file) is None]
+    slower = f"let another engine write, which takes several times as long: `engine={others[0]!r}`" if others else ""
+    raise UnsupportedModel(
+        f"{file.path.name} cannot write on {chosen.title}: {why}", hint=slower or "choose another model"
+    )
+
+
+@contextmanager
+def opened(
+    file: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None, trees: bool = False
+) -> Iterator[tuple[LanguageModel, Tokenizer]]:
+    """A model and its tokenizer. Its rounding may depend on the rows of a decode: nothing here compares bits."""
+    settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, trees=trees, exact=False))
+    with (
+        closing(on.opener(cache_dir=cache_dir)) as opener,
+        closing(opener.open(file, settings).model) as model,
+    ):
+        yield model, opener.tokenizer(file)

@@ -1,0 +1,170 @@
+"""The target's answers on disk, in portions: what is finished is never written again.
+
+A portion is an ``.npz``: ``tokens`` of all texts one after the other, each a prompt and an answer; ``lengths`` and
+``prompts``, the tokens of each text and those of its prompt; and for every token of an answer ``likeliest`` and
+``logs``, ``[n, 64]``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.errors import DiskFull, PromptError
+from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.training.checkpoint import whole_file
+from edge_spec.training.clock import Clock, TimeIsUp
+from edge_spec.training.drafter.settings import MakeSettings
+from edge_spec.training.drafter.writing import N_LIKELIEST, TEMPERATURES, Answer, AnswerWriter
+
+__all__ = ["Asker", "Portion", "disk_bytes", "portions_in", "require_disk", "write_portions"]
+
+_PROMPTS = 16
+"""Prompts of a portion."""
+
+_OWN_EVERY, _OWN_TOKENS = 3, 48
+_MARK = "edge-spec asks here"
+_TOKEN_BYTES = 12 * N_LIKELIEST
+"""What a token of an answer takes in portions and in what is trained on, at most."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a portion holds; see the top of this file."""
+
+    tokens: npt.NDArray[Any]
+    lengths: npt.NDArray[Any]
+    prompts: npt.NDArray[Any]
+    likeliest: npt.NDArray[Any]
+    logs: npt.NDArray[Any]
+
+
+def portions_in(folder: Path) -> Iterator[Portion]:
+    """All portions of a folder, in order."""
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as found:
+            yield Portion(**{name: found[name] for name in found.files})
+
+
+def disk_bytes(n_tokens: int) -> int:
+    """What answers of so many tokens take on the disk, with everything made from them, at most."""
+    return n_tokens * _TOKEN_BYTES
+
+
+def require_disk(folder: Path, n_tokens: int) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Raises:
+        DiskFull: so many tokens do not fit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    needed, free = disk_bytes(n_tokens), shutil.disk_usage(folder).free
+    if needed > free:
+        hint = f"lower --tokens ({free // _TOKEN_BYTES:,} fit), or use a folder on another disk"
+        raise DiskFull(f"what the target writes, in {folder},", needed_bytes=needed, available_bytes=free, hint=hint)
+
+
+class Asker:
+    """Asks a target: prompts out of texts, and questions of its own.
+
+    Args:
+        prompts: the texts, asked in turn again and again: each answer has a seed of its own.
+    """
+
+    def __init__(self, writer: AnswerWriter, builder: PromptBuilder, prompts: Sequence[str], seed: int) -> None:
+        self._writer = writer
+        self._builder = builder
+        self._prompts = prompts
+        self._seed = seed
+        self._header = self._users_header()
+
+    def prompt(self, number: int) -> list[int]:
+        """Token ids of the prompt of this number."""
+        if self._header and number % _OWN_EVERY == _OWN_EVERY - 1:
+            own = self._own_question(number)
+            if own:
+                return self._builder.tokens_of(own)
+        return self._builder.tokens_of(self._prompts[number % len(self._prompts)])
+
+    def _own_question(self, number: int) -> str:
+        """What the target writes as a user."""
+        asked = self._writer.answers(
+            self._header, temperatures=(1.0,), max_tokens=_OWN_TOKENS, seed=self._seed + 7919 * number
+        )
+        return self._builder.detokenize(asked[0].tokens).strip()
+
+    def _users_header(self) -> list[int]:
+        """Everything before a user's first words; empty where the model writes no conversations."""
+        if not self._builder.has_chat_template:
+            return []
+        try:
+            before, mark, _ = self._builder.render([{"role": "user", "content": _MARK}]).partition(_MARK)
+        except PromptError:
+            return []
+        return self._builder.tokenize_rendered(before) if mark and before else []
+
+
+def write_portions(
+    folder: Path,
+    asker: Asker,
+    writer: AnswerWriter,
+    settings: MakeSettings,
+    *,
+    n_vocab: int,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> int:
+    """Write portions until the answers have as many tokens as are asked for; returns how many they have.
+
+    Raises:
+        TimeIsUp: the time limit is reached.
+    """
+    done = sum(len(portion.logs) for portion in portions_in(folder))
+    number = len(list(folder.glob("*.npz")))
+    began, began_s = done, clock.elapsed_s
+    longest = writer.room(len(TEMPERATURES), settings.answer_tokens)
+    while done < settings.tokens:
+        if clock.over:
+            raise TimeIsUp(f"the target has written {done:,} of {settings.tokens:,} tokens")
+        texts: list[tuple[list[int], Answer]] = []
+        for each in range(number * _PROMPTS, (number + 1) * _PROMPTS):
+            prompt = asker.prompt(each)[:longest]
+            seed = settings.seed * 1_000_003 + each
+            answers = writer.answers(prompt, max_tokens=settings.answer_tokens, seed=seed)
+            texts += [(prompt, answer) for answer in answers]
+            if done + sum(len(answer.tokens) for _, answer in texts) >= settings.tokens:
+                break
+        done += _save(folder / f"{number:05d}.npz", texts, n_vocab)
+        number += 1
+        speed = (done - began) / max(1e-9, clock.elapsed_s - began_s)
+        left_min = max(0, settings.tokens - done) / speed / 60
+        say(f"answers: {done:,} of {settings.tokens:,} tokens, {speed:,.0f} tokens/s, {left_min:.1f} min left")
+    return done
+
+
+def _save(path: Path, texts: Sequence[tuple[list[int], Answer]], n_vocab: int) -> int:
+    narrow = np.uint16 if n_vocab <= 1 << 16 else np.uint32
+    n = sum(len(answer.tokens) for _, answer in texts)
+    likeliest = np.zeros((n, N_LIKELIEST), narrow)
+    logs = np.full((n, N_LIKELIEST), -np.inf, np.float16)
+    place = 0
+    for _, answer in texts:
+        for ids, values in zip(answer.likeliest, answer.logs, strict=True):
+            likeliest[place, : len(ids)], logs[place, : len(ids)] = ids, values
+            place += 1
+    with whole_file(path) as beside, beside.open("wb") as file:
+        np.savez(
+            file,
+            tokens=np.array([token for prompt, answer in texts for token in (*prompt, *answer.tokens)], narrow),
+            lengths=np.array([len(prompt) + len(answer.tokens) for prompt, answer in texts], np.int32),
+            prompts=np.array([len(prompt) for prompt, _ in texts], np.int32),
+            likeliest=likeliest,
+            logs=logs,
+        )
+    return n

@@ -1,0 +1,90 @@
+"""Prompts for the target out of a folder of texts.
+
+Dialogues give their first user turn, other texts a passage below a fixed instruction. Where the target has a chat
+template, every third prompt is a question that it asks itself, after its own header of a user's turn (Magpie: Xu et
+al., arXiv 2406.08464).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from edge_spec.errors import ModelFileError
+from edge_spec.training.corpus import clean, read_records
+
+__all__ = ["INSTRUCTIONS", "prompts_in"]
+
+INSTRUCTIONS = (
+    "Summarize this text in two sentences:\n\n{}",
+    "What is this text about?\n\n{}",
+    "Explain this text in simple words:\n\n{}",
+    "Write a question that this text answers, and answer it:\n\n{}",
+    "List the main points of this text:\n\n{}",
+    "Continue this text:\n\n{}",
+    "Rewrite this text in a friendlier tone:\n\n{}",
+)
+
+_MAX_CHARACTERS = 900
+_MIN_CHARACTERS = 8
+_RECORDS, _PLAIN = (".jsonl", ".jsonl.xz"), (".txt", ".md")
+
+
+def prompts_in(folder: Path, *, seed: int) -> list[str]:
+    """All prompts that a folder's texts give, each once, in an order of their own.
+
+    Raises:
+        ModelFileError: there is no text, or less than two prompts in them, or a file is not readable.
+    """
+    if not folder.is_dir():
+        raise ModelFileError(f"there is no folder {folder}", hint="give --texts a folder of .txt, .md or .jsonl files")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith((*_RECORDS, *_PLAIN)))
+    if not paths:
+        raise ModelFileError(f"{folder} holds no text", hint="put .txt, .md, .jsonl or .jsonl.xz files into it")
+    random = Random(seed)
+    found = dict.fromkeys(prompt for path in paths for prompt in _prompts_of(path, random))
+    if len(found) < 2:
+        raise ModelFileError(
+            f"the texts in {folder} give {len(found)} prompts, and two are the least",
+            hint="add texts, or dialogues with turns of a user",
+        )
+    prompts = list(found)
+    random.shuffle(prompts)
+    return prompts
+
+
+def _prompts_of(path: Path, random: Random) -> Iterator[str]:
+    if path.name.endswith(_RECORDS):
+        for record in read_records(path):
+            if "turns" not in record:
+                yield from _passages(str(record["text"]), random)
+                continue
+            turns = record["turns"]
+            first = next((turn for turn in turns if isinstance(turn, str) or turn["role"] != "assistant"), None)
+            if first is not None:
+                yield from _fitting(clean(first if isinstance(first, str) else first["text"]))
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path} is not readable text ({error})", hint="save it as UTF-8") from error
+    yield from _passages(text, random)
+
+
+def _passages(text: str, random: Random) -> Iterator[str]:
+    """A text in parts of some paragraphs, each below an instruction."""
+    part = ""
+    for paragraph in [*clean(text).split("\n\n"), None]:
+        if paragraph is not None and len(part) + len(paragraph) <= _MAX_CHARACTERS:
+            part = f"{part}\n\n{paragraph}" if part else paragraph
+            continue
+        for some in _fitting(part):
+            yield random.choice(INSTRUCTIONS).format(some)
+        part = (paragraph or "")[:_MAX_CHARACTERS]
+
+
+def _fitting(text: str) -> Iterator[str]:
+    """The text if it can be asked about, cut where it is too long."""
+    if len(text) >= _MIN_CHARACTERS and any(letter.isalpha() for letter in text):
+        yield text[:_MAX_CHARACTERS]
