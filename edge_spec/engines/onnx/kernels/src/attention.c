@@ -56,6 +56,6 @@ const er_attention_variant *er_attention_find(const char *name) {
 }
 
 size_t er_attention_scratch(const er_attention *a) {
-    const size_t stride = (a->n_text + a->n_pending + ER_LANES - 1) / ER_LANES * ER_LANES;
+    const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
     return ER_LANES * (2 * a->head_dim + stride) + a->n_pending;
 }

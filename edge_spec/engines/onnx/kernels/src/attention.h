@@ -12,6 +12,10 @@
  *
  * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
  *
+ * Rows can also continue several texts that lie in one cache. Each row then names its text's first cell, a multiple of
+ * 16, and its own place in it; it is stored in cell first + place and sees the cells from there up to itself. The sums
+ * are the same, so a row has the bits that it has where its text is alone.
+ *
  * The cache: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
  * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
  * rounded to nearest when they are stored, and everything else is the same.
@@ -31,14 +35,16 @@ typedef struct {
     const float *cosines, *sines; /* [n_cells, n_rotated / 2] */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
     const int32_t *depths;        /* [n_pending] */
+    const int32_t *texts;         /* [n_rows, 2]: first cell and place of each row; NULL where there is one text */
     float *out;                   /* [n_rows, n_head * head_dim] */
     size_t n_rows, n_pending, n_text, n_cells;
+    size_t n_seen; /* the most places that a row sees, itself included */
     size_t n_head, n_head_kv, head_dim;
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
     bool f16;         /* what the cache holds */
     bool interleaved; /* pairs that are rotated are neighbours, else half a head apart */
-    bool is_chain;    /* every node is the parent of the next */
+    bool is_chain;    /* every node is the parent of the next; also where there are several texts */
 } er_attention;
 
 typedef struct {

@@ -42,13 +42,22 @@ static void rotate(const er_attention *a, const float *x, size_t position, float
     memcpy(y + a->n_rotated, x + a->n_rotated, (a->head_dim - a->n_rotated) * sizeof(float));
 }
 
+/* The first cell of the text that row r continues, and the row's place in that text. */
+ER_INLINE size_t text_of(const er_attention *a, size_t r) { return a->texts != NULL ? (size_t)a->texts[2 * r] : 0; }
+
+ER_INLINE size_t place_of(const er_attention *a, size_t r) {
+    return a->texts != NULL ? (size_t)a->texts[2 * r + 1]
+                            : a->n_text + (size_t)a->depths[a->n_pending - a->n_rows + r];
+}
+
 static void store(const er_attention *a, size_t kv_head) {
     const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd, first = a->n_pending - a->n_rows;
     float key[ER_MAX_HEAD_DIM];
     for (size_t r = 0; r < a->n_rows; r++) {
         const float *row = a->qkv + r * width;
-        const size_t cell = a->n_text + first + r;
-        rotate(a, row + (a->n_head + kv_head) * hd, a->n_text + (size_t)a->depths[first + r], key);
+        const size_t place = place_of(a, r);
+        const size_t cell = a->texts != NULL ? text_of(a, r) + place : a->n_text + first + r;
+        rotate(a, row + (a->n_head + kv_head) * hd, place, key);
         const float *value = row + (a->n_head + a->n_head_kv + kv_head) * hd;
         const size_t key_at = (kv_head * a->n_cells + cell / ER_LANES * ER_LANES) * hd + cell % ER_LANES;
         const size_t value_at = (kv_head * a->n_cells + cell) * hd;
@@ -215,9 +224,7 @@ ER_INLINE void gather_keys(const er_attention *a, const void *keys, bool f16, co
 ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t first_row, size_t n_rows,
                          float *scratch) {
     const size_t hd = a->head_dim, group = a->n_head / a->n_head_kv, pending = a->n_pending - a->n_rows;
-    const size_t stride = (a->n_text + a->n_pending + ER_LANES - 1) / ER_LANES * ER_LANES;
-    const void *keys = offset(a->keys, kv_head * a->n_cells * hd, f16);
-    const void *values = offset(a->values, kv_head * a->n_cells * hd, f16);
+    const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
     const float scale = 1.0f / sqrtf((float)hd);
     float *queries = scratch, *scores = queries + ER_LANES * hd, *tile = scores + ER_LANES * stride;
     int32_t *path = (int32_t *)(tile + ER_LANES * hd);
@@ -229,10 +236,17 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
         size_t starts[ER_LANES], lengths[ER_LANES], first = SIZE_MAX, last_start = 0, least = SIZE_MAX, longest = 0;
         if (!a->is_chain && n > group - done % group)
             n = group - done % group;
+        /* Rows of several texts go together as far as they are of one. */
+        const size_t text = text_of(a, first_row + done / group);
+        for (size_t i = 1; a->texts != NULL && i < n; i++)
+            if (text_of(a, first_row + (done + i) / group) != text)
+                n = i;
+        const void *keys = offset(a->keys, (kv_head * a->n_cells + text) * hd, f16);
+        const void *values = offset(a->values, (kv_head * a->n_cells + text) * hd, f16);
         float *outs[ER_LANES];
         for (size_t i = 0; i < n; i++) {
             const size_t r = first_row + (done + i) / group, head = kv_head * group + (done + i) % group;
-            const size_t position = a->n_text + (size_t)a->depths[pending + r];
+            const size_t position = place_of(a, r);
             float *q = queries + i * hd;
             rotate(a, a->qkv + r * (a->n_head + 2 * a->n_head_kv) * hd + head * hd, position, q);
             for (size_t d = 0; d < hd; d++)

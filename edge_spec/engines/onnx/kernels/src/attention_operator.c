@@ -2,11 +2,12 @@
  *
  *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
  *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, rotated / 2],
- *                tree i32[1 + pending]) -> f32[1, rows, n_head head_dim]
+ *                tree i32[1 + pending] or i32[1 + 2 rows]) -> f32[1, rows, n_head head_dim]
  *
  * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree`
  * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
- * of them. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself
+ * of them. Where its first number is -1, the rows continue several texts: the first cell of each row's text and the
+ * row's place in it follow. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself
  * included; all if absent or 0), and variant for tests. The keys and values of the rows are written to the cache,
  * although it is an input.
  */
@@ -24,6 +25,8 @@ enum {
     /* Below this many multiplications waking other threads costs more than it saves. */
     ALONE = 1 << 20,
     N_INPUTS = 6,
+    /* In the place of the number of committed cells. */
+    SEVERAL_TEXTS = -1,
 };
 
 typedef struct {
@@ -122,6 +125,18 @@ static bool read_tree(const int32_t *parents, size_t n, int32_t *depths, bool *i
     return true;
 }
 
+/* The most places that a row sees; 0 if a row lies outside the cache, or its text does not begin with a tile. */
+static size_t read_texts(const int32_t *texts, size_t n_rows, int64_t n_cells, int64_t n_positions) {
+    int64_t most = 0;
+    for (size_t r = 0; r < n_rows; r++) {
+        const int64_t first = texts[2 * r], place = texts[2 * r + 1];
+        if (first < 0 || first % ER_LANES || place < 0 || place >= n_positions || first + place >= n_cells)
+            return 0;
+        most = place + 1 > most ? place + 1 : most;
+    }
+    return (size_t)most;
+}
+
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const operator_state *state = kernel;
     const OrtApi *api = state->api;
@@ -136,15 +151,21 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(input(api, context, 4, 2, sines, &types[4], &data[4]));
     TRY(input(api, context, 5, 1, tree, &types[5], &data[5]));
     const int32_t *numbers = data[5];
-    const int64_t n_cells = values[1], n_pending = tree[0] - 1;
+    const bool several = tree[0] > 0 && numbers[0] == SEVERAL_TEXTS;
+    const int64_t n_cells = values[1], n_pending = several ? qkv[1] : tree[0] - 1;
     if (qkv[0] != 1 || qkv[2] != (int64_t)((n_head + 2 * n_head_kv) * hd) || keys[0] != state->n_head_kv ||
         keys[1] * ER_LANES != n_cells || keys[2] != state->head_dim || keys[3] != ER_LANES ||
-        values[0] != state->n_head_kv || values[2] != state->head_dim || cosines[0] < n_cells ||
+        values[0] != state->n_head_kv || values[2] != state->head_dim || (!several && cosines[0] < n_cells) ||
         cosines[1] < 1 || cosines[1] * 2 > state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
         return refuse(api, "edge_spec.AttendRows: inputs have shapes that do not fit each other");
     if (types[1] != types[2] || (types[1] != ORT_FLOAT && types[1] != ORT_HALF))
         return refuse(api, "edge_spec.AttendRows: keys and values must both be float32 or both float16");
-    if (n_pending < qkv[1] || numbers[0] < 0 || numbers[0] + n_pending > n_cells)
+    size_t n_seen = 0;
+    if (several && tree[0] == 1 + 2 * qkv[1])
+        n_seen = read_texts(numbers + 1, (size_t)qkv[1], n_cells, cosines[0]);
+    else if (!several && n_pending >= qkv[1] && numbers[0] >= 0 && numbers[0] + n_pending <= n_cells)
+        n_seen = (size_t)(numbers[0] + n_pending);
+    if (n_seen == 0 && qkv[1] != 0)
         return refuse(api, "edge_spec.AttendRows: the rows do not fit the cache");
     int64_t dims[3] = {1, qkv[1], state->n_head * state->head_dim};
     OrtValue *out;
@@ -154,8 +175,9 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(api->GetTensorMutableData(out, &out_data));
     work w = {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
-              .parents = numbers + 1, .out = out_data, .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending,
-              .n_text = (size_t)numbers[0], .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
+              .parents = several ? NULL : numbers + 1, .texts = several ? numbers + 1 : NULL, .out = out_data,
+              .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending, .n_text = several ? 0 : (size_t)numbers[0],
+              .n_seen = n_seen, .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
               .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2, .window = (size_t)state->window,
               .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
         .variant = state->variant,
@@ -166,11 +188,12 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     if (depths == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
     w.a.depths = depths;
+    w.a.is_chain = several;
     OrtStatus *status = NULL;
-    if (!read_tree(w.a.parents, w.a.n_pending, depths, &w.a.is_chain)) {
+    if (!several && !read_tree(w.a.parents, w.a.n_pending, depths, &w.a.is_chain)) {
         status = refuse(api, "edge_spec.AttendRows: a parent does not come before its child");
     } else {
-        const bool alone = w.a.n_rows * n_head * hd * (w.a.n_text + w.a.n_pending) < ALONE;
+        const bool alone = w.a.n_rows * n_head * hd * n_seen < ALONE;
         status = run_jobs(api, context, alone, store_job, n_head_kv, &w);
         if (status == NULL)
             status = run_jobs(api, context, alone, attend_job, n_jobs, &w);
