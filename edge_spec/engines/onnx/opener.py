@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edge_spec.engines.base import OpenedModel, Opener
-from edge_spec.engines.onnx.model import Computation, OnnxModel
+from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings, processor
@@ -152,7 +153,7 @@ def open_onnx(
     """
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings))
-    model = _unprobed(Session(source, settings), settings, file, profile_of)
+    model = TranscribedModel(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
     found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True)
     return model, found
 
@@ -174,7 +175,8 @@ def open_published(
     assert graph is not None
     settings, facts = _published(file, onnx_settings(settings))
     profile_of = _profile_of(name, settings, facts)
-    model = _unprobed(PublishedSession(graph, settings, n_vocab=file.n_vocab), settings, name, profile_of)
+    session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
+    model = OnnxModel(session, settings, name=name, profile=profile_of(()), capabilities=PLAIN)
     _run_once(model, graph.path)
     found = probe_once(
         model,
@@ -196,10 +198,6 @@ def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: P
     settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
     profile_of = _profile_of(file.fingerprint, settings, facts)
     return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
-
-
-def _unprobed(session: Computation, settings: ModelSettings, file: str, profile_of: ProfileOf) -> OnnxModel:
-    return OnnxModel(session, settings, name=file, profile=profile_of(()), capabilities=PLAIN)
 
 
 def _run_once(model: OnnxModel, graph: Path) -> None:

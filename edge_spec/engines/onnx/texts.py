@@ -1,0 +1,125 @@
+"""Several texts in one decode of a transcription."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.onnx.kv_cache import BoundCache
+from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.transcription.graph import LANES
+from edge_spec.errors import Closed, ContextFull
+from edge_spec.memory.usage import trim_heap
+from edge_spec.speculation.language_model import Logits
+
+__all__ = ["OnnxTexts", "TranscribedModel"]
+
+
+class TranscribedModel(OnnxModel):
+    """A model over a transcription: our attention can tell rows of several texts apart. See ``TextsModel``."""
+
+    @property
+    def most_texts(self) -> int:
+        """How many texts one decode can advance; 1 where rows round differently from width to width."""
+        return self.capabilities.max_rows if self.capabilities.widths else 1
+
+    def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
+        """What the cache of ``texts`` takes."""
+        return n_slots * _cells(n_tokens) * self.session.cell_bytes
+
+    def texts(self, n_slots: int, n_tokens: int) -> OnnxTexts:
+        """An empty cache for texts of at most ``n_tokens`` each."""
+        return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx))
+
+    @property
+    def session(self) -> Session:
+        """What computes; only for as long as the model is open."""
+        session = self._open()
+        assert isinstance(session, Session)
+        return session
+
+
+class OnnxTexts:
+    """See ``Texts``. A slot is a run of cells; the tokens of its text are in order in the first of them."""
+
+    def __init__(self, model: TranscribedModel, n_slots: int, n_tokens: int) -> None:
+        self.n_slots = n_slots
+        self._model = model
+        self._n_tokens = n_tokens
+        self._slot_cells = _cells(n_tokens)
+        self._bound: BoundCache | None = model.session.new_cache(n_slots * self._slot_cells)
+        self._lengths = [0] * n_slots
+
+    def read(self, slot: int, tokens: Sequence[int]) -> None:
+        before = self._lengths[slot]
+        self._require_room(slot, len(tokens))
+        settings = self._model.settings
+        for start in range(0, len(tokens), settings.prefill_chunk):
+            chunk = tokens[start : start + settings.prefill_chunk]
+            n = len(chunk)
+            places = np.arange(before + start, before + start + n, dtype=np.int32)
+            self._run(chunk, np.full(n, slot, np.int32), places, range(n - 1, n))
+            if n > settings.max_rows:
+                trim_heap()
+        self._lengths[slot] += len(tokens)
+
+    def decode(self, tokens: Mapping[int, int]) -> Logits:
+        slots = list(tokens)
+        for slot in slots:
+            self._require_room(slot, 1)
+        places = np.array([self._lengths[slot] for slot in slots], np.int32)
+        rows = self._run(list(tokens.values()), np.array(slots, np.int32), places, range(len(slots)))
+        for slot in slots:
+            self._lengths[slot] += 1
+        return rows
+
+    def copy(self, source: int, slot: int, n: int) -> None:
+        self._require_tokens(source, n)
+        if source != slot:
+            self._open().cache.copy(source * self._slot_cells, slot * self._slot_cells, n)
+        self._lengths[slot] = n
+
+    def rollback(self, slot: int, n: int) -> None:
+        self._require_tokens(slot, n)
+        self._lengths[slot] = n
+
+    def close(self) -> None:
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            bound.close()
+
+    def _run(
+        self, tokens: Sequence[int], slots: npt.NDArray[np.int32], places: npt.NDArray[np.int32], wanted: range
+    ) -> Logits:
+        """Compute a token at each of some places; returns the rows that are wanted."""
+        n, bound = len(tokens), self._open()
+        n_run = self._model.capabilities.padded(n)
+        bound.ids[:n], bound.ids[n:n_run] = tokens, tokens[-1]
+        # -1 stands where a lone text says how many tokens it has.
+        tree = np.full(1 + 2 * n_run, -1, np.int32)
+        cells = tree[1:].reshape(n_run, 2)
+        cells[:n, 0], cells[:n, 1] = slots * self._slot_cells, places
+        # Padding computes the last row again, and writes what is there already.
+        cells[n:] = cells[n - 1]
+        return bound.run(self._model.session, tree, n_run, wanted)
+
+    def _require_room(self, slot: int, n_new: int) -> None:
+        if self._lengths[slot] + n_new > self._n_tokens:
+            raise ContextFull(n_past=self._lengths[slot], n_new=n_new, n_ctx=self._n_tokens)
+
+    def _require_tokens(self, slot: int, n: int) -> None:
+        if not 0 <= n <= self._lengths[slot]:
+            raise ValueError(f"{n} tokens of a text of {self._lengths[slot]}")
+
+    def _open(self) -> BoundCache:
+        if self._bound is None:
+            raise Closed("the cache of several texts")
+        return self._bound
+
+
+def _cells(n_tokens: int) -> int:
+    """Cells of a slot: a text begins with a tile of keys."""
+    return n_tokens + -n_tokens % LANES
