@@ -81,7 +81,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         if values["raw"] or not model.has_chat_template:
             raise click.UsageError("--system needs a model with a chat template, and no --raw")
         messages.insert(0, {"role": "system", "content": argument_text(values["system"], "--system")})
-    return model.generate(
+    reply: Reply = model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
         raw=values["raw"],
         max_tokens=values["max_tokens"],
@@ -89,6 +89,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         ignore_eos=values["ignore_eos"],
         **options,
     )
+    return reply
 
 
 def _print(reply: Reply) -> None:

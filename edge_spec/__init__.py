@@ -16,6 +16,7 @@ from edge_spec.errors import EdgeSpecError
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
     from edge_spec.engines.table import TableModel, random_table
+    from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.loading import load
     from edge_spec.model import TextModel
@@ -30,6 +31,7 @@ __all__ = [
     "Drafter",
     "EdgeSpecError",
     "Mode",
+    "Replies",
     "Reply",
     "SamplerSettings",
     "Statistics",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "ChatSession": "edge_spec.chat",
     "Drafter": "edge_spec.speculation.drafters",
+    "Replies": "edge_spec.generation.replies",
     "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
     "SamplerSettings": "edge_spec.sampling",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, overload
 
+from edge_spec.arguments import require_whole
 from edge_spec.errors import Closed, SettingsError
+from edge_spec.generation.answers import answers_to, attempts
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Messages, PromptBuilder
+from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.request import ReplyOptions, ReplyRequest
 from edge_spec.generation.session_cache import SessionCache
-from edge_spec.generation.text_stream import stops_of
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
 
 __all__ = ["TextModel"]
+
+_ASKED = ("max_tokens", "stop", "grammar", "json_schema")
+"""What is asked of replies beside their sampler's settings."""
 
 
 class TextModel:
@@ -153,12 +158,19 @@ class TextModel:
         """Token ids of a prompt as ``generate`` would use it."""
         return self.prompts.tokens_of(prompt, raw=raw)
 
+    @overload
+    def generate(self, prompt: str | Messages | None = None, *, n: None = None, **options: Any) -> Reply: ...
+
+    @overload
+    def generate(self, prompt: str | Messages | None = None, *, n: int, **options: Any) -> Replies: ...
+
     def generate(
         self,
         prompt: str | Messages | None = None,
         *,
         tokens: Sequence[int] | None = None,
         raw: bool = False,
+        n: int | None = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
@@ -168,13 +180,15 @@ class TextModel:
         logprobs: int | None = None,
         reuse: bool = False,
         **sampling: Any,
-    ) -> Reply:
+    ) -> Reply | Replies:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
 
         Args:
             prompt: a text, or messages of a conversation.
             tokens: token ids instead of a prompt.
             raw: continue the text as it is, without the chat template.
+            n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
+                the same seed, written together where the engine can.
             max_tokens: the most tokens to write; as many as fit the context if None.
             stop: texts that end the reply.
             ignore_eos: never let the model end the reply itself.
@@ -196,16 +210,44 @@ class TextModel:
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
-        return self.reply(
-            prompts.known(tokens),
-            settings,
-            max_tokens=max_tokens,
-            stop=stop,
-            grammar=grammar,
-            json_schema=json_schema,
-            logprobs=logprobs,
-            reuse=reuse,
-        )
+        asked: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
+        if n is None:
+            return self.reply(prompts.known(tokens), settings, logprobs=logprobs, reuse=reuse, **asked)
+        require_whole("n", n, 1, 1 << 20)
+        if logprobs is not None:
+            raise SettingsError("tells of one reply at a time", argument="logprobs", hint="leave out `n`")
+        request = self._request(prompts.known(tokens), settings, **asked)
+        return Replies(self._access, attempts(request, n), self._new_policy)
+
+    def generate_many(
+        self,
+        prompts: Iterable[str | Messages],
+        *,
+        raw: bool = False,
+        seed: int | None = None,
+        ignore_eos: bool = False,
+        **options: Any,
+    ) -> Replies:
+        """Replies to several prompts, written together where the engine can; each is what ``generate`` gives alone.
+
+        Args:
+            prompts: texts, or messages of conversations. One that is empty or too long is an error of its reply only.
+            raw, seed, ignore_eos: see ``generate``; one seed for all.
+            **options: ``max_tokens``, ``stop``, ``grammar`` and ``json_schema`` of ``generate``, and fields of
+                ``SamplerSettings``.
+
+        Raises:
+            SettingsError, Closed.
+        """
+        tokens_of = self.prompts.tokens_of
+        if isinstance(prompts, str):
+            raise SettingsError("is one text", argument="prompts", hint="give a list of texts, or use `generate()`")
+        asked = {name: options.pop(name) for name in tuple(options) if name in _ASKED}
+        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **options)
+        # What is wrong with these is wrong with all replies.
+        self._request([0], settings, **asked)
+        answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=raw), settings, **asked))
+        return Replies(self._access, answers, self._new_policy)
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
         """A conversation with this model; see ``ChatSession`` for the options."""
@@ -252,21 +294,23 @@ class TextModel:
             recorder: keeps what becomes of the reply.
             policy: says how far to draft; the model's own if None.
         """
-        request = ReplyRequest(
-            prompt=tokens,
-            settings=settings,
+        request = self._request(
+            tokens,
+            settings,
             max_tokens=max_tokens,
-            stop=stops_of(stop),
-            grammar=self.grammar_of(grammar, json_schema),
-            breakers=self._options.breakers(settings),
+            stop=stop,
+            grammar=grammar,
+            json_schema=json_schema,
             written=written,
             drawn=drawn or {},
-            opening=self.prompts.opening(tokens),
             logprobs=logprobs,
         )
         if reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
+
+    def _request(self, tokens: Sequence[int], settings: SamplerSettings, **asked: Any) -> ReplyRequest:
+        return self._options.request(tokens, settings, opening=self.prompts.opening(tokens), **asked)
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -15,7 +15,7 @@ from edge_spec.speculation.language_model import Capabilities, Logits, NumericsP
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["TableModel", "random_table"]
+__all__ = ["TableModel", "TableTexts", "random_table"]
 
 _STATE = struct.Struct("<8sQ16s")
 _MAGIC = b"edgetab1"
@@ -169,6 +169,24 @@ class TableModel:
     def _seal(self, body: bytes) -> bytes:
         return blake2b(body, digest_size=16, person=self.profile.name.encode()).digest()
 
+    @property
+    def most_texts(self) -> int:
+        return self._capabilities.max_rows if self._capabilities.widths else 1
+
+    def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
+        return n_slots * n_tokens
+
+    def texts(self, n_slots: int, n_tokens: int) -> TableTexts:
+        return TableTexts(self, n_slots, n_tokens)
+
+    def row_after(self, text: Sequence[int]) -> Logits:
+        """The logits of what follows a text."""
+        return self._row(list(text[max(0, len(text) - self._order) :]))
+
+    def enter(self) -> None:
+        """Refuse to compute if it is closed, or was cancelled."""
+        self._enter(0, room=self._n_ctx)
+
     def cancel(self) -> None:
         self._cancelled = True
 
@@ -187,3 +205,45 @@ class TableModel:
             raise Cancelled
         if len(self._cells) + n > room:
             raise ContextFull(n_past=len(self._cells), n_new=n, n_ctx=self._n_ctx)
+
+
+class TableTexts:
+    """Several texts of a table model; see ``Texts``.
+
+    Attributes:
+        slots: the committed tokens of each text.
+    """
+
+    def __init__(self, model: TableModel, n_slots: int, n_tokens: int) -> None:
+        self.slots: list[list[int]] = [[] for _ in range(n_slots)]
+        self._model = model
+        self._n_tokens = n_tokens
+
+    @property
+    def n_slots(self) -> int:
+        return len(self.slots)
+
+    def read(self, slot: int, tokens: Sequence[int]) -> None:
+        self._enter(slot, len(tokens))
+        self.slots[slot].extend(tokens)
+
+    def copy(self, source: int, slot: int, n: int) -> None:
+        self.slots[slot] = self.slots[source][:n]
+
+    def rollback(self, slot: int, n: int) -> None:
+        del self.slots[slot][n:]
+
+    def decode(self, tokens: Mapping[int, int]) -> Logits:
+        for slot in tokens:
+            self._enter(slot, 1)
+        for slot, token in tokens.items():
+            self.slots[slot].append(token)
+        return np.array([self._model.row_after(self.slots[slot]) for slot in tokens])
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _enter(self, slot: int, n: int) -> None:
+        self._model.enter()
+        if len(self.slots[slot]) + n > self._n_tokens:
+            raise ContextFull(n_past=len(self.slots[slot]), n_new=n, n_ctx=self._n_tokens)

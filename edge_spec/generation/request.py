@@ -86,6 +86,30 @@ class ReplyOptions:
         self._grammars = lru_cache(4)(grammars) if grammars is not None else None
         self._breakers = lru_cache(4)(self._find_breakers)
 
+    def request(
+        self,
+        tokens: Sequence[int],
+        settings: SamplerSettings,
+        *,
+        stop: str | Sequence[str] | None = (),
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> ReplyRequest:
+        """A request; ``fields`` are further ones of ``ReplyRequest``.
+
+        Raises:
+            SettingsError: one of them, or the grammar, is not valid. PromptError: there are no tokens.
+        """
+        return ReplyRequest(
+            prompt=tokens,
+            settings=settings,
+            stop=stops_of(stop),
+            grammar=self.grammar(grammar, json_schema),
+            breakers=self.breakers(settings),
+            **fields,
+        )
+
     def settings(self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any) -> SamplerSettings:
         """Settings of a sampler, with a random seed if none is given.
 

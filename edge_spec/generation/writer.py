@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.events import EventLog, ObservedSampler
 from edge_spec.generation.request import ReplyRequest
@@ -14,11 +16,11 @@ from edge_spec.speculation.round import Round
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Writer"]
+__all__ = ["TokenWriter", "Writer"]
 
 
-class Writer:
-    """Reads a prompt, then writes tokens and text. It knows nothing of threads, turns and conversations.
+class TokenWriter:
+    """Makes a reply of the tokens that a model's rows are drawn to, whatever computes the rows.
 
     Attributes:
         token_ids: token ids of the reply so far, the end token included.
@@ -28,11 +30,10 @@ class Writer:
         text_before: the text of what had been written before.
         sampler: what draws the tokens.
         events: told of each token; None if nobody wants to know.
+        max_tokens: the most tokens of the reply, with those that had been written before.
     """
 
-    def __init__(
-        self, speculator: Speculator, vocabulary: Vocabulary, request: ReplyRequest, policy: Policy, context: Context
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, request: ReplyRequest, n_ctx: int) -> None:
         self.token_ids = list(request.written)
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
@@ -45,15 +46,57 @@ class Writer:
         )
         if request.written:
             self.sampler.resume(request.written, request.drawn)
-        self._prompt = request.prompt
-        self._speculator = speculator
         self._vocabulary = vocabulary
-        self._policy = policy
-        self._context = context
         # Even where the context makes room, a reply that forgets its question does not continue for ever.
-        self._max_tokens = len(request.written) + (request.max_tokens or speculator.model.n_ctx)
+        self.max_tokens = len(request.written) + (request.max_tokens or n_ctx)
         self._stream = TextStream(request.stop)
         self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
+
+    def accepted(self, text: Sequence[int], done: Round, drafter: str) -> None:
+        """A round has ended; ``text`` is prompt and reply now."""
+        self.sampler.commit(text)
+        self.statistics.add(done)
+        if self.events is not None:
+            self.events.round_over(done, drafter)
+
+    def flush(self) -> None:
+        """The reply has ended: release the text that might have become a stop string."""
+        held = self._stream.finish()
+        if held:
+            self.ready.append(held)
+        if self.events is not None:
+            self.events.ended(held)
+
+    def take(self, token: int) -> bool:
+        """Take a token that the target has picked; says whether the reply ends with it."""
+        self.token_ids.append(token)
+        ends = self._vocabulary.ends(token)
+        text = "" if ends else self._stream.push(self._vocabulary.token_bytes(token))
+        if self.events is not None:
+            self.events.took(text)
+        if ends:
+            self.finish_reason = "eos"
+            return True
+        if text:
+            self.ready.append(text)
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self.max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+
+class Writer(TokenWriter):
+    """Reads a prompt, then writes tokens and text. It knows nothing of threads, turns and conversations."""
+
+    def __init__(
+        self, speculator: Speculator, vocabulary: Vocabulary, request: ReplyRequest, policy: Policy, context: Context
+    ) -> None:
+        super().__init__(vocabulary, request, speculator.model.n_ctx)
+        self._prompt = request.prompt
+        self._speculator = speculator
+        self._policy = policy
+        self._context = context
 
     def read_prompt(self, sessions: Sessions, notice: Notice) -> None:
         """Let the models read the prompt, and what had been written before."""
@@ -69,35 +112,6 @@ class Writer:
             self.finish_reason = "context"
             return None
         drafter = speculator.drafter.name
-        done = speculator.step(self._policy, self._max_tokens - len(self.token_ids) - 1, self._take)
-        self.sampler.commit(speculator.text)
-        self.statistics.add(done)
-        if self.events is not None:
-            self.events.round_over(done, drafter)
+        done = speculator.step(self._policy, self.max_tokens - len(self.token_ids) - 1, self.take)
+        self.accepted(speculator.text, done, drafter)
         return done
-
-    def flush(self) -> None:
-        """The reply has ended: release the text that might have become a stop string."""
-        held = self._stream.finish()
-        if held:
-            self.ready.append(held)
-        if self.events is not None:
-            self.events.ended(held)
-
-    def _take(self, token: int) -> bool:
-        """Take a token that the target has picked; says whether the reply ends with it."""
-        self.token_ids.append(token)
-        ends = self._vocabulary.ends(token)
-        text = "" if ends else self._stream.push(self._vocabulary.token_bytes(token))
-        if self.events is not None:
-            self.events.took(text)
-        if ends:
-            self.finish_reason = "eos"
-            return True
-        if text:
-            self.ready.append(text)
-        if self._stream.stopped:
-            self.finish_reason = "stop"
-        elif len(self.token_ids) >= self._max_tokens:
-            self.finish_reason = "length"
-        return self.finish_reason is not None

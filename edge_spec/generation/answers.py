@@ -1,0 +1,139 @@
+"""One of several replies that are written together or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from edge_spec.errors import PromptError
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.statistics import Statistics
+
+__all__ = ["Answer", "answers_to", "attempts"]
+
+Prompt = TypeVar("Prompt")
+
+
+class _Written(Protocol):
+    """What writes an answer."""
+
+    @property
+    def token_ids(self) -> list[int]: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+
+class Answer:
+    """One of several replies.
+
+    Attributes:
+        index: its number among them, from 0.
+        prompt: token ids of the prompt; empty if that could not be tokenized.
+        settings: of the sampler.
+        error: why it could not be written, where ``finish_reason`` is ``error``; None otherwise.
+        is_cancelled: whether it was asked to stop.
+
+    Args:
+        request: None if there is an ``error`` already.
+    """
+
+    def __init__(
+        self, index: int, settings: SamplerSettings, request: ReplyRequest | None, error: Exception | None = None
+    ) -> None:
+        self.index = index
+        self.settings = settings
+        self.prompt = tuple(request.prompt) if request is not None else ()
+        self.error = error
+        self.is_cancelled = False
+        self._request = request
+        self._reason = "error" if error is not None else None
+        self._written: _Written | None = None
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What has been handed out so far."""
+        return "".join(self._pieces)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids written so far, the end token included."""
+        return self._written.token_ids if self._written is not None else []
+
+    @property
+    def finish_reason(self) -> str | None:
+        """None while it waits or is written, then why it has ended, see ``Reply.finish_reason``."""
+        return self._reason or (self._written.finish_reason if self._written is not None else None)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times. A decode that advances several texts counts for each of them in full."""
+        if self._written is not None:
+            return self._written.statistics
+        return Statistics(prompt_tokens=len(self.prompt))
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.index}: {len(self.token_ids)} tokens, {self.finish_reason or 'being written'}>"
+
+    # --- for what writes it
+
+    @property
+    def request(self) -> ReplyRequest:
+        """What was asked for."""
+        assert self._request is not None
+        return self._request
+
+    def write_with(self, written: _Written) -> None:
+        """What writes it from now on."""
+        self._written = written
+
+    def is_written_by(self, written: object) -> bool:
+        """Whether this is what writes it."""
+        return self._written is written
+
+    def continue_after(self, drawn: dict[str, float]) -> None:
+        """Let what writes it next continue after the tokens that there are; ``drawn`` as for ``ReplyRequest``."""
+        n_new = len(self.token_ids) - len(self.request.written)
+        left = None if self.request.max_tokens is None else self.request.max_tokens - n_new
+        self._request = replace(self.request, written=tuple(self.token_ids), drawn=drawn, max_tokens=left)
+
+    def hand_out(self, piece: str) -> None:
+        """A piece of its text has been read."""
+        self._pieces.append(piece)
+
+    def fail(self, error: Exception) -> None:
+        """It has ended with an error, whether or not what writes it says so."""
+        self.error = error
+        self._reason = "error"
+
+    def end(self, reason: str, error: Exception | None = None) -> None:
+        """It has ended; the first reason stays."""
+        if self.finish_reason is None:
+            self.error = error
+            self._reason = reason
+
+
+def attempts(request: ReplyRequest, n: int) -> list[Answer]:
+    """So many answers to one request: the attempts from its own on, of the same seed."""
+    own = request.settings
+    each = (replace(own, attempt=own.attempt + index) for index in range(n))
+    return [Answer(index, sampling, replace(request, settings=sampling)) for index, sampling in enumerate(each)]
+
+
+def answers_to(
+    prompts: Iterable[Prompt], settings: SamplerSettings, request_of: Callable[[Prompt], ReplyRequest]
+) -> list[Answer]:
+    """An answer to each of several prompts; where ``request_of`` refuses a prompt, that is the error of its answer."""
+    found = []
+    for index, prompt in enumerate(prompts):
+        try:
+            found.append(Answer(index, settings, request_of(prompt)))
+        except PromptError as error:
+            found.append(Answer(index, settings, None, error))
+    return found

@@ -1,0 +1,269 @@
+"""Several replies, written together where the engine can, else one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Self
+
+from edge_spec.errors import Cancelled
+from edge_spec.generation.answers import Answer
+from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
+from edge_spec.generation.context import ModelAccess
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.reply import Reply
+from edge_spec.speculation.policy import Policy
+
+__all__ = ["Replies"]
+
+
+class Replies(Iterator[tuple[int, str]]):
+    """Writes several replies, when it is asked for the next piece: iterate over it for pairs of a reply's number and
+    a piece of its text, or call ``read``.
+
+    On an engine that can advance several texts in one decode they are written together, as many at a time as a decode
+    has rows and the memory budget has room for; on others one after the other. Each has the text that it has alone.
+    An error of one of them is found in its ``error`` and leaves the others alone. As with a lone reply: read it to its
+    end, close it, use it as a context manager, or drop it.
+
+    Attributes:
+        notices: sentences that the reader should see.
+        reader: who reads it.
+    """
+
+    _has_ended = True
+    _turn: ExitStack | None = None
+
+    def __init__(self, access: ModelAccess, answers: Sequence[Answer], policy: Callable[[], Policy]) -> None:
+        self.notices: list[str] = []
+        self.reader = Reader.here()
+        self._answers = tuple(answers)
+        self._access = access
+        self._policy = policy
+        self._ready: deque[Piece] = deque()
+        self._batch: Batch | None = None
+        # Where replies are written one after the other: the one that is.
+        self._alone = False
+        self._reply: Reply | None = None
+        self._cancelled = threading.Event()
+        # Held while something is written; whoever closes waits for it.
+        self._advancing = threading.RLock()
+        self._advances_in: int | None = None
+        self._ending = threading.Lock()
+        self._has_ended = False
+
+    # --- what has been written
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def __getitem__(self, index: int) -> Answer:
+        return self._answers[index]
+
+    @property
+    def texts(self) -> list[str]:
+        """What has been handed out of each so far."""
+        return [answer.text for answer in self._answers]
+
+    def __repr__(self) -> str:
+        n_ended = sum(answer.finish_reason is not None for answer in self._answers)
+        return f"<Replies: {n_ended} of {len(self)} written>"
+
+    # --- reading them
+
+    def __next__(self) -> tuple[int, str]:
+        with self._advancing:
+            self.reader = Reader.here()
+            self._advances_in = threading.get_ident()
+            try:
+                while not self._ready and not self._has_ended:
+                    self._advance()
+            except Cancelled:
+                self._end("cancelled")
+            except BaseException as error:
+                # Before they have begun, they can still begin later.
+                if self._has_begun:
+                    self._end("error", error if isinstance(error, Exception) else None)
+                raise
+            finally:
+                self._advances_in = None
+            if not self._ready:
+                raise StopIteration
+            answer, piece = self._ready.popleft()
+            answer.hand_out(piece)
+            return answer.index, piece
+
+    def read(self, on_piece: Callable[[int, str], object] = lambda index, piece: None) -> list[str]:
+        """Write all to the end, handing every piece to ``on_piece``; returns the texts."""
+        for index, piece in self:
+            on_piece(index, piece)
+        return self.texts
+
+    # --- ending them
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all were asked to stop."""
+        return self._cancelled.is_set()
+
+    @property
+    def is_advancing_here(self) -> bool:
+        """Whether this thread is writing something of them now."""
+        return self._advances_in == threading.get_ident()
+
+    def cancel(self, index: int | None = None) -> None:
+        """Stop one of them soon, or all, from any thread. What was written stays."""
+        if index is not None:
+            answer, reply = self._answers[index], self._reply
+            answer.is_cancelled = True
+            if reply is not None and answer.is_written_by(reply):
+                reply.cancel()
+            return
+        self._cancelled.set()
+        with self._ending:
+            reply = self._reply
+            # Without a turn, the models work for somebody else.
+            if self._turn is not None:
+                self._access.speculator.cancel()
+        if reply is not None:
+            reply.cancel()
+        self._access.lock.wake()
+
+    def close(self) -> None:
+        """Stop all, from any thread, and wait until that is done. Those that have ended stay as they are."""
+        self.cancel()
+        if not self.is_advancing_here:
+            with self._advancing:
+                self._end("cancelled")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._has_ended:
+            self._end("cancelled")
+
+    # --- what a memory guard sees
+
+    @property
+    def owner(self) -> object:
+        """These replies: they belong to no conversation."""
+        return self
+
+    def notice(self, sentence: str) -> None:
+        """Tell the reader something."""
+        self.notices.append(sentence)
+
+    def can_shrink(self, n_ctx: int) -> bool:
+        """Whether all could continue in a context of ``n_ctx`` tokens."""
+        return all(len(answer.prompt) + len(answer.token_ids) < n_ctx for answer in self._unfinished())
+
+    # --- writing them
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether an error that comes now is one of writing."""
+        if self._alone:
+            return self._reply is None or self._reply.finish_reason is not None
+        return self._turn is not None
+
+    def _unfinished(self) -> list[Answer]:
+        return [answer for answer in self._answers if answer.finish_reason is None]
+
+    def _advance(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+        if not self._unfinished():
+            self._end("")
+        elif self._alone:
+            self._advance_alone()
+        elif self._turn is None:
+            self._begin()
+        else:
+            self._round()
+
+    def _begin(self) -> None:
+        """Wait for a turn."""
+        turn = self._access.lock.turn(self)
+        with self._ending:
+            self._turn = turn
+        self._access.speculator.resume()
+        if not self._access.guard.before_reply(self):
+            self._end("memory")
+
+    def _round(self) -> None:
+        if not self._access.guard.before_round(self):
+            self._end("memory")
+            return
+        # A target that has made way for another one does not tell of a cancel.
+        if self._cancelled.is_set():
+            raise Cancelled
+        access, model = self._access, self._access.speculator.model
+        if self._batch is None or self._batch.model is not model:
+            self._close_batch()
+            ledger = access.sessions.cache.ledger
+            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished())
+        if self._batch is None:
+            self._alone = True
+            self._end_turn()
+        else:
+            self._ready.extend(self._batch.round())
+
+    def _advance_alone(self) -> None:
+        """Write on in the first reply that has not ended."""
+        answer = self._unfinished()[0]
+        if answer.is_cancelled and (self._reply is None or not answer.is_written_by(self._reply)):
+            answer.end("cancelled")
+            return
+        try:
+            if self._reply is None or not answer.is_written_by(self._reply):
+                self._reply = Reply(self._access, answer.request, self._policy())
+                answer.write_with(self._reply)
+            self._hand_over(answer, next(self._reply, ""))
+        except OF_ONE_TEXT as error:
+            answer.fail(error)
+            if self._reply is not None and answer.is_written_by(self._reply):
+                self._hand_over(answer, next(self._reply, ""))
+        if self._reply is not None and self._reply.finish_reason is not None:
+            self.notices += self._reply.notices
+            self._reply = None
+
+    def _hand_over(self, answer: Answer, piece: str) -> None:
+        if piece:
+            self._ready.append((answer, piece))
+
+    def _end(self, reason: str, error: Exception | None = None) -> None:
+        """End all that have not ended. Whatever fails, the next reply gets its turn."""
+        with ExitStack() as always:
+            always.callback(self._end_turn)
+            always.callback(self._end_all, reason, error)
+            reply, self._reply = self._reply, None
+            if reply is not None:
+                reply.close()
+
+    def _end_all(self, reason: str, error: Exception | None) -> None:
+        if self._batch is not None:
+            self._ready.extend(self._batch.end(reason, error))
+        for answer in self._unfinished():
+            answer.end(reason, error)
+        self._has_ended = True
+
+    def _end_turn(self) -> None:
+        self._close_batch()
+        with self._ending:
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                # A cancel that came between two decodes ends here, not in the next reply.
+                self._access.speculator.resume()
+        if turn is not None:
+            turn.close()
+
+    def _close_batch(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.close()
