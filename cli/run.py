@@ -124,5 +124,10 @@ def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
         "identity": model.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},
         "timings": statistics.timings(),
-        "speculation": {"asked": asked, "mode": model.mode, **statistics.speculation()},
+        "speculation": {
+            "asked": asked,
+            "mode": model.mode,
+            **statistics.speculation(),
+            "choices": {name: vars(choice) for name, choice in model.choices.items()},
+        },
     }

@@ -18,6 +18,7 @@ from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.loop import Speculator
@@ -114,6 +115,11 @@ class TextModel:
     def drafter_name(self) -> str:
         """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
         return self._access.speculator.drafter.name
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
+        return self._access.speculator.drafter.choices
 
     @property
     def followed(self) -> Mapping[str, FollowedText]:

@@ -14,7 +14,7 @@ from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.files import is_same, path_of
-from edge_spec.cli.terminal.status import counted, memory_lines, statistics_lines
+from edge_spec.cli.terminal.status import choice_lines, counted, memory_lines, statistics_lines
 from edge_spec.cli.wording import in_options
 from edge_spec.errors import SettingsError
 
@@ -67,6 +67,10 @@ def _help(conversation: Conversation, argument: str) -> None:
 
 def _stats(conversation: Conversation, argument: str) -> None:
     conversation.display.show(statistics_lines(conversation.session, conversation.last_reply))
+
+
+def _why(conversation: Conversation, argument: str) -> None:
+    conversation.display.show(choice_lines(conversation.session.model))
 
 
 def _memory(conversation: Conversation, argument: str) -> None:
@@ -200,6 +204,7 @@ COMMANDS = {
     for command in (
         Command(name="help", argument="[COMMAND]", help="List the commands.", run=_help),
         Command(name="stats", help="What speculation did for the last answer.", run=_stats),
+        Command(name="why", help="What auto chose to draft with, and what it measured.", run=_why),
         Command(name="memory", help="Memory held and free.", run=_memory),
         Command(name="undo", help="Take the last question and its answer back.", run=_undo),
         Command(name="retry", help="Answer the last question again.", run=_retry),

@@ -1,4 +1,4 @@
-"""The status line, and the output of ``/stats`` and ``/memory``."""
+"""The status line, and the output of ``/stats``, ``/why`` and ``/memory``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from edge_spec.chat.chat_model import ChatModel
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import format_size, probe, usage
 
-__all__ = ["counted", "held_bytes", "memory_lines", "statistics_lines", "status_line"]
+__all__ = ["choice_lines", "counted", "held_bytes", "memory_lines", "statistics_lines", "status_line"]
 
 _WIDEST_BAR = 30
 
@@ -64,6 +64,22 @@ def _of_reply(reply: Reply) -> list[str]:
 
 def _rows(rows: dict[str, str]) -> list[str]:
     return [f"{name:14}{text}" for name, text in rows.items()]
+
+
+def choice_lines(model: ChatModel) -> list[str]:
+    """The output of ``/why``: what ``auto`` chose for the last answer, and what a round of each choice does here."""
+    if not model.choices:
+        return [f"speculation {model.mode} does not choose; --speculation auto does"]
+    rows = {}
+    for name, choice in model.choices.items():
+        rounds = f"{counted(choice.rounds, 'round')} of the last answer"
+        if choice.round_s and choice.tokens_per_round is not None:
+            speed = choice.tokens_per_round / choice.round_s
+            each = f"{1e3 * choice.round_s:.2f} ms for {choice.tokens_per_round:.2f} tokens: {speed:.1f} tokens/s"
+        else:
+            each = "not tried yet"
+        rows["plain" if name == "off" else name] = f"{rounds}; a round takes {each}" if choice.round_s else each
+    return _rows(rows)
 
 
 def held_bytes() -> int:

@@ -12,6 +12,7 @@ from edge_spec.generation.session_cache import Sessions
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["ChatModel"]
@@ -43,6 +44,10 @@ class ChatModel(Protocol):
     @property
     def degradations(self) -> tuple[str, ...]:
         """What is given up now because memory is scarce."""
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """What ``auto`` chose among, see ``TextModel``."""
 
     @property
     def profile(self) -> NumericsProfile:

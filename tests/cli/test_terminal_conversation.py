@@ -14,6 +14,7 @@ import edge_spec
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import PlainDisplay
+from edge_spec.cli.terminal.status import choice_lines
 from edge_spec.errors import EdgeSpecError
 from edge_spec.model import TextModel
 
@@ -153,6 +154,7 @@ def test_help_names_every_command_and_fits_the_screen(play: Play) -> None:
         "clear",
         "quit",
         "memory",
+        "why",
         "help",
     ):
         assert f"/{name} " in said
@@ -167,6 +169,18 @@ def test_stats_tell_what_speculation_did(play: Play, model: TextModel) -> None:
         assert part in played.said
     bars = [line for line in played.said.splitlines() if " per round  #" in line]
     assert sum(int(line.split()[-1]) for line in bars) == found.statistics.rounds
+
+
+def test_why_names_the_choices_of_auto_and_what_a_round_of_each_takes(play: Play, probe_cache: Path) -> None:
+    assert "does not choose" in play("Hello", "/why").said
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=probe_cache) as model:
+        reply = model.generate("Tell me a story.", seed=3, max_tokens=40, ignore_eos=True)
+        reply.read()
+        said = "\n".join(choice_lines(model))
+        assert set(model.choices) == {"off", "ngram", "hierarchy"}
+        assert sum(choice.rounds for choice in model.choices.values()) == reply.statistics.rounds
+        assert f"{model.choices['off'].rounds} round" in said
+        assert "tokens/s" in said
 
 
 def test_system_and_clear(play: Play) -> None:

@@ -110,7 +110,7 @@ class World:
         limit = policy.limit()
         ones = self._ones
         ones.n_drafted = 0
-        drafter = self._drafter(policy)
+        drafter = self.drafter_of(policy)
         draft = drafter.draft(limit) if limit else EMPTY
         right = 0
         while right <= len(draft) and self._random.random() < self.chance:
@@ -127,7 +127,7 @@ class World:
         drafter.accept(tokens)
         policy.learn(Round(tokens, accepted, (1,) * len(draft), len(draft) + 1, draft_s, verify_s, 0.0))
 
-    def _drafter(self, policy: Policy) -> Drafter:
+    def drafter_of(self, policy: Policy) -> Drafter:
         if not isinstance(policy, AdaptivePolicy):
             return self._ones
         if policy not in self._drafters:
@@ -307,6 +307,21 @@ def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> No
         elif best < 0.95:
             assert world.drafting < 0.15, (beta, r, chance, best)
         assert world.gain > 0.96 * max(best, 1.0), (beta, r, chance, best)
+
+
+def test_choices_are_counted_and_explained() -> None:
+    policy = adaptive()
+    world = World(chance=0.9)
+    world.run(policy, 300)
+    drafter = world.drafter_of(policy)
+    off, ones = drafter.choices["off"], drafter.choices["ones"]
+    assert (off.rounds + ones.rounds, off.tokens_per_round) == (300, 1.0)
+    assert ones.rounds > 250
+    assert off.round_s == pytest.approx(flat(1), rel=0.1)
+    assert ones.tokens_per_round is not None
+    assert ones.tokens_per_round > 3
+    drafter.begin((), Sampler(SamplerSettings(), ()))
+    assert drafter.choices["ones"].rounds == 0
 
 
 # --- claims and costs

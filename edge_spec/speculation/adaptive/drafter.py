@@ -9,7 +9,7 @@ from time import perf_counter
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.policy import AdaptivePolicy
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -53,6 +53,7 @@ class AdaptiveDrafter(Drafter):
         self._policy = policy
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self._policy.begin()
         for option in self._options:
             option.draft = EMPTY
             option.offer.begin(greedy=sampler.settings.temperature == 0)
@@ -141,6 +142,10 @@ class AdaptiveDrafter(Drafter):
     @property
     def followed(self) -> Mapping[str, FollowedText]:
         return {name: text for option in self._options for name, text in option.drafter.followed.items()}
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        return self._policy.choices([option.offer for option in self._options])
 
     @property
     def held_bytes(self) -> int:

@@ -85,6 +85,11 @@ class Offer:
             return 0.0, 0.0
         return (self._tokens - rate * self._seconds) / self._rounds, self._rounds
 
+    @property
+    def usual_round(self) -> tuple[float, float] | None:
+        """Seconds and tokens of its last rounds; None before it was tried."""
+        return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
+
     def _reach(self, depth: int) -> float:
         return self.reach[min(depth, len(self.reach) - 1)]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.round import Round
 
 __all__ = ["AdaptivePolicy"]
 
+_PLAIN = "off"
 _FADE = 0.99
 _PLAIN_ROUNDS = 10
 """Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
@@ -61,6 +64,7 @@ class AdaptivePolicy:
         self._own_s = self._ask_s = 0.0
         self._tokens = self._seconds = self._total_s = 0.0
         self._lost_s: dict[str, float] = {}
+        self._n_chosen: Counter[str] = Counter()
         self._resting = 0
         self._since_trial = self._since_plain = 0
         self._promising: Offer | None = None
@@ -70,6 +74,10 @@ class AdaptivePolicy:
         self._is_trial = False
         self._reader: Offer | None = None
         self._reading_s = 0.0
+
+    def begin(self) -> None:
+        """A reply begins: what is known stays, and choices are counted from here."""
+        self._n_chosen.clear()
 
     def limit(self) -> int:
         """The most tokens to draft now."""
@@ -146,6 +154,16 @@ class AdaptivePolicy:
     def _step_s(self, offer: Offer) -> float:
         return offer.step_s if offer.step_s is not None else _UNKNOWN_STEP * self.plain_s
 
+    def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
+        """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
+        usual = {offer.name: offer.usual_round for offer in offers}
+        if self.plain_s > 0:
+            usual = {_PLAIN: (self.plain_s, 1.0), **usual}
+        return {
+            name: Choice(rounds=self._n_chosen[name], round_s=s and s[0], tokens_per_round=s and s[1])
+            for name, s in usual.items()
+        }
+
     def may_try(self, offer: Offer) -> bool:
         """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues."""
         if offer is self._promising:
@@ -171,6 +189,7 @@ class AdaptivePolicy:
         if self._reading_s:
             done = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s))
         used, self._used, self._promising = self._used, None, self._reader
+        self._n_chosen[used.name if used is not None else _PLAIN] += 1
         self._reader, self._reading_s = None, 0.0
         self.curve.learn(done.n_rows, done.verify_s)
         own_s = done.sample_s

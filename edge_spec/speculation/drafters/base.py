@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["Drafter"]
+__all__ = ["Choice", "Drafter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of the ways to write the next tokens, as the measurements of this device and this text see it.
+
+    Attributes:
+        rounds: how often it was chosen in this reply.
+        round_s: seconds that one of its rounds takes; None before it was tried.
+        tokens_per_round: tokens that one of its rounds writes; None before it was tried.
+    """
+
+    rounds: int
+    round_s: float | None
+    tokens_per_round: float | None
 
 
 class Drafter:
@@ -77,6 +93,11 @@ class Drafter:
     @property
     def followed(self) -> Mapping[str, FollowedText]:
         """Its models and the texts that they follow, by the names of ``save``."""
+        return {}
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """What it has chosen among in this reply, by name; empty for one that does not choose."""
         return {}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import Tree
@@ -57,6 +57,10 @@ class WrappingDrafter(Drafter):
     @property
     def followed(self) -> Mapping[str, FollowedText]:
         return self.inner.followed
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        return self.inner.choices
 
     @property
     def held_bytes(self) -> int:
