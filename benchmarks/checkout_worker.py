@@ -83,7 +83,7 @@ def tables(part: Mapping[str, Any], own: Path, others: Path) -> Found:
 
 
 def chats(part: Mapping[str, Any], own: Path, others: Path) -> Found:
-    """Long talks in a small context."""
+    """Long conversations in a small context."""
     for name, _, model in each_model(part):
         steps = Talk(model, counted=not name.endswith(" auto")).steps(part["script"])
         for number, (step, (arguments, _)) in enumerate(zip(steps, part["script"], strict=True)):

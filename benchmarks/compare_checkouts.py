@@ -10,8 +10,8 @@ was given another name on purpose stands in ``RENAMED``; what is asked, in ``che
 - replies: token ids, text, why it ended, counts of drafts; both engines and mixtures of them, all modes, samplers
 - structured: a grammar and JSON schemas
 - tables: models whose laws are tables
-- chat: long talks that outgrow their context, with retries, edits and the like
-- saved: conversations saved by the old version go on in the new one with the same words, and without a notice
+- chat: long conversations that outgrow their context, with retries, edits and the like
+- saved: conversations saved by the old version continue in the new one with the same words, and without a notice
 - profiles: everything that rounds, over a grid of settings
 - scarcity: what is given up while memory is scarce
 - plans: from plenty of memory down to the least

@@ -59,7 +59,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names when they are first used: whoever imports the package has not asked for NumPy yet."""
+    """Import public names when they are first used: importing the package must not wait for NumPy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'edge_spec' has no attribute {name!r}")
     from importlib import import_module

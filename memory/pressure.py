@@ -184,7 +184,7 @@ class IdleWatch:
     A look that fails is not the last one: memory may be needed more then. Unexpected errors are logged, once.
 
     Args:
-        look: a method; whoever has it is not kept alive.
+        look: a method; its object is not kept alive.
     """
 
     def __init__(self, look: Callable[[], object]) -> None:

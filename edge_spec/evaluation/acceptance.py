@@ -1,6 +1,6 @@
 """How often a smaller model picks what the target has picked, on the target's own text.
 
-Teacher-forced: the smaller model reads what the target wrote and picks every token of it anew, with the same noise, as
+Teacher-forced: the smaller model reads what the target wrote and picks every token of it again, with the same noise, as
 a drafter does that drafts one token at a time. Works on any models that share a vocabulary, whatever engine opened
 them.
 """

@@ -1,7 +1,7 @@
 """What the loop asks of a language model, whatever computes it.
 
 A language model here is weights and one KV cache. The cache holds ``n_past`` committed tokens and, between a
-``decode`` and the next ``keep`` or ``rollback``, a *pending* tree behind them.
+``decode`` and the next ``keep`` or ``rollback``, a *pending* tree after them.
 """
 
 from __future__ import annotations
@@ -137,15 +137,15 @@ class LanguageModel(Protocol):
 
         ``path`` is a way down the pending tree from its top, as node indices. A model may commit less than all
         of it: where the cells of a side branch lie in another order than plain decoding would have put them,
-        rows would no longer be bit-identical, so those tokens are dropped too. ``n_past`` tells; whoever
-        decodes next begins with the tokens after it.
+        rows would no longer be bit-identical, so those tokens are dropped too. ``n_past`` tells;
+        the next decode begins with the tokens after it.
         """
 
     def rollback(self, n_past: int) -> None:
         """Forget pending nodes and all committed tokens but the first ``n_past``."""
 
     def shift(self, first: int, last: int) -> None:
-        """Forget the committed tokens from ``first`` up to ``last``, and move those behind them up.
+        """Forget the committed tokens from ``first`` up to ``last``, and move those after them up.
 
         What was computed from the forgotten ones stays: the cache differs from that of a text that never had
         them. Drops a pending tree. Only for models that say ``can_shift``.

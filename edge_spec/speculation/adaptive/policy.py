@@ -40,7 +40,7 @@ class AdaptivePolicy:
 
     What is not chosen is tried now and then, to notice when text or device change. What trials have lost against the
     best choice stays below ``trial_share`` of the time. Where asking the drafters costs a noticeable share of a plain
-    round, nobody is asked for several rounds.
+    round, they are not asked for several rounds.
 
     Args:
         most: tokens of the longest draft.

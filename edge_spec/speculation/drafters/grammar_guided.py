@@ -17,7 +17,7 @@ __all__ = ["GrammarGuided"]
 class GrammarGuided(WrappingDrafter):
     """Guides another drafter wherever a reply has a grammar; elsewhere it hands on its drafts unchanged.
 
-    Tokens that the grammar forces count like drafted ones: whoever set the limit knows what rows cost.
+    Tokens that the grammar forces count like drafted ones: the limit was set by what rows cost.
     """
 
     def __init__(self, inner: Drafter) -> None:

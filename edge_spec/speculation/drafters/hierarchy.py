@@ -77,7 +77,7 @@ class HierarchyDrafter(Drafter):
     def _written(self, limit: int) -> Tree:
         """What the intermediate model has written beyond the target's text."""
         tokens = self._inner.text[self._length : self._length + limit]
-        # A step that failed may have left claims behind it.
+        # A step that failed may have left claims for tokens that it did not write.
         del self._claims[len(self._inner.text) - self._length :]
         return Tree.sequence(tokens, accumulate(self._claims[: len(tokens)], mul))
 

@@ -119,7 +119,7 @@ class _Chains:
     As in Lempel-Ziv compressors: four bytes a place and bucket, and what is in a chain is compared with the text.
 
     Args:
-        text: tokens; whoever changes its end says so, whoever changes its beginning calls ``build``.
+        text: tokens. Changes of its end are told by ``add_last`` and ``drop_last``; after others, call ``build``.
     """
 
     def __init__(self, text: array[int], n: int) -> None:
@@ -132,7 +132,7 @@ class _Chains:
         return sys.getsizeof(self._latest) + sys.getsizeof(self._before)
 
     def build(self) -> None:
-        """Anew from all of the text."""
+        """Build the table again from all of the text."""
         # A place is where an n-gram ends; 0 stands for none.
         self._latest = array("i", [0]) * _buckets(len(self._text))
         self._before = array("i")
