@@ -13,10 +13,11 @@ import click
 from edge_spec.cli.wording import in_options
 
 if TYPE_CHECKING:
+    from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.model import TextModel
 
-__all__ = ["Bar", "print_json", "print_notes", "print_summary", "print_table"]
+__all__ = ["Bar", "print_json", "print_notes", "print_summary", "print_summary_of_several", "print_table"]
 
 
 def print_json(record: Any) -> None:
@@ -63,6 +64,17 @@ def print_summary(model: TextModel, reply: Reply) -> None:
         f"speculation {model.mode}: {statistics.mean_length:.2f} tokens/round, "
         f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
         f"seed {reply.settings.seed}, profile {model.profile.name}, {model.identity}",
+        err=True,
+    )
+
+
+def print_summary_of_several(model: TextModel, replies: Replies, seconds: float) -> None:
+    """The same of several answers that took so many seconds, their prompt included."""
+    n_tokens = sum(len(answer.token_ids) for answer in replies.answers)
+    click.echo(
+        f"edge-spec: {len(replies)} answers, {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.1f} tokens/s; "
+        f"seed {replies[0].settings.seed}, attempts 0 to {len(replies) - 1}, "
+        f"profile {model.profile.name}, {model.identity}",
         err=True,
     )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from time import perf_counter
 from typing import Any
 
 import click
 
-from edge_spec.cli.help import Verb, option
+from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
-from edge_spec.cli.output import print_json, print_notes, print_summary
+from edge_spec.cli.output import print_json, print_notes, print_summary, print_summary_of_several
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.generation.answers import Answer
+from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel
@@ -29,7 +32,8 @@ __all__ = ["command"]
 @option("Replies", "--stop", multiple=True, metavar="TEXT", help="End the reply where this would appear. Repeatable.")
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
 @option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
-@option("Replies", "--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@option("Replies", "--answers", type=Count(), metavar="N", help="Write N answers, by other draws of the same seed.")
+@option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Say on standard error what speculation did.")
 @grammar_options
 @speculation_option
@@ -46,50 +50,87 @@ def command(**values: Any) -> int:
       edge-spec run -p "Tell me a story about a dog."
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
       edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}}' -p "Name a dog."
+      edge-spec run --answers 4 -p "Give me a name for a cat."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     prompt = read_prompt(values["prompt"], values["file"])
     sampling, grammar = sampler_arguments(values), grammar_arguments(values)
-    writing: list[Reply] = []
+    writing: list[Reply | Replies] = []
 
     def cancel() -> bool:
-        for reply in writing:
-            reply.cancel()
+        for each in writing:
+            each.cancel()
         return bool(writing)
 
-    def work() -> Reply:
+    def work() -> bool:
         with load(**load_arguments(values)) as model:
             print_notes(model.notes)
-            reply = _generate(model, prompt, values, {**grammar, **sampling})
-            writing.append(reply)
+            written = _generate(model, prompt, values, {**grammar, **sampling})
+            writing.append(written)
+            if isinstance(written, Reply):
+                _write(model, written, values, has_grammar=bool(grammar))
+                return written.finish_reason == "cancelled"
+            _write_several(model, written, values, has_grammar=bool(grammar))
+            return any(answer.finish_reason == "cancelled" for answer in written.answers)
+
+    return 130 if interruptible(work, cancel) else 0
+
+
+def _write(model: TextModel, reply: Reply, values: dict[str, Any], *, has_grammar: bool) -> None:
+    if values["as_json"]:
+        reply.read()
+        print_json(_report(model, reply, asked=values["speculation"]))
+    else:
+        _print(reply)
+    print_notes(_remarks(reply, has_grammar=has_grammar))
+    if values["stats"]:
+        print_summary(model, reply)
+
+
+def _write_several(model: TextModel, replies: Replies, values: dict[str, Any], *, has_grammar: bool) -> None:
+    """Print answers in their order, each when it is complete."""
+    n_printed, start = 0, perf_counter()
+
+    def print_complete() -> None:
+        nonlocal n_printed
+        while n_printed < len(replies) and replies[n_printed].is_complete:
+            answer = replies[n_printed]
+            n_printed += 1
             if values["as_json"]:
-                reply.read()
-                print_json(_report(model, reply, asked=values["speculation"]))
-            else:
-                _print(reply)
-            print_notes(_remarks(reply, has_grammar=bool(grammar)))
-            if values["stats"]:
-                print_summary(model, reply)
-        return reply
+                attempt = {"answer": n_printed, "attempt": answer.settings.attempt}
+                print_json(attempt | _report(model, answer, asked=values["speculation"]))
+            elif answer.error is None:
+                click.echo(f"--- answer {n_printed} of {len(replies)} ---\n{answer.text.rstrip()}")
+            print_notes(_remarks(answer, has_grammar=has_grammar), about=f"answer {n_printed}: ")
 
-    return 130 if interruptible(work, cancel).finish_reason == "cancelled" else 0
+    for _ in replies:
+        print_complete()
+    seconds = perf_counter() - start
+    error = next((answer.error for answer in replies.answers if answer.error is not None), None)
+    if error is not None:
+        raise error
+    print_complete()
+    print_notes(tuple(replies.notices))
+    if values["stats"]:
+        print_summary_of_several(model, replies, seconds)
 
 
-def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: dict[str, Any]) -> Reply:
+def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: dict[str, Any]) -> Reply | Replies:
     messages = [{"role": "user", "content": prompt}]
     if values["system"] is not None:
         if values["raw"] or not model.has_chat_template:
             raise click.UsageError("--system needs a model with a chat template, and no --raw")
         messages.insert(0, {"role": "system", "content": argument_text(values["system"], "--system")})
-    reply: Reply = model.generate(
+    written: Reply | Replies = model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
         raw=values["raw"],
         max_tokens=values["max_tokens"],
         stop=[argument_text(text, "--stop") for text in values["stop"]],
         ignore_eos=values["ignore_eos"],
+        n=values["answers"],
         **options,
     )
-    return reply
+    return written
 
 
 def _print(reply: Reply) -> None:
@@ -103,7 +144,7 @@ def _print(reply: Reply) -> None:
     sys.stdout.flush()
 
 
-def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
+def _remarks(reply: Reply | Answer, *, has_grammar: bool) -> tuple[str, ...]:
     """What a reply does not say of itself."""
     if has_grammar and reply.finish_reason == "length":
         return ("the reply was cut off at -n, before its grammar was complete",)
@@ -112,7 +153,7 @@ def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
     return ()
 
 
-def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
+def _report(model: TextModel, reply: Reply | Answer, *, asked: str) -> dict[str, Any]:
     statistics = reply.statistics
     return {
         "text": reply.text,

@@ -26,6 +26,11 @@ class _Written(Protocol):
     def finish_reason(self) -> str | None: ...
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it has ended, and all of its text has been handed out."""
+        return self.finish_reason is not None and not self._n_queued
+
+    @property
     def statistics(self) -> Statistics: ...
 
 
@@ -55,6 +60,7 @@ class Answer:
         self._reason = "error" if error is not None else None
         self._written: _Written | None = None
         self._pieces: list[str] = []
+        self._n_queued = 0
 
     @property
     def text(self) -> str:
@@ -70,6 +76,11 @@ class Answer:
     def finish_reason(self) -> str | None:
         """None while it waits or is written, then why it has ended, see ``Reply.finish_reason``."""
         return self._reason or (self._written.finish_reason if self._written is not None else None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has ended, and all of its text has been handed out."""
+        return self.finish_reason is not None and not self._n_queued
 
     @property
     def statistics(self) -> Statistics:
@@ -103,8 +114,13 @@ class Answer:
         left = None if self.request.max_tokens is None else self.request.max_tokens - n_new
         self._request = replace(self.request, written=tuple(self.token_ids), drawn=drawn, max_tokens=left)
 
+    def queue(self, n: int) -> None:
+        """So many pieces of its text are there that nobody has read."""
+        self._n_queued += n
+
     def hand_out(self, piece: str) -> None:
         """A piece of its text has been read."""
+        self._n_queued -= 1
         self._pieces.append(piece)
 
     def fail(self, error: Exception) -> None:

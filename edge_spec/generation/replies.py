@@ -29,6 +29,7 @@ class Replies(Iterator[tuple[int, str]]):
     end, close it, use it as a context manager, or drop it.
 
     Attributes:
+        answers: what has been written of each.
         notices: sentences that the reader should see.
         reader: who reads it.
     """
@@ -39,7 +40,7 @@ class Replies(Iterator[tuple[int, str]]):
     def __init__(self, access: ModelAccess, answers: Sequence[Answer], policy: Callable[[], Policy]) -> None:
         self.notices: list[str] = []
         self.reader = Reader.here()
-        self._answers = tuple(answers)
+        self.answers = tuple(answers)
         self._access = access
         self._policy = policy
         self._ready: deque[Piece] = deque()
@@ -57,18 +58,18 @@ class Replies(Iterator[tuple[int, str]]):
     # --- what has been written
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self.answers)
 
     def __getitem__(self, index: int) -> Answer:
-        return self._answers[index]
+        return self.answers[index]
 
     @property
     def texts(self) -> list[str]:
         """What has been handed out of each so far."""
-        return [answer.text for answer in self._answers]
+        return [answer.text for answer in self.answers]
 
     def __repr__(self) -> str:
-        n_ended = sum(answer.finish_reason is not None for answer in self._answers)
+        n_ended = sum(answer.finish_reason is not None for answer in self.answers)
         return f"<Replies: {n_ended} of {len(self)} written>"
 
     # --- reading them
@@ -116,7 +117,7 @@ class Replies(Iterator[tuple[int, str]]):
     def cancel(self, index: int | None = None) -> None:
         """Stop one of them soon, or all, from any thread. What was written stays."""
         if index is not None:
-            answer, reply = self._answers[index], self._reply
+            answer, reply = self.answers[index], self._reply
             answer.is_cancelled = True
             if reply is not None and answer.is_written_by(reply):
                 reply.cancel()
@@ -173,7 +174,7 @@ class Replies(Iterator[tuple[int, str]]):
         return self._turn is not None
 
     def _unfinished(self) -> list[Answer]:
-        return [answer for answer in self._answers if answer.finish_reason is None]
+        return [answer for answer in self.answers if answer.finish_reason is None]
 
     def _advance(self) -> None:
         if self._cancelled.is_set():
@@ -212,7 +213,7 @@ class Replies(Iterator[tuple[int, str]]):
             self._alone = True
             self._end_turn()
         else:
-            self._ready.extend(self._batch.round())
+            self._queue(self._batch.round())
 
     def _advance_alone(self) -> None:
         """Write on in the first reply that has not ended."""
@@ -224,18 +225,20 @@ class Replies(Iterator[tuple[int, str]]):
             if self._reply is None or not answer.is_written_by(self._reply):
                 self._reply = Reply(self._access, answer.request, self._policy())
                 answer.write_with(self._reply)
-            self._hand_over(answer, next(self._reply, ""))
+            self._queue([(answer, next(self._reply, ""))])
         except OF_ONE_TEXT as error:
             answer.fail(error)
             if self._reply is not None and answer.is_written_by(self._reply):
-                self._hand_over(answer, next(self._reply, ""))
+                self._queue([(answer, next(self._reply, ""))])
         if self._reply is not None and self._reply.finish_reason is not None:
             self.notices += self._reply.notices
             self._reply = None
 
-    def _hand_over(self, answer: Answer, piece: str) -> None:
-        if piece:
-            self._ready.append((answer, piece))
+    def _queue(self, pieces: Sequence[Piece]) -> None:
+        for answer, piece in pieces:
+            if piece:
+                answer.queue(1)
+                self._ready.append((answer, piece))
 
     def _end(self, reason: str, error: Exception | None = None) -> None:
         """End all that have not ended. Whatever fails, the next reply gets its turn."""
@@ -248,7 +251,7 @@ class Replies(Iterator[tuple[int, str]]):
 
     def _end_all(self, reason: str, error: Exception | None) -> None:
         if self._batch is not None:
-            self._ready.extend(self._batch.end(reason, error))
+            self._queue(self._batch.end(reason, error))
         for answer in self._unfinished():
             answer.end(reason, error)
         self._has_ended = True

@@ -246,3 +246,31 @@ def test_what_plan_says_is_the_least_is_enough(run: Run, engine: str) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["speculation"]["mode"] == mode
+
+
+def test_several_answers_are_the_attempts_of_the_seed(run: Run, tmp_path: Path) -> None:
+    import edge_spec
+
+    asked = ["run", "demo", "--answers", "3", *SAME, "-p", PROMPT]
+    printed, reported = run(*asked, "--stats"), run(*asked, "--json")
+    only_notes(printed.stderr)
+    only_notes(reported.stderr)
+    assert "3 answers, " in printed.stderr.decode()
+    records = [json.loads(line) for line in reported.stdout.splitlines()]
+    with edge_spec.load("demo", n_threads=1, cache_dir=tmp_path) as model:
+        for attempt, record in enumerate(records):
+            alone = model.generate(PROMPT, seed=7, attempt=attempt, max_tokens=24)
+            assert record["text"] == alone.read()
+            assert (record["answer"], record["attempt"]) == (attempt + 1, attempt)
+            assert record["token_ids"] == alone.token_ids
+    lone = json.loads(run("run", "demo", "--json", *SAME, "-p", PROMPT).stdout)
+    assert lone.keys() == records[0].keys() - {"answer", "attempt"}
+    texts = [f"--- answer {n + 1} of 3 ---\n{record['text'].rstrip()}\n" for n, record in enumerate(records)]
+    assert printed.stdout.decode() == "".join(texts)
+
+
+def test_several_answers_to_a_prompt_without_room_are_one_error(run: Run) -> None:
+    done = run("run", "demo", "--answers", "2", "--ctx", "16", "-p", PROMPT * 3)
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert b"raise --ctx" in done.stderr

@@ -132,9 +132,13 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
     world = data.draw(worlds(letters, letter_grammar))
     replies = world.replies()
     pieces: list[list[str]] = [[] for _ in replies.texts]
+    complete: dict[int, str] = {}
     for index, piece in replies:
         assert piece
         pieces[index].append(piece)
+        complete |= {each.index: each.text for each in replies.answers if each.is_complete}
+    assert all(replies[index].text == text for index, text in complete.items())
+    assert all(answer.is_complete for answer in replies.answers)
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
         assert "".join(pieces[index]) == replies[index].text
