@@ -300,17 +300,8 @@ class TextModel:
             recorder: keeps what becomes of the reply.
             policy: says how far to draft; the model's own if None.
         """
-        request = self._request(
-            tokens,
-            settings,
-            max_tokens=max_tokens,
-            stop=stop,
-            grammar=grammar,
-            json_schema=json_schema,
-            written=written,
-            drawn=drawn or {},
-            logprobs=logprobs,
-        )
+        asked = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
+        request = self._request(tokens, settings, written=written, drawn=drawn or {}, logprobs=logprobs, **asked)
         if reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)

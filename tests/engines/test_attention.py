@@ -5,115 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from attention_worlds import HEAD_DIM, N_CELLS, N_HEAD_KV, Array, World, open_session, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, Graph
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
-
-Array = npt.NDArray[Any]
-N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112
-WIDTH = (N_HEAD + 2 * N_HEAD_KV) * HEAD_DIM
-
-
-def open_session(variant: str = "", *, f16: bool = False, **changes: int) -> Any:
-    import onnxruntime
-
-    from edge_spec.engines.onnx.kernels import library_path
-
-    graph = Graph()
-    facts = {"n_head": N_HEAD, "n_head_kv": N_HEAD_KV, "head_dim": HEAD_DIM, "interleaved": 1} | changes
-    inputs = ["qkv", "keys", "values", "cos", "sin", "tree"]
-    for name, rank in zip(inputs, (3, 4, 3, 2, 2, 1), strict=True):
-        kind = INT32 if name == "tree" else FLOAT16 if f16 and name in ("keys", "values") else FLOAT
-        graph.takes(name, kind, [f"{name}{axis}" for axis in range(rank)])
-    graph.gives("y", FLOAT, ["b", "s", "w"])
-    graph.node("AttendRows", inputs, ["y"], "edge_spec", variant=variant, **facts)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(library_path()))
-    return onnxruntime.InferenceSession(graph.serialize(), options, providers=["CPUExecutionProvider"])
-
-
-class World:
-    """A cache with a text in it, and rows of a tree after it.
-
-    Args:
-        n_rotated: numbers of a head that are rotated by position.
-        f16: whether the cache holds 16-bit floats.
-    """
-
-    def __init__(
-        self, n_text: int, parents: list[int], seed: int = 0, *, n_rotated: int = HEAD_DIM, f16: bool = False
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self.n_text, self.parents, self.n_rotated = n_text, parents, n_rotated
-        self.kind = np.float16 if f16 else np.float32
-        self.rows = rng.standard_normal((len(parents), WIDTH)).astype(np.float32)
-        self.text = rng.standard_normal((n_text, WIDTH)).astype(np.float32)
-        angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_rotated // 2)
-        self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-    def run(self, session: Any, *, calls: list[int] | None = None) -> Array:
-        """Outputs of the rows, ``[rows, n_head * head_dim]``, decoded in so many calls of these sizes."""
-        # What is in cells that no row sees must not matter.
-        keys = np.full((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), 7, self.kind)
-        values = np.full((N_HEAD_KV, N_CELLS, HEAD_DIM), np.nan, self.kind)
-        cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
-
-        def call(rows: Array, tree: list[int]) -> Array:
-            result: Array = session.run(None, cache | {"qkv": rows[None], "tree": np.array(tree, np.int32)})[0][0]
-            return result
-
-        if self.n_text:
-            call(self.text, [0, *range(-1, self.n_text - 1)])
-        outs, end = [], 0
-        for n in calls or [len(self.parents)]:
-            outs.append(call(self.rows[end : end + n], [self.n_text, *self.parents[: end + n]]))
-            end += n
-        return np.concatenate(outs)
-
-    def exact(self, *, interleaved: bool = True, window: int = 0) -> Array:
-        """The same in float64, by the formula."""
-        out = np.zeros((len(self.parents), N_HEAD, HEAD_DIM))
-        for row in range(len(self.parents)):
-            path = [row]
-            while self.parents[path[0]] >= 0:
-                path.insert(0, self.parents[path[0]])
-            seen = np.concatenate([self.text, self.rows[path]]).astype(np.float64)
-            seen = seen.reshape(len(seen), -1, HEAD_DIM)
-            q, k, v = np.split(seen, [N_HEAD, N_HEAD + N_HEAD_KV], axis=1)
-            q, k = self._rotated(q, interleaved)[-1], self._rotated(k, interleaved)
-            k, v = (x[-window:].astype(self.kind).astype(np.float64) for x in (k, v))
-            for head in range(N_HEAD):
-                kv = head // (N_HEAD // N_HEAD_KV)
-                scores = k[:, kv] @ q[head] / np.sqrt(HEAD_DIM)
-                weights = np.exp(scores - scores.max())
-                out[row, head] = weights @ v[:, kv] / weights.sum()
-        return out.reshape(len(self.parents), -1)
-
-    def _rotated(self, whole: Array, interleaved: bool) -> Array:
-        x, rest = whole[..., : self.n_rotated], whole[..., self.n_rotated :]
-        cos, sin = (each[: len(x), None].astype(np.float64) for each in (self.cos, self.sin))
-        halves = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
-        rotated = np.stack([halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos], axis=-1)
-        rotated = (
-            rotated.reshape(x.shape) if interleaved else np.concatenate([rotated[..., 0], rotated[..., 1]], axis=-1)
-        )
-        return np.concatenate([rotated, rest], axis=-1)
-
-
-@st.composite
-def worlds(draw: st.DrawFn, *, f16: bool = False) -> World:
-    n = draw(st.integers(1, 20))
-    chain = draw(st.booleans())
-    parents = [node - 1 if chain else draw(st.integers(-1, node - 1)) for node in range(n)]
-    n_rotated = draw(st.sampled_from([HEAD_DIM, HEAD_DIM, 32, 2]))
-    return World(draw(st.integers(0, 90)), parents, draw(st.integers(0, 99)), n_rotated=n_rotated, f16=f16)
 
 
 @pytest.fixture(scope="module")
@@ -220,98 +119,6 @@ def test_every_variant_computes_the_bits_of_the_reference(variant: str, window: 
         world = World(int(rng.integers(0, 90)), parents, seed, f16=f16, n_rotated=HEAD_DIM - 16 * (seed % 3 == 2))
         world.rows *= np.float32(10.0 ** rng.integers(-3, 3))
         assert np.array_equal(world.run(fast), world.run(reference))
-
-
-class Texts:
-    """Several texts in one cache, each in cells of its own.
-
-    Args:
-        worlds: chains; the rows of each follow its text.
-    """
-
-    def __init__(self, worlds: list[World]) -> None:
-        self.worlds, first = worlds, worlds[0]
-        n_cells = N_CELLS * len(worlds)
-        self.cache = {
-            "keys": np.full((N_HEAD_KV, n_cells // 16, HEAD_DIM, 16), 7, first.kind),
-            "values": np.full((N_HEAD_KV, n_cells, HEAD_DIM), np.nan, first.kind),
-            "cos": first.cos,
-            "sin": first.sin,
-        }
-
-    def call(self, session: Any, rows: list[Array], places: list[tuple[int, int]]) -> Array:
-        """Outputs of rows, given the number of each one's text and its place there."""
-        tree = [-1, *(number for text, place in places for number in (N_CELLS * text, place))]
-        feed = self.cache | {"qkv": np.stack(rows)[None], "tree": np.array(tree, np.int32)}
-        result: Array = session.run(None, feed)[0][0]
-        return result
-
-    def run(self, session: Any, order: list[int], widths: list[int]) -> list[Array]:
-        """Outputs of the rows of each text: the prompts first, then rows of the texts in this order, some at once."""
-        for text, world in enumerate(self.worlds):
-            if world.n_text:
-                self.call(session, list(world.text), [(text, place) for place in range(world.n_text)])
-        done = [0] * len(self.worlds)
-        outs: list[list[Array]] = [[] for _ in self.worlds]
-        left, sizes = list(order), iter(widths)
-        while left:
-            some = [left.pop(0) for _ in range(min(next(sizes, 1), len(left)))]
-            places = []
-            rows = []
-            for text in some:
-                rows.append(self.worlds[text].rows[done[text]])
-                places.append((text, self.worlds[text].n_text + done[text]))
-                done[text] += 1
-            for text, out in zip(some, self.call(session, rows, places), strict=True):
-                outs[text].append(out)
-        return [np.array(rows) for rows in outs]
-
-
-@st.composite
-def several_texts(draw: st.DrawFn, *, f16: bool = False) -> tuple[Texts, list[int], list[int]]:
-    """Texts, the order in which their rows come, and how many of them go together."""
-    n_rotated = draw(st.sampled_from([HEAD_DIM, 32]))
-    worlds = []
-    for seed in range(draw(st.integers(1, 5))):
-        chain = list(range(-1, draw(st.integers(1, 6)) - 1))
-        worlds.append(World(draw(st.integers(0, 90)), chain, seed, n_rotated=n_rotated, f16=f16))
-    order = draw(st.permutations([text for text, world in enumerate(worlds) for _ in world.parents]))
-    return Texts(worlds), order, draw(st.lists(st.integers(1, 20), max_size=30))
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_a_row_among_several_texts_is_computed_as_in_its_text_alone(
-    kind: tuple[Any, int, bool], data: st.DataObject
-) -> None:
-    session, _, f16 = kind
-    texts, order, widths = data.draw(several_texts(f16=f16))
-    for world, rows in zip(texts.worlds, texts.run(session, order, widths), strict=True):
-        assert np.array_equal(world.run(session), rows)
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-@pytest.mark.parametrize("variant", ["avx512", "avx2", "neon"])
-def test_every_variant_computes_several_texts_as_the_reference_does(variant: str, data: st.DataObject) -> None:
-    try:
-        fast = open_session(variant, window=20)
-    except Exception:
-        pytest.skip(f"{variant} does not run here")
-    texts, order, widths = data.draw(several_texts())
-    reference = texts.run(open_session("reference", window=20), order, widths)
-    for expected, rows in zip(reference, texts.run(fast, order, widths), strict=True):
-        assert np.array_equal(expected, rows)
-
-
-@pytest.mark.parametrize(
-    "places", [[8, 0], [-16, 0], [0, -1], [0, N_CELLS], [96, 16], [0], [0, 0, 0], [0, 0, 16, 0], []]
-)
-def test_places_outside_the_cache_are_refused(session: Any, places: list[int]) -> None:
-    texts = Texts([World(0, [-1])])
-    feed = texts.cache | {"qkv": texts.worlds[0].rows[None], "tree": np.array([-1, *places], np.int32)}
-    with pytest.raises(Exception, match="do not fit"):
-        session.run(None, feed)
 
 
 @pytest.mark.parametrize(
