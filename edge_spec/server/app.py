@@ -22,6 +22,7 @@ from edge_spec.server.bodies import ClientGone, read_json
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields
 from edge_spec.server.metrics import CONTENT_TYPE
+from edge_spec.server.pages import page_routes
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
@@ -59,6 +60,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
         _counted("GET", "/v1/models/{name:path}", _model),
         Route("/health", _health, methods=["GET"]),
         Route("/metrics", _metrics, methods=["GET"]),
+        *page_routes(),
     ]
     middleware = [Middleware(Gate, settings=settings)]
     if settings.allowed_origins:

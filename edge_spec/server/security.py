@@ -10,11 +10,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_spec.server.errors import ApiError
+from edge_spec.server.pages import PAGE_PATHS
 from edge_spec.server.settings import ServerSettings
 
 __all__ = ["Gate"]
 
-_PUBLIC = ("/health",)
+_PUBLIC = PAGE_PATHS | {"/health"}
 """What may be asked without a key."""
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -1,0 +1,211 @@
+// The page: one conversation at a time, and a list of the others.
+
+import * as api from "./api.js";
+import { element, markdown } from "./markdown.js";
+import * as store from "./store.js";
+
+const $ = (id) => document.getElementById(id);
+const conversations = store.load();
+let current = conversations[0] ?? add();
+let writing = null;
+let model = "";
+
+function add() {
+  conversations.unshift(store.created());
+  return conversations[0];
+}
+
+function keep() {
+  current.system = $("system").value;
+  const used = conversations.filter((each) => each.messages.length);
+  if (!store.save(used)) tell("this browser keeps no conversations; copy what you want to keep");
+}
+
+function tell(sentence) {
+  $("status").textContent = sentence;
+}
+
+// --- what is shown
+
+function shownAnswer(message) {
+  const nodes = [];
+  if (message.thought) {
+    const summary = element("summary", { textContent: "Thoughts" });
+    nodes.push(element("details", {}, summary, element("p", { className: "thought", textContent: message.thought })));
+  }
+  if ($("colors").checked && message.tokens?.length) {
+    const tokens = message.tokens.map(([text, drafter]) =>
+      element("span", { className: drafter ? "drafted" : "model", title: drafter || "written by the model", textContent: text }));
+    nodes.push(element("p", { className: "tokens" }, ...tokens));
+  } else {
+    nodes.push(...markdown(message.content));
+  }
+  return nodes;
+}
+
+function shown(message, number) {
+  const label = element("span", { className: "hidden", textContent: message.role === "user" ? "You: " : "Answer: " });
+  if (message.role === "user") return element("li", { className: "user" }, label, message.content);
+  const item = element("li", { className: "assistant" }, label, ...shownAnswer(message));
+  if (number === current.messages.length - 1 && !writing) {
+    const retry = element("button", { type: "button", id: "retry", textContent: "Retry" });
+    retry.addEventListener("click", () => {
+      current.messages.pop();
+      ask(message.attempt + 1);
+    });
+    item.append(element("div", { className: "tools" }, retry));
+  }
+  return item;
+}
+
+function show() {
+  $("messages").replaceChildren(...current.messages.map(shown));
+  $("messages").setAttribute("aria-busy", String(Boolean(writing)));
+  $("send").hidden = Boolean(writing);
+  $("stop").hidden = !writing;
+  $("new").disabled = Boolean(writing);
+  showList();
+}
+
+function showLast() {
+  const number = current.messages.length - 1;
+  $("messages").lastElementChild?.replaceWith(shown(current.messages[number], number));
+  const main = document.querySelector("main");
+  main.scrollTop = main.scrollHeight;
+}
+
+function showList() {
+  const items = conversations.filter((each) => each.messages.length || each === current).map((each) => {
+    const open = element("button", { type: "button", textContent: store.titleOf(each), disabled: Boolean(writing) });
+    if (each === current) open.setAttribute("aria-current", "true");
+    open.addEventListener("click", () => change(each));
+    const remove = element("button", { type: "button", textContent: "Delete", disabled: Boolean(writing) });
+    remove.setAttribute("aria-label", `Delete ${store.titleOf(each)}`);
+    remove.addEventListener("click", () => {
+      conversations.splice(conversations.indexOf(each), 1);
+      change(each === current ? conversations[0] ?? add() : current);
+    });
+    return element("li", {}, open, remove);
+  });
+  document.querySelector("#list ul").replaceChildren(...items);
+}
+
+function change(conversation) {
+  current = conversation;
+  $("system").value = current.system;
+  keep();
+  tell("");
+  show();
+}
+
+async function showMemory() {
+  const found = await api.memory($("key").value).catch(() => null);
+  if (!found) return;
+  $("memory").max = found.budget;
+  $("memory").value = found.held;
+  const mib = (bytes) => Math.round(bytes / 2 ** 20).toLocaleString();
+  $("bytes").textContent = `${mib(found.held)} of ${mib(found.budget)} MiB`;
+}
+
+function showFigures({ usage, edge_spec: told }) {
+  const timings = told.timings[0];
+  const figures = [`${timings.tokens_per_s.toFixed(0)} tokens/s`];
+  if (usage.rounds) figures.push(`${(usage.completion_tokens / usage.rounds).toFixed(2)} tokens per round`);
+  if (usage.drafted_tokens) figures.push(`${usage.accepted_tokens} of ${usage.drafted_tokens} drafted ones accepted`);
+  $("speed").textContent = figures.join(" · ");
+  if (told.notices.length) tell(told.notices.join(" "));
+}
+
+// --- what is asked
+
+function request(attempt) {
+  const system = $("system").value.trim();
+  const length = Number($("length").value);
+  const told = current.messages.map(({ role, content }) => ({ role, content }));
+  return {
+    model,
+    messages: system ? [{ role: "system", content: system }, ...told] : told,
+    temperature: Number($("temperature").value),
+    ...(length > 0 ? { max_tokens: length } : {}),
+    seed: (current.seed ??= Math.floor(Math.random() * 2 ** 32)) + attempt,
+  };
+}
+
+async function ask(attempt = 0) {
+  tell("");
+  writing = new AbortController();
+  const asked = request(attempt);
+  const message = { role: "assistant", content: "", thought: "", tokens: [], attempt };
+  current.messages.push(message);
+  show();
+  try {
+    for await (const chunk of api.answer(asked, $("key").value, writing.signal)) {
+      for (const { delta, token_events: events } of chunk.choices) {
+        message.content += delta.content ?? "";
+        message.thought += delta.reasoning_content ?? "";
+        message.tokens.push(...(events ?? []).map((event) => [event.text, event.drafted_by]));
+      }
+      if (chunk.usage) showFigures(chunk);
+      else showLast();
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") tell(error.message);
+    if (!message.content && !message.thought) {
+      current.messages.pop();
+      if (error.name !== "AbortError") $("question").value ||= current.messages.pop()?.content ?? "";
+    }
+  }
+  writing = null;
+  keep();
+  show();
+  showMemory();
+}
+
+// --- what can be done
+
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const question = $("question").value.trim();
+  if (!question || writing) return;
+  $("question").value = "";
+  current.messages.push({ role: "user", content: question });
+  ask();
+});
+$("question").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    $("form").requestSubmit();
+  }
+});
+$("stop").addEventListener("click", () => {
+  writing?.abort();
+  $("question").focus();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") writing?.abort();
+});
+$("new").addEventListener("click", () => {
+  change(current.messages.length ? add() : current);
+  $("question").focus();
+});
+$("list-button").addEventListener("click", () => {
+  $("list").hidden = !$("list").hidden;
+  $("list-button").setAttribute("aria-expanded", String(!$("list").hidden));
+});
+$("colors").addEventListener("change", show);
+$("system").addEventListener("change", keep);
+
+async function begin() {
+  try {
+    model = (await api.models($("key").value))[0].id;
+    $("model").textContent = model;
+    tell("");
+  } catch (error) {
+    tell(error.message);
+  }
+  showMemory();
+}
+$("key").addEventListener("change", begin);
+$("system").value = current.system;
+show();
+begin();

@@ -1,0 +1,40 @@
+"""Laws of the page's files: they come with strict rules, need no key, and name nothing from another host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import httpx2
+
+NAMES = {each.name for each in files("edge_spec.server").joinpath("page").iterdir()}
+
+
+def test_every_file_is_served_without_a_key_and_with_strict_rules(serve: Callable[..., Any]) -> None:
+    served = serve(api_key="s3cret")
+    for path in ("/", *(f"/{name}" for name in NAMES - {"index.html"})):
+        found = httpx2.get(served.url + path)
+        assert found.status_code == 200, path
+        rules = found.headers["content-security-policy"]
+        assert rules.startswith("default-src 'none'; ") and "unsafe" not in rules
+        assert found.headers["x-content-type-options"] == "nosniff"
+    assert httpx2.get(served.url + "/index.html").status_code == 401
+
+
+def test_nothing_comes_from_another_host() -> None:
+    for name in NAMES:
+        text = files("edge_spec.server").joinpath("page", name).read_text("utf-8")
+        assert not re.search(r"(src|href|url|import|from|fetch)\W{1,3}(https?:)?//", text), name
+        assert "innerHTML" not in text and "eval(" not in text, name
+
+
+def test_what_the_page_names_is_there() -> None:
+    page = files("edge_spec.server").joinpath("page", "index.html").read_text("utf-8")
+    named = set(re.findall(r'(?:href|src)="([\w.]+)"', page))
+    scripts = files("edge_spec.server").joinpath("page", "page.js").read_text("utf-8")
+    named |= set(re.findall(r'from "\./([\w.]+)"', scripts))
+    assert named == NAMES - {"index.html"}
+    for name in re.findall(r'\$\("([\w-]+)"\)', scripts):
+        assert f'id="{name}"' in page, name
