@@ -55,6 +55,15 @@ def test_prompts_are_first_user_turns_and_passages_with_an_instruction(tmp_path:
     assert len(prompts) == len(set(prompts))
 
 
+def test_sources_take_turns(tmp_path: Path) -> None:
+    for name, n in (("many", 50), ("few", 4), ("other", 6)):
+        records = [{"source": name, "turns": [f"{name}: what is this? {number}"]} for number in range(n)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    prompts = prompts_in(tmp_path, seed=1, most=15)
+    assert len(prompts) == 15
+    assert Counter(prompt.split(":")[0] for prompt in prompts[:12]) == {"many": 4, "few": 4, "other": 4}
+
+
 def test_texts_without_a_prompt_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="no folder") as caught:
         prompts_in(tmp_path / "missing", seed=1)

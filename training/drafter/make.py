@@ -34,6 +34,8 @@ __all__ = ["DRAFTER", "DrafterMaker"]
 
 DRAFTER, CARD = "drafter.gguf", "README.md"
 _PROMPT_ROOM = 768
+_LEAST_TOKENS = 24
+"""No more prompts are kept than are asked if all answers to one have so many tokens together."""
 _VALID_SHARE, _VALID_ROWS = 100, 64
 
 
@@ -112,7 +114,8 @@ class DrafterMaker:
         """Prompts to measure on, and those to learn from."""
         path = self.out / "prompts.json"
         if not path.is_file():
-            prompts = prompts_in(self.texts, seed=self.settings.seed)
+            most = self.settings.held_out + self.settings.tokens // _LEAST_TOKENS + 1
+            prompts = prompts_in(self.texts, seed=self.settings.seed, most=max(2, most))
             n_held = min(self.settings.held_out, len(prompts) // 2)
             _write_json(path, {"held_out": prompts[:n_held], "asked": prompts[n_held:]})
         found = _read_json(path)

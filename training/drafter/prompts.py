@@ -8,6 +8,7 @@ al., arXiv 2406.08464).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
 
@@ -31,8 +32,10 @@ _MIN_CHARACTERS = 8
 _RECORDS, _PLAIN = (".jsonl", ".jsonl.xz"), (".txt", ".md")
 
 
-def prompts_in(folder: Path, *, seed: int) -> list[str]:
-    """All prompts that a folder's texts give, each once, in an order of their own.
+def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
+    """At most ``most`` prompts that a folder's texts give, each once, in an order of their own.
+
+    Sources (what records name, or else files) take turns, so that a large one does not outweigh the others.
 
     Raises:
         ModelFileError: there is no text, or less than two prompts in them, or a file is not readable.
@@ -43,33 +46,43 @@ def prompts_in(folder: Path, *, seed: int) -> list[str]:
     if not paths:
         raise ModelFileError(f"{folder} holds no text", hint="put .txt, .md, .jsonl or .jsonl.xz files into it")
     random = Random(seed)
-    found = dict.fromkeys(prompt for path in paths for prompt in _prompts_of(path, random))
+    found: dict[str, str] = {}
+    for path in paths:
+        for source, prompt in _prompts_of(path, random):
+            found.setdefault(prompt, source)
     if len(found) < 2:
         raise ModelFileError(
             f"the texts in {folder} give {len(found)} prompts, and two are the least",
             hint="add texts, or dialogues with turns of a user",
         )
-    prompts = list(found)
-    random.shuffle(prompts)
-    return prompts
+    by_source: dict[str, list[str]] = {}
+    for prompt, source in found.items():
+        by_source.setdefault(source, []).append(prompt)
+    for some in by_source.values():
+        random.shuffle(some)
+    turns = (prompt for turn in zip_longest(*by_source.values()) for prompt in turn if prompt is not None)
+    return list(islice(turns, most))
 
 
-def _prompts_of(path: Path, random: Random) -> Iterator[str]:
+def _prompts_of(path: Path, random: Random) -> Iterator[tuple[str, str]]:
+    """Sources and prompts."""
     if path.name.endswith(_RECORDS):
         for record in read_records(path):
+            source = str(record.get("source", path.name))
             if "turns" not in record:
-                yield from _passages(str(record["text"]), random)
+                yield from ((source, prompt) for prompt in _passages(str(record["text"]), random))
                 continue
             turns = record["turns"]
             first = next((turn for turn in turns if isinstance(turn, str) or turn["role"] != "assistant"), None)
             if first is not None:
-                yield from _fitting(clean(first if isinstance(first, str) else first["text"]))
+                said = clean(first if isinstance(first, str) else first["text"])
+                yield from ((source, prompt) for prompt in _fitting(said))
         return
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path} is not readable text ({error})", hint="save it as UTF-8") from error
-    yield from _passages(text, random)
+    yield from ((path.name, prompt) for prompt in _passages(text, random))
 
 
 def _passages(text: str, random: Random) -> Iterator[str]:
