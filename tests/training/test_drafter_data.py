@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edge_spec.training.drafter.answers import prepare, read_answers
 from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
-from edge_spec.training.drafter.writing import TEMPERATURES, AnswerWriter
+from edge_spec.training.drafter.writing import AnswerWriter, Question, slots_of
 
 TABLE = random_table(40, order=1, seed=2, scale=2.0)
 
@@ -26,8 +27,8 @@ TABLE = random_table(40, order=1, seed=2, scale=2.0)
 class Numbers:
     """Asks a table model in tokens."""
 
-    def prompt(self, number: int) -> list[int]:
-        return [number % 40, 7 * number % 40, 3]
+    def prompts(self, numbers: Sequence[int]) -> list[list[int]]:
+        return [[number % 40, 7 * number % 40, 3] for number in numbers]
 
 
 def ends(token: int) -> bool:
@@ -78,32 +79,35 @@ def test_texts_without_a_prompt_are_named(tmp_path: Path) -> None:
         prompts_in(tmp_path, seed=1)
 
 
-@pytest.mark.parametrize("takes_trees", [True, False])
-def test_answers_written_at_once_are_those_written_alone(takes_trees: bool) -> None:
-    """Greedily the target's own, and each of several draws what it draws where there is no other."""
-    model = TableModel(TABLE, takes_trees=takes_trees)
-    writer, prompt = AnswerWriter(model, ends), [1, 2, 3]
-    found = writer.answers(prompt, max_tokens=30, seed=4)
-    assert len(found) == len(TEMPERATURES)
-    for number, (answer, temperature) in enumerate(zip(found, TEMPERATURES, strict=True)):
-        settings = SamplerSettings(temperature=temperature, seed=4, attempt=number)
-        (alone,) = write(TableModel(TABLE), [prompt], settings, ends=ends, max_tokens=30)
-        assert answer.tokens == list(alone.reply)
-        for place, token in enumerate([prompt[-1], *answer.tokens[:-1]]):
-            row = TABLE[token].astype(np.float64)
-            expected = row - np.log(np.exp(row).sum())
-            assert set(answer.likeliest[place].tolist()) == set(range(40))
-            assert np.allclose(answer.logs[place], expected[answer.likeliest[place]], atol=1e-4)
-    again = writer.answers(prompt, max_tokens=30, seed=4)
-    assert [answer.tokens for answer in again] == [answer.tokens for answer in found]
+@pytest.mark.parametrize("max_rows", [16, 2, 1])
+def test_answers_written_at_once_are_those_written_alone(max_rows: int) -> None:
+    """Each of several draws what it draws where there is no other, however many slots there are."""
+    model = TableModel(TABLE, max_rows=max_rows, widths=tuple(range(1, max_rows + 1)))
+    questions = [Question([1, 2, 3], 4), Question([7, 8], 5), Question([9, 9, 1, 4], 6, (1.0,))]
+    with slots_of(model, 64) as slots:
+        assert slots.n_slots == max_rows
+        found = AnswerWriter(slots, ends).answers(questions, max_tokens=30)
+    for question, answers in zip(questions, found, strict=True):
+        assert len(answers) == len(question.temperatures)
+        for number, (answer, temperature) in enumerate(zip(answers, question.temperatures, strict=True)):
+            settings = SamplerSettings(temperature=temperature, seed=question.seed, attempt=number)
+            (alone,) = write(TableModel(TABLE), [question.prompt], settings, ends=ends, max_tokens=30)
+            assert answer.tokens == list(alone.reply)
+            for place, token in enumerate([question.prompt[-1], *answer.tokens[:-1]]):
+                row = TABLE[token].astype(np.float64)
+                expected = row - np.log(np.exp(row).sum())
+                assert set(answer.likeliest[place].tolist()) == set(range(40))
+                assert np.allclose(answer.logs[place], expected[answer.likeliest[place]], atol=1e-4)
 
 
 @pytest.fixture
 def portions(tmp_path: Path) -> Path:
     settings = MakeSettings(tokens=1500, answer_tokens=24, vocabulary=64, width=64)
-    writer = AnswerWriter(TableModel(TABLE), ends)
+    writer = AnswerWriter(TableModel(TABLE).texts(16, 64), ends)
     folder = tmp_path / "answers"
-    n = write_portions(folder, Numbers(), writer, settings, n_vocab=40, clock=_Stopwatch(), say=lambda line: None)  # type: ignore[arg-type]
+    n = write_portions(
+        folder, Numbers(), writer, settings, n_vocab=40, longest=64, clock=_Stopwatch(), say=lambda line: None
+    )  # type: ignore[arg-type]
     assert n >= 1500
     return folder
 

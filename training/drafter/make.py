@@ -28,12 +28,12 @@ from edge_spec.training.drafter.opened import opened
 from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
-from edge_spec.training.drafter.writing import TEMPERATURES, AnswerWriter
+from edge_spec.training.drafter.writing import AnswerWriter, slots_of
 
 __all__ = ["DRAFTER", "DrafterMaker"]
 
 DRAFTER, CARD = "drafter.gguf", "README.md"
-_PROMPT_ROOM = 768
+_PROMPT_TOKENS = 512
 _LEAST_TOKENS = 24
 """No more prompts are kept than are asked if all answers to one have so many tokens together."""
 _VALID_SHARE, _VALID_ROWS = 100, 64
@@ -128,9 +128,12 @@ class DrafterMaker:
         settings = self.settings
         _, prompts = self._prompts
         require_disk(self.out, settings.tokens)
-        n_ctx = _PROMPT_ROOM + len(TEMPERATURES) * settings.answer_tokens
-        with opened(self.target, self.on, n_ctx, cache_dir=self.cache_dir, trees=True) as (model, tokenizer):
-            writer = AnswerWriter(model, tokenizer.ends)
+        n_ctx = _PROMPT_TOKENS + settings.answer_tokens
+        with (
+            opened(self.target, self.on, n_ctx, cache_dir=self.cache_dir, exact=True) as (model, tokenizer),
+            slots_of(model, n_ctx) as slots,
+        ):
+            writer = AnswerWriter(slots, tokenizer.ends)
             builder = PromptBuilder(tokenizer, self.target.chat_template, model.n_vocab)
             asker = Asker(writer, builder, prompts, settings.seed)
             write_portions(
@@ -139,6 +142,7 @@ class DrafterMaker:
                 writer,
                 settings,
                 n_vocab=model.n_vocab,
+                longest=_PROMPT_TOKENS,
                 clock=self.clock,
                 say=self.say,
             )

@@ -36,10 +36,10 @@ def engine_for(file: ModelFile, name: str) -> Engine:
 
 @contextmanager
 def opened(
-    file: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None, trees: bool = False
+    file: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None, exact: bool = False
 ) -> Iterator[tuple[LanguageModel, Tokenizer]]:
-    """A model and its tokenizer. Its rounding may depend on the rows of a decode: nothing here compares bits."""
-    settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, trees=trees, exact=False))
+    """A model and its tokenizer; unless it is ``exact``, its rounding may depend on the rows of a decode."""
+    settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=exact))
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
         closing(opener.open(file, settings).model) as model,

@@ -21,11 +21,11 @@ from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.settings import MakeSettings
-from edge_spec.training.drafter.writing import N_LIKELIEST, TEMPERATURES, Answer, AnswerWriter
+from edge_spec.training.drafter.writing import N_LIKELIEST, Answer, AnswerWriter, Question
 
 __all__ = ["Asker", "Portion", "disk_bytes", "portions_in", "require_disk", "write_portions"]
 
-_PROMPTS = 16
+_PROMPTS = 32
 """Prompts of a portion."""
 
 _OWN_EVERY, _OWN_TOKENS = 3, 48
@@ -84,20 +84,14 @@ class Asker:
         self._seed = seed
         self._header = self._users_header()
 
-    def prompt(self, number: int) -> list[int]:
-        """Token ids of the prompt of this number."""
-        if self._header and number % _OWN_EVERY == _OWN_EVERY - 1:
-            own = self._own_question(number)
-            if own:
-                return self._builder.tokens_of(own)
-        return self._builder.tokens_of(self._prompts[number % len(self._prompts)])
-
-    def _own_question(self, number: int) -> str:
-        """What the target writes as a user."""
-        asked = self._writer.answers(
-            self._header, temperatures=(1.0,), max_tokens=_OWN_TOKENS, seed=self._seed + 7919 * number
-        )
-        return self._builder.detokenize(asked[0].tokens).strip()
+    def prompts(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Token ids of the prompts of these numbers."""
+        texts = {number: self._prompts[number % len(self._prompts)] for number in numbers}
+        own = [number for number in numbers if self._header and number % _OWN_EVERY == _OWN_EVERY - 1]
+        questions = [Question(self._header, self._seed + 7919 * number, (1.0,)) for number in own]
+        for number, (asked,) in zip(own, self._writer.answers(questions, max_tokens=_OWN_TOKENS), strict=True):
+            texts[number] = self._builder.detokenize(asked.tokens).strip() or texts[number]
+        return [self._builder.tokens_of(text) for text in texts.values()]
 
     def _users_header(self) -> list[int]:
         """Everything before a user's first words; empty where the model writes no conversations."""
@@ -117,10 +111,14 @@ def write_portions(
     settings: MakeSettings,
     *,
     n_vocab: int,
+    longest: int,
     clock: Clock,
     say: Callable[[str], None],
 ) -> int:
     """Write portions until the answers have as many tokens as are asked for; returns how many they have.
+
+    Args:
+        longest: the most tokens of a prompt; longer ones are left out.
 
     Raises:
         TimeIsUp: the time limit is reached.
@@ -128,18 +126,18 @@ def write_portions(
     done = sum(len(portion.logs) for portion in portions_in(folder))
     number = len(list(folder.glob("*.npz")))
     began, began_s = done, clock.elapsed_s
-    longest = writer.room(len(TEMPERATURES), settings.answer_tokens)
     while done < settings.tokens:
         if clock.over:
             raise TimeIsUp(f"the target has written {done:,} of {settings.tokens:,} tokens")
-        texts: list[tuple[list[int], Answer]] = []
-        for each in range(number * _PROMPTS, (number + 1) * _PROMPTS):
-            prompt = asker.prompt(each)[:longest]
-            seed = settings.seed * 1_000_003 + each
-            answers = writer.answers(prompt, max_tokens=settings.answer_tokens, seed=seed)
-            texts += [(prompt, answer) for answer in answers]
-            if done + sum(len(answer.tokens) for _, answer in texts) >= settings.tokens:
-                break
+        numbers = range(number * _PROMPTS, (number + 1) * _PROMPTS)
+        prompts = zip(numbers, asker.prompts(numbers), strict=True)
+        questions = [
+            Question(prompt, settings.seed * 1_000_003 + each) for each, prompt in prompts if 1 < len(prompt) <= longest
+        ]
+        answers = writer.answers(questions, max_tokens=settings.answer_tokens)
+        texts = [
+            (question.prompt, answer) for question, those in zip(questions, answers, strict=True) for answer in those
+        ]
         done += _save(folder / f"{number:05d}.npz", texts, n_vocab)
         number += 1
         speed = (done - began) / max(1e-9, clock.elapsed_s - began_s)
@@ -148,7 +146,7 @@ def write_portions(
     return done
 
 
-def _save(path: Path, texts: Sequence[tuple[list[int], Answer]], n_vocab: int) -> int:
+def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: int) -> int:
     narrow = np.uint16 if n_vocab <= 1 << 16 else np.uint32
     n = sum(len(answer.tokens) for _, answer in texts)
     likeliest = np.zeros((n, N_LIKELIEST), narrow)

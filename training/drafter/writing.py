@@ -1,12 +1,12 @@
 """The target's answers, each token with the 64 likeliest ones and their log probabilities.
 
-Answers to one prompt are written at once, as branches behind it: a decode of several rows costs little more than one
-of a single row.
+Many answers are written at once: a decode of several rows costs little more than one of a single row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,16 +14,25 @@ import numpy.typing as npt
 
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.candidates import head
-from edge_spec.speculation.followed_text import common_prefix
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.texts import Texts, TextsModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter"]
+__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "slots_of"]
 
 N_LIKELIEST = 64
 
 TEMPERATURES = (0.0, 0.8, 1.0)
 """Of the answers to each prompt: a third is greedy."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt in token ids, of two or more tokens, and the temperatures of the answers that it gets."""
+
+    prompt: Sequence[int]
+    seed: int
+    temperatures: Sequence[float] = TEMPERATURES
 
 
 @dataclass
@@ -35,69 +44,112 @@ class Answer:
     logs: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
+@contextmanager
+def slots_of(model: LanguageModel, n_tokens: int) -> Iterator[Texts]:
+    """As many slots for texts of so many tokens as one decode can advance; a model that cannot has one."""
+    if isinstance(model, TextsModel) and model.most_texts > 1:
+        with closing(model.texts(model.most_texts, n_tokens)) as texts:
+            yield texts
+    else:
+        yield _Lone(model)
+
+
 class AnswerWriter:
     """Lets a target write.
 
     Args:
-        model: opened with trees, if it can; else answers are written one after the other.
+        slots: of the target.
         ends: whether a token ends an answer.
     """
 
-    def __init__(self, model: LanguageModel, ends: Callable[[int], bool]) -> None:
-        self._model = model
+    def __init__(self, slots: Texts, ends: Callable[[int], bool]) -> None:
+        self._slots = slots
         self._ends = ends
-        self._read: list[int] = []
 
-    def answers(
-        self, prompt: Sequence[int], *, temperatures: Sequence[float] = TEMPERATURES, max_tokens: int, seed: int
-    ) -> list[Answer]:
-        """An answer at each temperature, the last token the one that ends it, unless it is cut."""
-        samplers = [
-            Sampler(SamplerSettings(temperature=temperature, seed=seed, attempt=number), prompt)
-            for number, temperature in enumerate(temperatures)
-        ]
-        if self._model.capabilities.takes_trees:
-            return self._branches(prompt, samplers, max_tokens)
-        return [self._branches(prompt, [sampler], max_tokens)[0] for sampler in samplers]
+    def answers(self, questions: Iterable[Question], *, max_tokens: int) -> list[list[Answer]]:
+        """An answer to each question at each of its temperatures, the last token the one that ends it, unless it is
+        cut. It is the one that would be written alone."""
+        found: list[list[Answer]] = []
+        waiting: list[_Text] = []
+        for question in questions:
+            found.append([])
+            for number, temperature in enumerate(question.temperatures):
+                settings = SamplerSettings(temperature=temperature, seed=question.seed, attempt=number)
+                text = _Text(question.prompt, Sampler(settings, question.prompt))
+                found[-1].append(text.answer)
+                waiting.append(text)
+        waiting.reverse()
+        active: dict[int, _Text] = {}
+        while waiting or active:
+            for slot in range(self._slots.n_slots):
+                if slot not in active and waiting:
+                    self._begin(slot, waiting.pop(), active)
+            rows = self._slots.decode({slot: text.last for slot, text in active.items()})
+            for (slot, text), row in zip(list(active.items()), rows, strict=True):
+                token = text.write(row)
+                if self._ends(token) or len(text.answer.tokens) == max_tokens:
+                    del active[slot]
+        return found
 
-    def room(self, n_answers: int, max_tokens: int) -> int:
-        """The longest prompt that leaves room for so many answers."""
-        if not self._model.capabilities.takes_trees:
-            n_answers = 1
-        return self._model.n_ctx - n_answers * max_tokens - 1
-
-    def _branches(self, prompt: Sequence[int], samplers: Sequence[Sampler], max_tokens: int) -> list[Answer]:
-        model, answers = self._model, [Answer() for _ in samplers]
-        shared = common_prefix(self._read, prompt[:-1])
-        model.rollback(min(shared, model.n_past))
-        model.prefill(prompt[model.n_past : -1])
-        self._read = list(prompt[:-1])
-        tokens, parents = [prompt[-1]], [-1]
-        row = model.decode(Tree.sequence(tokens))[0]
-        places = dict.fromkeys(range(len(samplers)), 0)
-        rows = dict.fromkeys(places, row)
-        while places:
-            first = len(tokens)
-            for number in list(places):
-                answer = answers[number]
-                token = samplers[number].pick(rows[number], [*prompt, *answer.tokens])
-                _note(answer, rows[number], token)
-                if self._ends(token) or len(answer.tokens) == max_tokens:
-                    del places[number]
-                    continue
-                tokens.append(token)
-                parents.append(places[number])
-                places[number] = len(tokens) - 1
-            if len(tokens) > first:
-                found = model.decode(Tree(tuple(tokens), tuple(parents)))
-                rows = {number: found[place - first] for number, place in places.items()}
-        model.rollback(model.n_past)
-        return answers
+    def _begin(self, slot: int, text: _Text, active: dict[int, _Text]) -> None:
+        """Read a prompt, or copy it from where another answer to it is written."""
+        n = len(text.prompt) - 1
+        source = next((other for other, each in active.items() if each.prompt is text.prompt), None)
+        if source is not None:
+            self._slots.copy(source, slot, n)
+        else:
+            self._slots.rollback(slot, 0)
+            self._slots.read(slot, text.prompt[:-1])
+        active[slot] = text
 
 
-def _note(answer: Answer, row: npt.NDArray[np.float32], token: int) -> None:
-    ids, logits = head(row, N_LIKELIEST)
-    top = logits[0]
-    answer.tokens.append(token)
-    answer.likeliest.append(ids)
-    answer.logs.append(logits - top - np.log(np.exp(row - top).sum(dtype=np.float32)))
+class _Text:
+    """An answer that is being written."""
+
+    def __init__(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.prompt = prompt
+        self.answer = Answer()
+        self._sampler = sampler
+        self._text = list(prompt)
+
+    @property
+    def last(self) -> int:
+        """The token that is decoded next."""
+        return self._text[-1]
+
+    def write(self, row: npt.NDArray[np.float32]) -> int:
+        """Draw the next token, and note what was likely."""
+        token = self._sampler.pick(row, self._text)
+        ids, logits = head(row, N_LIKELIEST)
+        top = logits[0]
+        self._text.append(token)
+        self.answer.tokens.append(token)
+        self.answer.likeliest.append(ids)
+        self.answer.logs.append(logits - top - np.log(np.exp(row - top).sum(dtype=np.float32)))
+        return token
+
+
+class _Lone:
+    """The text of a model as the only slot."""
+
+    n_slots = 1
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+
+    def read(self, slot: int, tokens: Sequence[int]) -> None:
+        self._model.prefill(tokens)
+
+    def copy(self, source: int, slot: int, n: int) -> None:
+        raise AssertionError("there is one slot")
+
+    def rollback(self, slot: int, n: int) -> None:
+        self._model.rollback(n)
+
+    def decode(self, tokens: Mapping[int, int]) -> Logits:
+        rows = self._model.decode(Tree.sequence(tokens.values()))
+        self._model.keep([0])
+        return rows
+
+    def close(self) -> None:
+        """The model is closed by whoever opened it."""
