@@ -17,6 +17,7 @@ import uvicorn
 from edge_spec.errors import EdgeSpecError, SettingsError
 from edge_spec.model import TextModel
 from edge_spec.server.app import make_app
+from edge_spec.server.connections import BoundedProtocol
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 
@@ -121,7 +122,7 @@ class ModelServer:
             uvicorn.Config(
                 make_app(model, settings, lambda service: self._uvicorn.started_with(service)),
                 loop="asyncio",
-                http="h11",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

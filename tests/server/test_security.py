@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import openai
 import pytest
+
+from edge_spec.server.connections import BoundedProtocol
 
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 
@@ -47,6 +50,22 @@ def test_without_the_key_there_is_only_health(serve: Callable[..., Any]) -> None
     assert httpx2.get(served.url + "/health").status_code == 200
     with pytest.raises(openai.AuthenticationError):
         served.client.with_options(api_key="wrong").models.list()
+
+
+def test_a_request_whose_head_never_ends_is_cut_off(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "head_s", 0.3)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for before, head in ((b"", b""), (b"", b"GET /hea"), (b"", whole[:-2] + b"X: "), (whole, b"GET /hea")):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            if before:
+                connection.sendall(before)
+                assert b"200 OK" in connection.recv(4096)
+            connection.sendall(head)
+            while connection.recv(4096):
+                pass
+    # What takes its time after its head is not affected.
+    assert served.chat(max_tokens=300, extra_body={"ignore_eos": True}).usage.completion_tokens == 300
 
 
 def test_metrics_count(serve: Callable[..., Any]) -> None:
