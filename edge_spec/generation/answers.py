@@ -26,11 +26,6 @@ class _Written(Protocol):
     def finish_reason(self) -> str | None: ...
 
     @property
-    def is_complete(self) -> bool:
-        """Whether it has ended, and all of its text has been handed out."""
-        return self.finish_reason is not None and not self._n_queued
-
-    @property
     def statistics(self) -> Statistics: ...
 
 
