@@ -39,6 +39,7 @@ def load(
     policy: Policy | None = None,
     n_ctx: int | None = None,
     min_n_ctx: int | None = None,
+    texts: int = 1,
     memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
@@ -67,6 +68,8 @@ def load(
             that does not fit the memory.
         min_n_ctx: instead of ``n_ctx``: at least so many, and more, up to what the model was trained for, where the
             memory has room. How many is part of the numerics profile.
+        texts: keep room in the memory for the caches of so many texts of ``n_ctx`` tokens at once, see
+            ``TextModel.generate_many``. Without it they are as many at a time as what is left has room for.
         memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
             mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
             the device has available. What was not asked for by name gives way to fit it; ``notes`` tell.
@@ -96,6 +99,7 @@ def load(
         policy=policy,
         n_ctx=n_ctx,
         min_n_ctx=min_n_ctx,
+        texts=texts,
         cache_dir=folder,
         **settings,
     )
@@ -149,7 +153,10 @@ def plan(
     found = make_plan(request, budget, openers)
     least: dict[str, Candidate] = {}
     for other in (request, *_other_requests(model, asked)):
-        with Estimates(other.files, base_bytes=budget.held_bytes, budget_bytes=budget.budget_bytes) as estimates:
+        base_bytes, budget_bytes = budget.held_bytes, budget.budget_bytes
+        with Estimates(
+            other.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=other.n_texts
+        ) as estimates:
             for name, candidate in smallest(other, estimates).items():
                 if name not in least or candidate.needed_bytes < least[name].needed_bytes:
                     least[name] = candidate

@@ -15,12 +15,22 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT
 
-__all__ = ["DRAFT_TABLES", "STAGES", "TOKEN_BYTES", "Candidate", "Estimates", "candidates", "smallest", "stage_of"]
+__all__ = [
+    "DRAFT_TABLES",
+    "STAGES",
+    "TEXT_CACHES",
+    "TOKEN_BYTES",
+    "Candidate",
+    "Estimates",
+    "candidates",
+    "smallest",
+    "stage_of",
+]
 
 STAGES = ("plain", "tables", "drafter", "hierarchy")
 """What drafts, by what it costs in memory."""
 
-TOKEN_BYTES, DRAFT_TABLES = "bytes of tokens", "tables of the drafter"
+TOKEN_BYTES, DRAFT_TABLES, TEXT_CACHES = "bytes of tokens", "tables of the drafter", "caches of several texts"
 """What a process holds beside its models."""
 
 
@@ -42,7 +52,8 @@ class Candidate:
         models: the settings that each model is opened with, by role.
         parts: what each model takes, by role.
         base_bytes: what the process holds with or without models.
-        tables: what it holds beside the models: ``TOKEN_BYTES``, and ``DRAFT_TABLES`` if there are any.
+        tables: what it holds beside the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
+            ``TEXT_CACHES`` if that was asked for.
         speed: by the cost model; only compared with that of others.
     """
 
@@ -139,10 +150,14 @@ class Estimates(ExitStack):
         files: by role.
         base_bytes: what the process holds already.
         budget_bytes: libraries are only asked about candidates that may fit it: contexts can be of any size.
+        n_texts: keep room for the caches of so many texts at once.
     """
 
-    def __init__(self, files: Mapping[str, ModelFile], *, base_bytes: int = 0, budget_bytes: int = 0) -> None:
+    def __init__(
+        self, files: Mapping[str, ModelFile], *, base_bytes: int = 0, budget_bytes: int = 0, n_texts: int = 1
+    ) -> None:
         super().__init__()
+        self._n_texts = n_texts
         self._files = files
         self._base_bytes = base_bytes
         self._budget_bytes = budget_bytes
@@ -176,7 +191,13 @@ class Estimates(ExitStack):
             parts[role] = self.footprint(role, engines[role], models[role], rough=rough)
         used = {role: engines[role] for role in models}
         parts = _shared(parts, {role: (each.name, self._files[role].fingerprint) for role, each in used.items()})
-        n_bytes = mode.n_bytes(settings.n_ctx)
+        engine, own = engines["target"], models["target"]
+        several = self._n_texts > 1 and engine.several_texts
+        tables = {
+            TOKEN_BYTES: TOKEN_BYTES_LIMIT,
+            DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
+            TEXT_CACHES: engine.texts_bytes(self._files["target"], own, self._n_texts) if several else 0,
+        }
         # The last engine's library reads tokenizers and grammars of all.
         libraries = {each.name: each.process_bytes for each in (*used.values(), all_engines()[-1])}
         return Candidate(
@@ -186,8 +207,8 @@ class Estimates(ExitStack):
             models=models,
             parts=parts,
             base_bytes=self._base_bytes + sum(libraries.values()),
-            tables={TOKEN_BYTES: TOKEN_BYTES_LIMIT} | ({DRAFT_TABLES: n_bytes} if n_bytes else {}),
-            speed=_speed(mode, settings, parts, used["target"].seconds_per_decode(models["target"], parts["target"])),
+            tables={name: n_bytes for name, n_bytes in tables.items() if n_bytes},
+            speed=_speed(mode, settings, parts, engine.seconds_per_decode(own, parts["target"])),
         )
 
 

@@ -159,7 +159,10 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
         BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
         SettingsError: what was asked for contradicts a model.
     """
-    with Estimates(request.files, base_bytes=budget.held_bytes, budget_bytes=budget.budget_bytes) as estimates:
+    base_bytes, budget_bytes = budget.held_bytes, budget.budget_bytes
+    with Estimates(
+        request.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=request.n_texts
+    ) as estimates:
         while True:
             try:
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)

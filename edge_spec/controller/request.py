@@ -41,6 +41,7 @@ class Request:
         modes: ways to speculate that are acceptable, best first.
         min_n_ctx: tokens of context that are the least.
         max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
+        n_texts: texts at once that there should be room for.
         min_rows: rows of a decode that drafts of the length asked for need.
         notes: sentences that the user should know.
     """
@@ -53,6 +54,7 @@ class Request:
     modes: tuple[Mode, ...]
     min_n_ctx: int = _MIN_N_CTX
     max_n_ctx: int = 0
+    n_texts: int = 1
     min_rows: int = 1
     notes: tuple[str, ...] = ()
 
@@ -118,6 +120,7 @@ def request_of(
     policy: Policy | None = None,
     n_ctx: int | None = None,
     min_n_ctx: int | None = None,
+    texts: int = 1,
     cache_dir: Path | None = None,
     **given: Any,
 ) -> Request:
@@ -133,6 +136,7 @@ def request_of(
     for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
         if value is not None:
             require_path(name, value)
+    require_whole("texts", texts, 1, 1 << 20)
     family = resolve_family(model)
     mode, files = _mode_and_files(family, draft, intermediate, speculation, decided=policy is not None)
     target = files["target"]
@@ -158,6 +162,7 @@ def request_of(
         modes=(mode, *fallbacks(mode)) if speculation == "auto" and policy is None else (mode,),
         min_n_ctx=_MIN_N_CTX if wanted is None else settings.n_ctx,
         max_n_ctx=0 if min_n_ctx is None else _n_ctx(target, limit=False),
+        n_texts=texts,
         min_rows=1 if draft_limit is None else draft_limit + 1,
         notes=notes,
     )

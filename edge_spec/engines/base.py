@@ -142,7 +142,7 @@ class Engine(ABC):
         extras: names of settings that only this engine has.
         process_bytes: what its own library grows by while it runs, beside models.
         hidden_rows: whether its models return hidden rows as well.
-        several_texts: whether one decode can advance several texts.
+        several_texts: whether one decode can advance several texts, for models with ``texts_bytes``.
         estimator, opener: the classes that say what its models take, and that open them.
     """
 
@@ -214,6 +214,10 @@ class Engine(ABC):
     @abstractmethod
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         """Seconds of a plain decode, up to a factor that all engines share: an estimate to compare plans by."""
+
+    def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
+        """What caches of so many texts at once take, each as long as the context; 0 where they are not needed."""
+        return 0
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         """What a plan should show of resolved settings beside context, chunk and rows: name -> value."""

@@ -91,6 +91,7 @@ class OnnxEngine(Engine):
     name = "onnx"
     title = "ONNX Runtime"
     process_bytes = 2 << 20
+    several_texts = True
     estimator = OnnxEstimator
     opener = OnnxOpener
 
@@ -131,6 +132,13 @@ class OnnxEngine(Engine):
 
     def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
         return footprint.weight_bytes * _SPEED_UP
+
+    def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
+        if file.graph is not None:
+            return 0
+        per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
+        n_cells = settings.n_ctx + -settings.n_ctx % LANES
+        return min(n_texts, settings.max_rows) * n_cells * per_cell * (2 if settings.kv_k == "f16" else 4)
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}

@@ -1,0 +1,63 @@
+"""Laws of plans with room for several texts: what is planned is what their caches take, and they get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edge_spec
+from edge_spec.controller.candidates import TEXT_CACHES
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.loading import plan
+from edge_spec.speculation.texts import TextsModel
+
+needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+ASKED: dict[str, Any] = {"engine": "onnx", "speculation": "off", "n_ctx": 300}
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_what_is_planned_is_what_the_caches_take(tmp_path: Path, kind: str) -> None:
+    asked = ASKED | {"kv_k": kind, "kv_v": kind, "cache_dir": tmp_path}
+    planned = plan("demo", texts=5, **asked)
+    with edge_spec.load("demo", **asked) as model:
+        target = model.followed["target"].model
+        assert isinstance(target, TextsModel)
+        assert planned.chosen.tables[TEXT_CACHES] == target.texts_bytes(5, 300)
+    without = plan("demo", **asked)
+    assert TEXT_CACHES not in without.chosen.tables
+    held = [chosen.held_bytes - chosen.base_bytes for chosen in (planned.chosen, without.chosen)]
+    assert held[0] - held[1] == planned.chosen.tables[TEXT_CACHES]
+
+
+@needs_kernels
+def test_texts_that_were_planned_for_are_written_at_once(tmp_path: Path) -> None:
+    with edge_spec.load("demo", texts=5, cache_dir=tmp_path, memory="400MiB", **ASKED) as model:
+        replies = model.generate("Hello", n=5, seed=1)
+        next(replies)
+        target = model.followed["target"].model
+        assert isinstance(target, TextsModel)
+        lines = {line.owner: line.predicted_bytes for line in model.ledger}
+        assert lines["texts"] == target.texts_bytes(5, 300)
+        replies.close()
+
+
+@needs_kernels
+def test_a_budget_without_room_for_them_is_refused(tmp_path: Path) -> None:
+    least = plan("demo", texts=16, cache_dir=tmp_path, **ASKED).chosen
+    with pytest.raises(BudgetExceeded):
+        plan("demo", texts=16, cache_dir=tmp_path, memory=least.needed_bytes // 2, held_bytes=least.base_bytes, **ASKED)
+
+
+def test_an_engine_that_writes_one_text_at_a_time_needs_no_room() -> None:
+    asked = ASKED | {"engine": "llama"}
+    assert TEXT_CACHES not in plan("demo", texts=5, **asked).chosen.tables
+
+
+@pytest.mark.parametrize("texts", [0, -1, "two"])
+def test_a_number_of_texts_that_is_none_is_refused(texts: Any) -> None:
+    with pytest.raises(SettingsError, match="texts"):
+        plan("demo", texts=texts)
