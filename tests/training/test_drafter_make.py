@@ -14,6 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gguf import GGUFReader  # noqa: E402
+from gguf.quants import dequantize  # noqa: E402
+
 import edge_spec  # noqa: E402
 from edge_spec.cli import main  # noqa: E402
 from edge_spec.engines.onnx.kernels import available  # noqa: E402
@@ -21,6 +24,7 @@ from edge_spec.engines.registry import engines  # noqa: E402
 from edge_spec.errors import DiskFull, SettingsError  # noqa: E402
 from edge_spec.models import inspect, made_drafter, resolve_family  # noqa: E402
 from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
+from edge_spec.training.drafter.export import embedding_rows  # noqa: E402
 from edge_spec.training.drafter.make import DrafterMaker  # noqa: E402
 from edge_spec.training.drafter.objective import packed  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
@@ -175,6 +179,21 @@ def test_the_command_says_what_is_missing(
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "edge-spec[training]"' in said()
+
+
+def test_embeddings_to_begin_with_are_those_of_the_target_centred_and_small() -> None:
+    target = inspect(resolve_family("demo").target)
+    kept = np.arange(5, 8000, 3)
+    rows = embedding_rows(target, kept)
+    assert rows is not None
+    assert rows.shape == (len(kept) + 1, target.n_embd)
+    assert np.sqrt(np.square(rows).mean()) == pytest.approx(0.02, rel=1e-3)
+    stored = next(tensor for tensor in GGUFReader(target.path).tensors if tensor.name == "token_embd.weight")
+    own = dequantize(stored.data, stored.tensor_type)[kept]
+    for a, b in ((0, 1), (7, 300)):
+        difference, expected = rows[a] - rows[b], own[a] - own[b]
+        cosine = difference @ expected / np.linalg.norm(difference) / np.linalg.norm(expected)
+        assert cosine == pytest.approx(1.0, abs=1e-4)
 
 
 def test_sparse_divergence_is_the_dense_one() -> None:
