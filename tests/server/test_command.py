@@ -18,7 +18,7 @@ SAME = ["--threads", "1", "--ctx", "512", "--engine", "llama"]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be sent Ctrl-C alone")
 def test_it_answers_as_run_does_and_ctrl_c_ends_it(surroundings: dict[str, str]) -> None:
-    command = [*MAIN, "serve", "--port", "0", *SAME, "--temperature", "0.6", "--name", "mine"]
+    command = [*MAIN, "serve", "demo", "--port", "0", *SAME, "--temperature", "0.6", "--name", "mine"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=surroundings) as serving:
         assert serving.stderr is not None
         try:
@@ -27,7 +27,21 @@ def test_it_answers_as_run_does_and_ctrl_c_ends_it(surroundings: dict[str, str])
             assert found is not None, line
             asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "seed": 5, "max_tokens": 20}
             answer = httpx2.post(found[1] + "/v1/chat/completions", json=asked, timeout=60).json()
-            run = [*MAIN, "run", *SAME, "--temperature", "0.6", "--seed", "5", "-n", "20", "-p", "Hello", "--json"]
+            run = [
+                *MAIN,
+                "run",
+                "demo",
+                *SAME,
+                "--temperature",
+                "0.6",
+                "--seed",
+                "5",
+                "-n",
+                "20",
+                "-p",
+                "Hello",
+                "--json",
+            ]
             own = json.loads(subprocess.run(run, capture_output=True, text=True, env=surroundings, timeout=60).stdout)
             assert answer["choices"][0]["message"]["content"] == own["text"]
             assert answer["system_fingerprint"] == own["profile"]["name"]
