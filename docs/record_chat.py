@@ -1,10 +1,14 @@
-"""Plays a conversation on an emulated terminal and draws its screen: ``python docs/record_chat.py docs/chat.svg``."""
+"""Plays a conversation on an emulated terminal and draws its screen; needs the extra ``test``.
+
+    PYTHONPATH=tests/support python docs/record_chat.py docs/chat.svg
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS, ROWS = 92, 37
-LINES = ("Tell me a short story about a dog.", "/stats", "/set temperature 0", "And then?")
+LINES = ("Give me three tips for sleeping better.", "/stats", "Say that in one sentence.", "/why")
 
 
 def drawn(terminal: PseudoTerminal) -> str:
@@ -36,19 +40,12 @@ def drawn(terminal: PseudoTerminal) -> str:
 def main(path: str) -> None:
     """Play it and write the picture."""
     with tempfile.TemporaryDirectory() as home:
-        command = [
-            sys.executable,
-            "-c",
-            "from edge_spec.cli import main; main()",
-            "chat",
-            "demo",
-            "--seed",
-            "7",
-            "-n",
-            "90",
-        ]
-        command += ["--speculation", "hierarchy"]
-        terminal = PseudoTerminal(command, quiet(os.environ, home), columns=COLUMNS, rows=ROWS)
+        command = [sys.executable, "-m", "edge_spec", "chat", "smollm2", "--temp", "0", "-n", "150"]
+        surroundings = quiet(os.environ, home)
+        # What is done once per device is not part of the picture.
+        first = [*command[:3], "run", "smollm2", "-p", "Hello", "-n", "1"]
+        subprocess.run(first, env=surroundings, check=True, capture_output=True)
+        terminal = PseudoTerminal(command, surroundings, columns=COLUMNS, rows=ROWS)
         for line in LINES:
             terminal.say(line)
         terminal.read(0.3)
