@@ -38,7 +38,7 @@ _LIMIT = 8
 )
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
-@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode, and the verdict.")
 @model_options
 @sampler_options()
 def command(**values: Any) -> int:

@@ -58,9 +58,9 @@ _CONVERSATION = "Conversation"
 def command(**values: Any) -> None:
     """Chat with a model.
 
-    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
-    the package; the demo family if not given. /help lists the commands. From a pipe every line is a message, or
-    whatever stands between two groups of three quotation marks; only answers go to standard output.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
+    demo. If not given, smollm2 where it is installed, else demo. /help lists the commands. In a pipe each line is a
+    message; several lines between marks of three quotation marks are one. Only answers go to standard output.
 
     \b
     Examples:

@@ -85,7 +85,9 @@ def command(**values: Any) -> int:
             if values["as_json"]:
                 print_json(vars(found))
         if not comparisons and not unchecked:
-            raise click.ClickException("nothing was compared: no prompt fits the context, or there is no mode but off")
+            raise click.ClickException(
+                "nothing to compare: every prompt exceeds the context, or only the mode off is available"
+            )
         if comparisons and not values["as_json"]:
             _print(comparisons)
         if unchecked:

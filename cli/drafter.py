@@ -79,10 +79,16 @@ def command() -> None:
     help="Maximum tokens of an answer.",
 )
 @option("Running", "--time-limit", type=_Duration(), metavar="TIME", help="Save and stop after 90s, 30m, 2h, ...")
-@option("Running", "--engine", type=click.Choice([AUTO, *sorted(engine_names())]), default=AUTO, help="What writes.")
-@option("Running", "--device", default="auto", metavar="NAME", help="What trains: cpu, cuda, ...")
+@option(
+    "Running",
+    "--engine",
+    type=click.Choice([AUTO, *sorted(engine_names())]),
+    default=AUTO,
+    help="What runs the model that answers.",
+)
+@option("Running", "--device", default="auto", metavar="NAME", help="Device to train on: cpu, cuda, ...")
 @option("Running", "--threads", type=Count(), metavar="N", help="Threads of the training. [default: all cores]")
-@option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Fixes everything that is drawn.")
+@option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed of everything.")
 def make(model: str, texts: str, out: str, no_install: bool, time_limit: float | None, **values: Any) -> int:
     """Make a drafter for MODEL at home.
 

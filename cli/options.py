@@ -108,7 +108,7 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 def speculation_option(command: Command) -> Command:
     """How to draft."""
     default, choice = default_of(load, "speculation"), click.Choice(["auto", *MODES])
-    text = "How to draft. It changes when a token arrives, never which."
+    text = "How to draft: a matter of speed, never of the text."
     return option(_MODELS, "--speculation", type=choice, default=default, help=text)(command)
 
 

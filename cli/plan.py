@@ -50,7 +50,7 @@ def command(**values: Any) -> int:
     for name in ("chat", *(_TERMINAL if values["chat"] else ())):
         import_module(f"edge_spec.cli.{name}")
     arguments = load_arguments(values)
-    found = plan(arguments.pop("model"), **arguments)
+    found = plan(**arguments)
     if values["as_json"]:
         print_json(as_json(found))
     else:

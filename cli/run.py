@@ -32,7 +32,9 @@ __all__ = ["command"]
 @option("Replies", "--stop", multiple=True, metavar="TEXT", help="End the reply where this would appear. Repeatable.")
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
 @option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
-@option("Replies", "--answers", type=Count(), metavar="N", help="Write N answers, by other draws of the same seed.")
+@option(
+    "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
+)
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Say on standard error what speculation did.")
 @grammar_options
@@ -42,8 +44,9 @@ __all__ = ["command"]
 def command(**values: Any) -> int:
     """Write a reply to a prompt.
 
-    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
-    the package; the demo family if not given. The prompt comes from -p, from -f or from standard input.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
+    demo. If not given, smollm2 where it is installed, else demo. The prompt comes from -p, from -f or from standard
+    input.
 
     \b
     Examples:

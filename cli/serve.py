@@ -50,7 +50,7 @@ _DEFAULTS = ServerSettings()
     "--max-waiting",
     default=_DEFAULTS.max_waiting,
     metavar="N",
-    help="Maximum requests that wait; further ones are told to come later.",
+    help="Maximum requests that wait; further ones get status 429.",
 )
 @option(_SERVER, "--max-body", default="4MiB", metavar="SIZE", help="The largest request.")
 @option(
@@ -68,8 +68,8 @@ _DEFAULTS = ServerSettings()
 def command(**values: Any) -> int:
     """Serve a model to OpenAI's clients.
 
-    MODEL is the path of a GGUF, of a published ONNX model or its folder, or the name of a family that comes with
-    the package; the demo family if not given. Settings of the sampler hold where a request does not say. Ctrl-C
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
+    demo. If not given, smollm2 where it is installed, else demo. Sampler options are the defaults of requests. Ctrl-C
     stops it.
 
     \b

@@ -1,6 +1,6 @@
 """Plays a conversation on an emulated terminal and draws its screen; needs the extra ``test``.
 
-    PYTHONPATH=tests/support python docs/record_chat.py docs/chat.svg
+PYTHONPATH=tests/support python docs/record_chat.py docs/chat.svg
 """
 
 from __future__ import annotations

@@ -60,6 +60,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import public names when they are first used: importing the package must not wait for NumPy."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("edge-spec")
     if name not in _HOMES:
         raise AttributeError(f"module 'edge_spec' has no attribute {name!r}")
     from importlib import import_module

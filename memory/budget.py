@@ -28,7 +28,9 @@ def parse_size(text: str | int) -> int:
         found = _SIZE.fullmatch(str(text).strip().lower())
         if found is None:
             raise SettingsError(
-                f"is {str(text)[:32]!r}, which is not a size", argument="memory", hint="write 2GiB, 512MiB or 1.5g"
+                f"is {str(text)[:32]!r}, which is not a valid size",
+                argument="memory",
+                hint="write 2GiB, 512MiB or 1.5g",
             )
         number, prefix, binary = found.groups()
         unit = (1000 if binary == "b" else 1024) ** " kmgt".index(prefix or " ")

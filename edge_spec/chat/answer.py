@@ -94,4 +94,4 @@ class Answer(Context):
         if head + forgotten < len(speculator.text):
             speculator.cut(head, head + forgotten)
         self._window.start = start
-        notice(f"the context is full: the model no longer sees {forgotten} of the oldest tokens")
+        notice(f"the context is full: the model no longer sees the oldest {forgotten} tokens")

@@ -152,7 +152,10 @@ def request_of(
     _refuse_unused(engines, settings)
     notes: tuple[str, ...] = (family.note,) if family.note else ()
     if 0 < target.n_ctx_train < settings.n_ctx:
-        notes += (f"{target.path.name} was trained for {target.n_ctx_train} tokens, not {settings.n_ctx}",)
+        trained = target.n_ctx_train
+        notes += (
+            f"{target.path.name} was trained for {trained} tokens, not {settings.n_ctx}; `n_ctx={trained}` avoids that",
+        )
     return Request(
         files=files,
         engines=engines,

@@ -138,7 +138,7 @@ class ReplyOptions:
         if text is not None and schema is not None:
             raise SettingsError("give either `grammar` or `json_schema`")
         if self._grammars is None:
-            raise SettingsError("this model has no grammars", hint="leave the grammar out")
+            raise SettingsError("this model does not support grammars", hint="leave the grammar out")
         if schema is not None:
             text = schema_to_gbnf(schema)
         if not isinstance(text, str):

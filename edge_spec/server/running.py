@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind)
     except (OSError, UnicodeError) as error:
-        raise SettingsError(f"{host} cannot be listened on: {error}", argument="host") from None
+        raise SettingsError(f"cannot listen on {host}: {error}", argument="host") from None
     try:
         if os.name == "posix":
             # Elsewhere it would let two programs listen on one port.
@@ -50,7 +50,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise EdgeSpecError(
-            f"{host}:{port} cannot be listened on: {error.strerror}", hint="give another `port`, or 0 for any"
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another `port`, or 0 for any free one"
         ) from None
     return found
 

@@ -213,3 +213,11 @@ def test_short_options_are_named_too(capsys: pytest.CaptureFixture[str]) -> None
     for verb in ("run", "chat", "check", "bench"):
         code, line = failed(capsys, verb, "demo", "-n", "0")
         assert (code, "'-n'" in line) == (2, True)
+
+
+def test_every_verb_finds_a_model_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default is a name that ``load`` knows, whichever models are installed."""
+    code, line = failed(capsys, "plan", "--memory", "10MiB")
+    assert (code, "SmolLM2" in line) == (1, True)

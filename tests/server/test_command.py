@@ -67,6 +67,6 @@ def test_a_taken_port_is_told_before_a_model_is_loaded(surroundings: dict[str, s
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60)
     assert done.returncode == 1
     assert done.stderr == (
-        f"edge-spec: error: 127.0.0.1:{port} cannot be listened on: Address already in use; "
-        "give another --port, or 0 for any\n"
+        f"edge-spec: error: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "choose another --port, or 0 for any free one\n"
     )

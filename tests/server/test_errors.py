@@ -146,7 +146,7 @@ def test_clients_raise_the_error_that_belongs_to_it(served: Any) -> None:
 def test_a_taken_port_and_open_addresses_are_refused(served: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EdgeSpecError, match=f"127.0.0.1:{port} cannot be listened on"):
+        with pytest.raises(EdgeSpecError, match=f"cannot listen on 127.0.0.1:{port}"):
             ModelServer(served.model, ServerSettings(port=port))
     with pytest.raises(SettingsError, match="without a key"):
         ServerSettings(host="0.0.0.0")
