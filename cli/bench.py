@@ -130,12 +130,13 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int
         click.echo("best here: off; no way to speculate is faster than plain decoding beyond doubt")
     else:
         low, high = verdict.interval
+        sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
         click.echo(
-            f"best here: {verdict.best}, {verdict.speed_up:.2f} times as fast as plain decoding (95 %: {low:.2f} to "
-            f"{high:.2f}), {verdict.mean_length:.2f} tokens/round"
+            f"best here: {verdict.best}, {verdict.speed_up:.2f} times as fast as plain decoding ({sure}), "
+            f"{verdict.mean_length:.2f} tokens/round"
         )
     if verdict.auto is not None:
-        click.echo(f"auto: {verdict.auto:.2f} times")
+        click.echo(f"auto: {verdict.auto:.2f} times as fast")
     same = "every token is the same" if verdict.same_text else "TOKENS DIFFER, see edge-spec check"
     processor = f", {about['processor']}" if about["processor"] else ""
     click.echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")

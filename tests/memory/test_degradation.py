@@ -229,7 +229,7 @@ def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
         assert dict(model.profile.facts)["kv"] == kinds
         assert before != model.profile.name
         (notice,) = reply.notices
-        assert "the text may differ" in notice
+        assert "words may differ" in notice
         assert model.profile.name in notice
         # The context is as long as it was, and the models have all of the text in it.
         assert model.n_ctx == 512
@@ -536,7 +536,7 @@ def test_without_drafters_words_may_differ_where_drafts_make_a_difference(load: 
         reply.read()
         (notice,) = reply.notices
         assert "is dropped" in notice
-        assert "the text may differ" in notice
+        assert "words may differ" in notice
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -587,7 +587,7 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
         reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
         reply.read()
         assert model.degradations == degradations[2:]
-        assert sum("no longer: " in notice and "the text may differ" in notice for notice in reply.notices) == 1
+        assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 1
 
 
 @pytest.mark.parametrize(("asked", "left"), [({"n_ctx": 512}, 512), ({"min_n_ctx": 300}, 512), ({}, 256)])
