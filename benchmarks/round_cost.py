@@ -38,6 +38,7 @@ class CannedModel:
         self.n_past = 0
         self.capabilities = Capabilities(can_rollback=True, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
         self.profile = NumericsProfile(engine="canned")
+        self.kept = None
         self._pending: Tree = EMPTY
 
     def prefill(self, tokens: Sequence[int]) -> None:

@@ -58,9 +58,7 @@ class Degradation(MemoryGuard):
             return False
         name, known = self._profile, self._known.get(reply.owner, self._first_profile)
         if name != known:
-            reply.notice(
-                f"memory is scarce: the numerics profile changed from {known} to {name}, so words may differ"
-            )
+            reply.notice(f"memory is scarce: the numerics profile changed from {known} to {name}, so words may differ")
         self._known[reply.owner] = name
         return True
 
