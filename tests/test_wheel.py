@@ -47,7 +47,7 @@ def on_disk() -> Iterator[str]:
         folder = Path(settings["package-dir"][top], *package.removeprefix(top).split("."))
         for pattern in ("*.py", *settings["package-data"].get(package, ())):
             for path in (ROOT / folder).glob(pattern):
-                yield f"{package.replace('.', '/')}/{path.name}"
+                yield f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
     yield f"edge_spec/engines/onnx/kernels/rows{LIBRARY}"
     yield f"edge_spec/sampling/draw{LIBRARY}"
 
