@@ -74,7 +74,9 @@ class PseudoTerminal:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the cursor stands behind an empty prompt."""
+        """Whether the cursor stands behind an empty prompt, and the screen is finished: it is hidden meanwhile."""
+        if self.screen.cursor.hidden:
+            return False
         line = self.screen.display[self.screen.cursor.y].rstrip()
         return line == ">" and self.screen.cursor.x == 2
 
