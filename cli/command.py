@@ -22,6 +22,9 @@ _VERBS = {
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",
+    "list": "List the models on this computer.",
+    "info": "Show what a model is, and what fits it.",
+    "cache": "Show or clear what is kept on the disk besides models.",
     "drafter": "Make a drafter for a model.",
     "doctor": "Show this computer and what limits memory on it.",
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge_spec.cli.folders import ModelName, cache_folder, folder_options
 from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.wording import in_options
 from edge_spec.engines.registry import AUTO, engine_names
@@ -43,7 +44,7 @@ def command() -> None:
 
 
 @command.command("make", cls=Verb)
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @option("Files", "--texts", required=True, metavar="FOLDER", help="Texts to ask about: .txt, .md, .jsonl, .jsonl.xz.")
 @option("Files", "--out", required=True, metavar="FOLDER", help="For what is made; an interrupted run continues here.")
 @option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
@@ -89,7 +90,10 @@ def command() -> None:
 @option("Running", "--device", default="auto", metavar="NAME", help="Device to train on: cpu, cuda, ...")
 @option("Running", "--threads", type=Count(), metavar="N", help="Threads of the training. [default: all cores]")
 @option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed of everything.")
-def make(model: str, texts: str, out: str, no_install: bool, time_limit: float | None, **values: Any) -> int:
+@folder_options
+def make(
+    model: str, texts: str, out: str, no_install: bool, time_limit: float | None, cache_dir: str | None, **values: Any
+) -> int:
     """Make a drafter for MODEL at home.
 
     The model answers prompts out of the texts, and a small model learns to expect what it writes. Hours on two cores;
@@ -111,15 +115,13 @@ def make(model: str, texts: str, out: str, no_install: bool, time_limit: float |
     if target.trimmed is not None:
         raise UnsupportedModel(f"{target.path.name} is a drafter itself", hint="give the model that it drafts for")
 
-    from platformdirs import user_cache_path
-
     from edge_spec.training.clock import Clock, TimeIsUp
     from edge_spec.training.drafter.card import table_of
     from edge_spec.training.drafter.make import DrafterMaker
     from edge_spec.training.drafter.opened import engine_for
     from edge_spec.training.precision import device_of
 
-    engine, device, threads = (values.pop(name) for name in ("engine", "device", "threads"))
+    engine, device, threads, _ = (values.pop(name) for name in ("engine", "device", "threads", "model_dir"))
     clock = Clock(time_limit)
     maker = DrafterMaker(
         target=target,
@@ -129,7 +131,7 @@ def make(model: str, texts: str, out: str, no_install: bool, time_limit: float |
         on=engine_for(target, engine),
         device=device_of(device, threads),
         clock=clock,
-        cache_dir=user_cache_path("edge-spec"),
+        cache_dir=cache_folder(cache_dir),
         say=lambda line: click.echo(f"edge-spec: {in_options(line)}", err=True),
     )
     try:

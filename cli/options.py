@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from edge_spec.cli.folders import ModelName, folder_options
 from edge_spec.cli.help import Count, default_of, option
 from edge_spec.cli.output import Bar
 from edge_spec.cli.wording import in_options
@@ -36,6 +37,7 @@ _PASSED = (
     "n_threads",
     "n_threads_batch",
     "memory",
+    "cache_dir",
 )
 
 
@@ -54,6 +56,7 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
+    named = ModelName()
     engine = click.Choice([AUTO, *sorted(engine_names())])
     threads = "Threads; 0 for the number of cores."
     batch = "Threads of llama.cpp for many rows at once. [default: --threads]"
@@ -66,10 +69,10 @@ def model_options(command: Command) -> Command:
         f"Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. [default: {tokens}]"
     )
     options = (
-        click.argument("model", default=default_of(load, "model")),
-        option(_MODELS, "--draft", metavar="PATH", help="The drafter; the demo family brings its own."),
-        option(_MODELS, "--intermediate", metavar="PATH", help="The intermediate model of the hierarchy."),
-        option(_MODELS, "--middle", "intermediate", hidden=True),
+        click.argument("model", type=named, default=default_of(load, "model")),
+        option(_MODELS, "--draft", type=named, metavar="PATH", help="The drafter; the demo family brings its own."),
+        option(_MODELS, "--intermediate", type=named, metavar="PATH", help="The intermediate model of the hierarchy."),
+        option(_MODELS, "--middle", "intermediate", type=named, hidden=True),
         option(_MODELS, "--draft-limit", type=int, metavar="N", help="Maximum tokens drafted per round."),
         option(_RUNNING, "--engine", type=engine, shown=default_of(load, "engine"), help="What runs the models."),
         option(_RUNNING, "--draft-engine", type=engine, help="What runs the drafter. [default: --engine]"),
@@ -85,7 +88,7 @@ def model_options(command: Command) -> Command:
     )
     for each in reversed(options):
         command = each(command)
-    return command
+    return folder_options(command)
 
 
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, NotAModel
+from edge_spec.models.user_folder import model_folder, named_in
 
 __all__ = ["Family", "family_names", "resolve", "resolve_family"]
 
@@ -59,9 +60,9 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
 def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family:
     """The models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
 
-    A name takes precedence over a file of the same name: write ``./demo`` for the file. A path is a model file, which
-    makes a family of a target alone, a folder with a manifest, one with a published ONNX model, or one with a single
-    GGUF.
+    A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
+    model file, which makes a family of a target alone, a folder with a manifest, one with a published ONNX model, or
+    one with a single GGUF. What is not a path is looked for in the user's model folder.
 
     Raises:
         ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.
@@ -73,8 +74,8 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
         return _default_family(package)
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
-    path = Path(name_or_path)
     name = os.fspath(name_or_path)
+    path = _path_of(name)
     is_folder = False
     ggufs: list[Path] = []
     try:
@@ -105,8 +106,18 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
         )
     raise ModelNotFound(
         f"the folder {name!r} holds no model" if is_folder else f"there is no model {name!r}",
-        hint=f"known names: {known}; a path to a .gguf or .onnx file, or a folder with one, works too",
+        hint=f"known names: {known}, and what `edge-spec list` shows; "
+        "a path to a .gguf or .onnx file, or a folder with one, works too",
     )
+
+
+def _path_of(name: str) -> Path:
+    """The path that is meant: the name itself, or where the user's model folder has it."""
+    try:
+        is_there = Path(name).exists()
+    except (OSError, ValueError):
+        is_there = False
+    return Path(name) if is_there else named_in(model_folder(), name) or Path(name)
 
 
 def family_names() -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class ModelFile:
         chat_template: Jinja template of a conversation; None if the file has none.
         graph: inputs and outputs of a published ONNX model; None for a GGUF.
         trimmed: of a drafter that knows only some of its target's tokens; None if it knows all.
+        license: as its metadata name it, printable; empty if they do not.
     """
 
     path: Path
@@ -76,6 +77,7 @@ class ModelFile:
     chat_template: str | None
     graph: PublishedGraph | None = None
     trimmed: TrimmedVocabulary | None = None
+    license: str = ""
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:

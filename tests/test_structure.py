@@ -20,7 +20,7 @@ LEVELS = (
     ("sampling", "models"),
     ("speculation",),
     ("engines", "generation"),
-    ("controller",),
+    ("controller", "library"),
     ("chat",),
     ("model",),
     ("loading", "evaluation"),

@@ -15,6 +15,7 @@ from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter, resolve, resolve_family
+from edge_spec.models.heads import require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
@@ -183,6 +184,7 @@ def _mode_and_files(
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
     target = inspect(family.target)
+    require_a_model(target)
     if target.trimmed is not None:
         raise UnsupportedModel(
             f"{target.path.name} only drafts for the model that it was made for",
@@ -199,6 +201,7 @@ def _mode_and_files(
     require_models(mode, roles)
     files = {role: inspect(path) for role in mode.needs if (path := paths[role]) is not None}
     for file in files.values():
+        require_a_model(file)
         check_pair(target, file)
     return mode, {"target": target, **files}
 

@@ -226,3 +226,7 @@ class Engine(ABC):
     @abstractmethod
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         """The numerics profile that an opened model will have; None if it has yet to be probed on this device."""
+
+    def kept_files(self, cache_dir: Path) -> Iterator[tuple[str, Path]]:
+        """What it keeps in the cache folder for later loads: names of models, and a file or folder for each."""
+        return iter(())

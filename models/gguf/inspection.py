@@ -45,6 +45,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     merges = header.metadata.get("tokenizer.ggml.merges")
     name = header.metadata.get("general.name")
     template = header.metadata.get("tokenizer.chat_template")
+    named_license = header.metadata.get("general.license")
     return ModelFile(
         path=header.path,
         parts=tuple(part.path for part in headers),
@@ -69,6 +70,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         vocabulary=vocabulary,
         chat_template=template if isinstance(template, str) else None,
         trimmed=trimmed_of(header.metadata),
+        license=_printable(named_license) if isinstance(named_license, str) else "",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
@@ -12,6 +12,7 @@ from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, known_onnx_pro
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
+from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.matrices import stored_bytes
 from edge_spec.engines.settings import ModelSettings
@@ -145,3 +146,6 @@ class OnnxEngine(Engine):
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         return known_onnx_profile(file, settings, cache_dir=cache_dir)
+
+    def kept_files(self, cache_dir: Path) -> Iterator[tuple[str, Path]]:
+        return transcriptions_in(cache_dir / "onnx")

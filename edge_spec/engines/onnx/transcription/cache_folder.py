@@ -18,16 +18,30 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import DiskFull
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["check_space", "disk_full", "evict", "is_of", "mark_used", "new_part", "record_source", "remove"]
+__all__ = [
+    "check_space",
+    "disk_full",
+    "evict",
+    "is_of",
+    "mark_used",
+    "new_part",
+    "record_source",
+    "remove",
+    "transcriptions_in",
+]
 
 _SOURCE = "source.json"
 """What a transcription was made of; the modification time of this file says when it was last used."""
+
+_NAME = re.compile(r"[0-9a-f]{32}-(\w+-\d+)")
+"""The fingerprint of a model file, and the version of what was made of it."""
 
 _DAY_S = 86400.0
 _UNUSED_S = 60 * _DAY_S
@@ -70,13 +84,13 @@ def is_of(folder: Path, file: Path) -> bool:
     except (OSError, ValueError, TypeError, KeyError):
         return False
     with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
-        _write(folder, {"content": content, "seen": [*seen[-7:], now]})
+        _write(folder, {"content": content, "seen": [*seen[-7:], now], "name": file.name})
     return True
 
 
 def record_source(folder: Path, file: Path) -> None:
     """Record what a transcription is made of."""
-    _write(folder, {"content": _content(file), "seen": [_seen(file)]})
+    _write(folder, {"content": _content(file), "seen": [_seen(file)], "name": file.name})
 
 
 def _write(folder: Path, source: dict[str, Any]) -> None:
@@ -93,6 +107,17 @@ def _seen(path: Path) -> list[int]:
 def _content(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:
+    """The finished transcriptions in a folder: the name of each one's model file, and its own folder."""
+    for folder in sorted(cache_dir.iterdir()) if cache_dir.is_dir() else ():
+        if _NAME.fullmatch(folder.name):
+            try:
+                name = str(json.loads((folder / _SOURCE).read_text("utf-8")).get("name", ""))
+            except (OSError, ValueError, AttributeError):
+                name = ""
+            yield name, folder
 
 
 def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
@@ -128,7 +153,7 @@ def evict(cache_dir: Path, current: str) -> None:
                 if _is_abandoned(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
-            made = re.fullmatch(r"[0-9a-f]{32}-(\w+-\d+)", folder.name)
+            made = _NAME.fullmatch(folder.name)
             stamp = folder / _SOURCE
             unused_s = time.time() - (stamp if stamp.exists() else folder).stat().st_mtime
             if made is not None and unused_s > (_UNUSED_S if made[1] == current else _DAY_S):

@@ -1,0 +1,67 @@
+"""edge-spec cache: show or clear what is kept on the disk besides models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edge_spec.cli.folders import cache_dir_option, cache_folder
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.output import print_json, print_table
+from edge_spec.library.storage import Kept, clear, kept_in
+from edge_spec.memory import format_size
+
+__all__ = ["command"]
+
+
+@click.group("cache")
+def command() -> None:
+    """Show or clear what is kept on the disk besides models."""
+
+
+@command.command("list", cls=Verb)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@cache_dir_option
+def show(as_json: bool, cache_dir: str | None) -> int:
+    """List what is kept on the disk besides models, and what it takes.
+
+    Transcriptions are the weights of a model in the order that ONNX Runtime reads, probes are what was measured on
+    this computer; both are made again when they are needed. Drafters and conversations are not.
+    """
+    kept = _kept(cache_dir)
+    if as_json:
+        for each in kept:
+            print_json({**vars(each), "path": str(each.path)})
+        return 0
+    rows = [
+        (each.kind, each.name, format_size(each.n_bytes), "yes" if each.is_cache else "no", str(each.path))
+        for each in kept
+    ]
+    print_table(("what", "of", "size", "cleared", "where"), rows, right=(2,))
+    total = sum(each.n_bytes for each in kept if each.is_cache)
+    click.echo(f"\n`edge-spec cache clear` would free {format_size(total)}.")
+    return 0
+
+
+@command.command("clear", cls=Verb)
+@click.argument("what", type=click.Choice(["all", "transcription", "probes"]), default="all")
+@cache_dir_option
+def clear_cache(what: str, cache_dir: str | None) -> int:
+    """Remove transcriptions and probes, which are made again when they are needed.
+
+    Models, drafters and conversations stay.
+    """
+    freed = 0
+    for each in _kept(cache_dir):
+        if each.is_cache and what in ("all", each.kind):
+            clear(each)
+            freed += each.n_bytes
+    click.echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)}")
+    return 0
+
+
+def _kept(cache_dir: str | None) -> list[Kept]:
+    from platformdirs import user_data_path
+
+    return list(kept_in(cache_folder(cache_dir), Path(user_data_path("edge-spec"))))

@@ -1,0 +1,65 @@
+"""Where models and caches are: options, variables, and names of models in place of paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from edge_spec.cli.help import option
+
+__all__ = ["ModelName", "cache_dir_option", "cache_folder", "folder_options", "model_dir_option", "models_in"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FOLDERS = "Folders"
+
+
+class ModelName(click.ParamType):  # type: ignore[type-arg]
+    """A path, or the name of a model on this computer, which becomes its path."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edge_spec.library.stores import locate
+
+        given = ctx.params.get("model_dir") if ctx is not None else None
+        # Of a folder that is not given, some versions of click hold a mark here.
+        folder = models_in(given if isinstance(given, str) else None)
+        path = locate(str(value), folder, os.environ)
+        return str(value) if path is None else str(path)
+
+
+def cache_dir_option(command: Command) -> Command:
+    """``--cache-dir``, or the variable in its place."""
+    text = "For what is made of models on this computer; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
+    return option(_FOLDERS, "--cache-dir", metavar="FOLDER", envvar="EDGE_SPEC_CACHE_DIR", help=text)(command)
+
+
+def model_dir_option(command: Command) -> Command:
+    """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
+    text = "Where names of models are looked for first; or set EDGE_SPEC_MODEL_DIR. [default: the user's data]"
+    more = {"metavar": "FOLDER", "envvar": "EDGE_SPEC_MODEL_DIR", "is_eager": True}
+    return option(_FOLDERS, "--model-dir", help=text, **more)(command)
+
+
+def folder_options(command: Command) -> Command:
+    """Both."""
+    return cache_dir_option(model_dir_option(command))
+
+
+def cache_folder(given: str | None) -> Path:
+    """The folder for what is made of models."""
+    from platformdirs import user_cache_path
+
+    return Path(given) if given else user_cache_path("edge-spec")
+
+
+def models_in(given: str | None) -> Path:
+    """The folder of the user's models."""
+    from edge_spec.models.user_folder import model_folder
+
+    return Path(given) if given else model_folder()

@@ -1,0 +1,109 @@
+"""edge-spec info: show what a model is, and what fits it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_spec.cli.folders import ModelName, model_dir_option, models_in
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.output import print_json
+from edge_spec.engines.registry import engine
+from edge_spec.library.description import Description, describe
+from edge_spec.library.stores import all_models
+from edge_spec.memory import format_size
+from edge_spec.models import resolve_family
+
+__all__ = ["command"]
+
+
+@click.command("info", cls=Verb)
+@click.argument("model", type=ModelName(), default=None, required=False)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
+@model_dir_option
+def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
+    """Show what a model is, which engine runs it, and which drafters fit it.
+
+    Only its header is read. Drafters are looked for beside the file, in its family, among those that "edge-spec
+    drafter make" has made, and in the model folder.
+
+    \b
+    Examples:
+      edge-spec info
+      edge-spec info llama-3.2-3b-q4_0.gguf --json
+    """
+    family = resolve_family(model)
+    near = [path for path in (family.draft, family.intermediate) if path is not None]
+    near += _beside(family.target)
+    near += [found.path for found in all_models(models_in(model_dir), os.environ) if found.path.is_file()]
+    found = describe(family.target, candidates=[path for path in near if path != family.target])
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        for name, said in _rows(found):
+            click.echo(f"{name:<16} {said}".rstrip())
+    return 0
+
+
+def _beside(path: Path) -> list[Path]:
+    return sorted(path.parent.glob("*.gguf"))
+
+
+def _as_json(found: Description) -> dict[str, Any]:
+    file = found.file
+    return {
+        "path": str(file.path),
+        "name": file.name,
+        "architecture": file.architecture,
+        "head": found.head,
+        "mtp_layers": found.n_mtp_layers,
+        "parameters": file.n_params,
+        "quantisation": file.quantisation,
+        "bytes": found.file_bytes,
+        "layers": file.n_layers,
+        "trained_context": file.n_ctx_train,
+        "sliding_window": file.sliding_window,
+        "tokens": file.n_vocab,
+        "tokenizer": file.vocabulary.kind,
+        "chat_template": file.chat_template is not None,
+        "license": file.license,
+        "engines": dict(found.obstacles),
+        "drafters": [
+            {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
+            for drafter in found.drafters
+        ],
+    }
+
+
+def _rows(found: Description) -> list[tuple[str, str]]:
+    file = found.file
+    size = f"{file.n_params / 1e6:,.1f}M parameters, {file.quantisation}, {format_size(found.file_bytes)}"
+    window = f", of which some layers see the last {file.sliding_window:,}" if file.sliding_window else ""
+    rows = [("file", str(file.path)), ("name", file.name), ("architecture", f"{file.architecture}, {size}")]
+    if found.head:
+        rows.append(("kind", f"{found.head}: it reads another model's hidden rows, which is not supported yet"))
+    if file.trimmed is not None:
+        rows.append(("kind", "a drafter with a part of its target's tokens"))
+    if found.n_mtp_layers:
+        rows.append(
+            ("MTP layers", f"{found.n_mtp_layers}, which are not used: drafts come from other models and tables")
+        )
+    trained = f"{file.n_ctx_train:,} tokens{window}" if file.n_ctx_train else "the file does not say"
+    tokenizer = f", tokenizer {file.vocabulary.kind}" if file.vocabulary.kind else ""
+    rows += [
+        ("trained context", trained),
+        ("vocabulary", f"{file.n_vocab:,} tokens{tokenizer}"),
+        ("chat template", "yes" if file.chat_template else "none: it continues text"),
+        ("licence", file.license or "the file does not say"),
+    ]
+    for number, (name, why) in enumerate(found.obstacles.items()):
+        rows.append(("" if number else "engines", f"{name} ({engine(name).title}): {why or 'runs it'}"))
+    for number, drafter in enumerate(found.drafters):
+        said = f"{drafter.path} ({format_size(drafter.weight_bytes)})"
+        rows.append(("" if number else "drafters", said))
+    if not found.drafters and not found.head:
+        rows.append(("drafters", "none found; a small model of the same family, or `edge-spec drafter make`"))
+    return rows

@@ -1,0 +1,95 @@
+"""edge-spec list: list the models on this computer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_spec.cli.folders import model_dir_option, models_in
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.output import print_json, print_table
+from edge_spec.errors import EdgeSpecError, ModelNotFound
+from edge_spec.library.stores import Found, all_models
+from edge_spec.memory import format_size
+from edge_spec.models import Family, inspect, resolve_family
+from edge_spec.models.catalogue import family_names
+
+__all__ = ["command"]
+
+
+@click.command("list", cls=Verb)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per model.")
+@model_dir_option
+def command(as_json: bool, model_dir: str | None) -> int:
+    """List the models on this computer, by the names that other verbs take.
+
+    These are the ones that come with edge-spec, those in the model folder, and what Hugging Face's tools, ollama and
+    LM Studio have downloaded: they are used where they lie.
+    """
+    models = list(_described(models_in(model_dir)))
+    if as_json:
+        for each in models:
+            print_json(each)
+        return 0
+    titles = ("name", "architecture", "type", "size", "drafter", "from")
+    rows = [
+        (
+            each["name"],
+            each["architecture"],
+            each["quantisation"],
+            format_size(each["bytes"]) if each["bytes"] is not None else "",
+            "yes" if each["draft"] else "",
+            each["from"],
+        )
+        for each in models
+    ]
+    print_table(titles, rows, right=(3,))
+    for each in models:
+        if each["problem"]:
+            click.echo(f"edge-spec: note: {each['problem']}", err=True)
+    return 0
+
+
+def _described(folder: Path) -> Iterator[dict[str, Any]]:
+    for name in family_names():
+        try:
+            yield _facts(name, "the package", resolve_family(name))
+        except ModelNotFound:
+            continue
+    for found in all_models(folder, os.environ):
+        try:
+            yield _facts(found.name, found.store, resolve_family(found.path))
+        except (EdgeSpecError, OSError) as error:
+            yield _unreadable(found, str(error))
+
+
+def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
+    target = inspect(family.target)
+    paths = [path for path in (family.draft, family.intermediate) if path is not None]
+    return {
+        "name": name,
+        "path": str(family.target),
+        "from": store,
+        "architecture": target.architecture,
+        "quantisation": target.quantisation,
+        "bytes": sum(path.stat().st_size for path in (*target.parts, *paths)),
+        "draft": str(family.draft) if family.draft is not None else None,
+        "problem": "",
+    }
+
+
+def _unreadable(found: Found, problem: str) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "path": str(found.path),
+        "from": found.store,
+        "architecture": "unusable",
+        "quantisation": "",
+        "bytes": None,
+        "draft": None,
+        "problem": problem,
+    }

@@ -1,0 +1,1 @@
+"""Which models are on this computer, what they are, and what fits them."""

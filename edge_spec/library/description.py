@@ -1,0 +1,79 @@
+"""What a model file is, told from its header alone: what runs it, and which smaller models can draft for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_spec.engines.registry import engines
+from edge_spec.errors import EdgeSpecError
+from edge_spec.models import ModelFile, check_pair, inspect, made_drafter
+from edge_spec.models.heads import head_of, n_mtp_layers
+
+__all__ = ["Description", "describe", "drafters_for"]
+
+_LARGEST_SHARE = 0.5
+"""A model that takes more than this share of the target's bytes cannot be quick enough to draft for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What the header of a model says.
+
+    Attributes:
+        file: the inspected file.
+        file_bytes: size of all its files.
+        head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
+        n_mtp_layers: layers that predict further tokens, which are not used.
+        obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
+        drafters: files that can draft for it, the smallest first.
+    """
+
+    file: ModelFile
+    file_bytes: int
+    head: str
+    n_mtp_layers: int
+    obstacles: Mapping[str, str | None]
+    drafters: tuple[ModelFile, ...]
+
+
+def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
+    """Look at a model file without loading it.
+
+    Args:
+        candidates: files that may be able to draft for it; those that cannot be read are passed over.
+
+    Raises:
+        ModelFileError: it cannot be used as a model.
+    """
+    file = inspect(path)
+    head = head_of(file)
+    trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
+    refused = f"it is {head}" if head else trimmed
+    obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
+    made = made_drafter(file)
+    near = (made, *candidates) if made is not None else candidates
+    return Description(
+        file=file,
+        file_bytes=sum(part.stat().st_size for part in file.parts),
+        head=head,
+        n_mtp_layers=n_mtp_layers(file),
+        obstacles=obstacles,
+        drafters=() if refused else tuple(drafters_for(file, near)),
+    )
+
+
+def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFile]:
+    """The files that can draft for a model, the smallest first, each once."""
+    found: dict[str, ModelFile] = {}
+    for path in candidates:
+        try:
+            file = inspect(path)
+            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or head_of(file):
+                continue
+            check_pair(target, file)
+        except (EdgeSpecError, OSError):
+            continue
+        found.setdefault(file.fingerprint, file)
+    return sorted(found.values(), key=lambda file: file.weight_bytes)

@@ -1,0 +1,80 @@
+"""What edge-spec keeps on the disk besides models: what can be computed again, and conversations."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_spec.engines.registry import engines
+
+__all__ = ["Kept", "clear", "kept_in", "size_of"]
+
+_PROBES = "probes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Something on the disk.
+
+    Attributes:
+        kind: ``transcription``, ``probes``, ``drafter`` or ``conversations``.
+        name: what it belongs to; empty if it belongs to no single model.
+        path: a file or a folder.
+        n_bytes: its size.
+        is_cache: whether it is made again when it is needed.
+    """
+
+    kind: str
+    name: str
+    path: Path
+    n_bytes: int
+    is_cache: bool
+
+
+def kept_in(cache_dir: Path, data_dir: Path) -> Iterator[Kept]:
+    """What is there.
+
+    Args:
+        cache_dir: as of ``load``.
+        data_dir: the user's folder for data that cannot be computed again.
+    """
+    for engine in engines():
+        for name, folder in engine.kept_files(cache_dir):
+            yield _kept("transcription", name, folder, is_cache=True)
+    if (cache_dir / _PROBES).is_dir():
+        yield _kept("probes", "", cache_dir / _PROBES, is_cache=True)
+    for drafter in sorted((data_dir / "drafters").glob("*/*.gguf")):
+        yield _kept("drafter", drafter.parent.name, drafter, is_cache=False)
+    if (data_dir / "conversations").is_dir():
+        yield _kept("conversations", "", data_dir / "conversations", is_cache=False)
+
+
+def clear(kept: Kept) -> None:
+    """Remove something that is made again when it is needed; what uses it now is not disturbed.
+
+    Raises:
+        ValueError: it would be lost. OSError: it cannot be removed, as on Windows while it is read.
+    """
+    if not kept.is_cache:
+        raise ValueError(f"{kept.path} cannot be made again")
+    # Renamed first: a process that looks for it finds all of it or nothing.
+    gone = kept.path.with_name(f".removed-{kept.path.name}")
+    shutil.rmtree(gone, ignore_errors=True)
+    kept.path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file or of all files in a folder; links count as what they lead to."""
+    total = 0
+    for each in path.rglob("*") if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
+            total += each.stat().st_size if each.is_file() else 0
+    return total
+
+
+def _kept(kind: str, name: str, path: Path, *, is_cache: bool) -> Kept:
+    return Kept(kind=kind, name=name, path=path, n_bytes=size_of(path), is_cache=is_cache)

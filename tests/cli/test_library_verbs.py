@@ -1,0 +1,89 @@
+"""Laws of the verbs that look after models: list, info, cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files import write_gguf
+
+from edge_spec.cli import main
+from edge_spec.models import inspect, resolve_family
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints, in a home of its own."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def of(*arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        assert (left.value.code or 0) == code
+        shown = capsys.readouterr()
+        return shown.err if code else shown.out
+
+    return of
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_model_in_the_model_folder_is_listed_and_run_by_name(
+    said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    tiny = write_gguf(tmp_path / "models" / "tiny.gguf")
+    assert "there is no model 'tiny'" in said("info", "tiny", code=1)
+    monkeypatch.setenv("EDGE_SPEC_MODEL_DIR", str(tmp_path / "models"))
+    found = {each["name"]: each for each in records(said("list", "--json"))}
+    assert found["tiny"]["path"] == str(tiny)
+    assert found["demo"]["draft"] == str(resolve_family("demo").draft)
+    assert records(said("info", "tiny", "--json"))[0]["path"] == str(tiny)
+    assert inspect(tiny).name in said("info", "tiny")
+    assert "\ntiny " in said("list")
+    plan = json.loads(said("plan", "tiny", "--ctx", "256", "--json"))
+    assert plan["chosen"]["choices"]["context"] == 256
+
+
+def test_a_damaged_model_is_listed_with_what_is_wrong(said: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (found,) = [each for each in records(said("list", "--json", "--model-dir", str(tmp_path))) if each["problem"]]
+    assert (found["name"], found["architecture"]) == ("broken", "unusable")
+    assert "ends too early" in found["problem"]
+
+
+def test_info_in_json_and_in_words_agree(said: Callable[..., str]) -> None:
+    (facts,) = records(said("info", "demo", "--json"))
+    text = said("info", "demo")
+    assert facts["engines"]["llama"] is None and "llama (llama.cpp): runs it" in text
+    for drafter in facts["drafters"]:
+        assert drafter["path"] in text
+    assert f"{facts['trained_context']:,} tokens" in text
+
+
+def test_the_cache_is_listed_and_cleared_and_the_rest_stays(said: Callable[..., str], tmp_path: Path) -> None:
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    conversations = tmp_path / "edge-spec" / "conversations"
+    conversations.mkdir(parents=True)
+    (conversations / "a.chat").write_bytes(b"x" * 100)
+    assert "Hello" in said("run", "demo", "-p", "hi", "-n", "3", "--temperature", "0", *cache)
+    kept = records(said("cache", "list", "--json", *cache))
+    assert {each["kind"] for each in kept} >= {"probes", "conversations"}
+    assert {each["name"] for each in kept if each["kind"] == "transcription"} <= {
+        f"{role}-q4_0.gguf" for role in ("target", "drafter", "intermediate")
+    }
+    assert all(Path(each["path"]).exists() and each["n_bytes"] > 0 for each in kept)
+    said("cache", "clear", "probes", *cache)
+    assert "probes" not in {each["kind"] for each in records(said("cache", "list", "--json", *cache))}
+    assert "freed" in said("cache", "clear", *cache)
+    left = records(said("cache", "list", "--json", *cache))
+    assert [each["kind"] for each in left] == ["conversations"]
+    assert "Hello" in said("run", "demo", "-p", "hi", "-n", "3", "--temperature", "0", *cache)

@@ -1,0 +1,77 @@
+"""Laws of finding models: in the user's folder and in those of other programs, by the names that the list shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from gguf_files import write_gguf
+
+from edge_spec.library.stores import all_models, locate
+from edge_spec.models import inspect, resolve_family
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which four programs keep a model, each in its own manner."""
+    home = tmp_path_factory.mktemp("home")
+    gguf = write_gguf(home / "model.gguf").read_bytes()
+
+    def put(path: str, content: bytes = gguf) -> None:
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_bytes(content)
+
+    put("own/tiny.gguf")
+    put("own/pair/target.gguf")
+    put("own/pair/small.gguf")
+    put("own/pair/family.json", json.dumps({"target": "target.gguf", "draft": "small.gguf"}).encode())
+    put("own/.partial/unfinished.gguf")
+    hub = ".cache/huggingface/hub/models--org--tiny-GGUF"
+    put(f"{hub}/snapshots/0123/tiny-Q4_0.gguf")
+    put(f"{hub}/snapshots/0123/mmproj-tiny.gguf")
+    put(f"{hub}/snapshots/0123/big-00001-of-00002.gguf")
+    put(f"{hub}/snapshots/0123/big-00002-of-00002.gguf")
+    put(".ollama/models/blobs/sha256-abc")
+    weights = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abc"}
+    layers = [{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:def"}, weights]
+    for place in ("registry.ollama.ai/library/tiny/1b", "registry.ollama.ai/somebody/tiny/latest", "other.org/a/b/c"):
+        put(f".ollama/models/manifests/{place}", json.dumps({"layers": layers}).encode())
+    escaping = [{**weights, "digest": "sha256-/../../../model.gguf"}]
+    put(".ollama/models/manifests/registry.ollama.ai/library/evil/1", json.dumps({"layers": escaping}).encode())
+    put(".ollama/models/manifests/registry.ollama.ai/library/broken/1", b"{")
+    put(".lmstudio/models/maker/tiny-GGUF/tiny.gguf")
+    return home
+
+
+def test_models_of_every_program_are_listed_by_name(home: Path) -> None:
+    found = {each.name: each.store for each in all_models(home / "own", {"HOME": str(home)})}
+    assert found == {
+        "pair": "edge-spec",
+        "tiny": "edge-spec",
+        "org/tiny-GGUF/tiny-Q4_0.gguf": "Hugging Face",
+        "org/tiny-GGUF/big-00001-of-00002.gguf": "Hugging Face",
+        "tiny:1b": "ollama",
+        "somebody/tiny:latest": "ollama",
+        "other.org/a/b:c": "ollama",
+        "maker/tiny-GGUF/tiny.gguf": "LM Studio",
+    }
+
+
+def test_a_listed_name_is_the_model_that_the_list_means(home: Path) -> None:
+    environment = {"HOME": str(home)}
+    for each in all_models(home / "own", environment):
+        assert locate(each.name, home / "own", environment) == each.path
+        assert inspect(resolve_family(each.path).target).n_vocab == 384
+
+
+def test_other_names_and_paths_are_left_alone(home: Path) -> None:
+    for name in ("demo", "smollm2", "unknown", "", "..", ".partial", "a\0b", "x" * 5000, str(home / "model.gguf")):
+        assert locate(name, home / "own", {"HOME": str(home)}) is None
+
+
+def test_variables_of_other_programs_say_where_they_keep_models(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "ollama").symlink_to(home / ".ollama" / "models")
+    (tmp_path / "hub").symlink_to(home / ".cache" / "huggingface" / "hub")
+    moved = {"HOME": str(tmp_path), "OLLAMA_MODELS": str(tmp_path / "ollama"), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    assert {each.store for each in all_models(tmp_path / "none", moved)} == {"ollama", "Hugging Face"}
