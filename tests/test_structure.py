@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structure import component_of, engine_lines, graph_of, modules_of
@@ -41,12 +39,6 @@ PYTHON_FOLDERS = ("edge_spec", "models", "memory", "cli", "training", "benchmark
 MAX_LOOSE_FILES, MAX_LINES = 9, 350
 
 
-def cases(names: Iterable[str], unfinished: Mapping[str, str]) -> list[Any]:
-    """A case per name; those that do not hold yet fail as soon as they do, so that their line here is removed."""
-    marks = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in unfinished.items()}
-    return [pytest.param(name, marks=marks.get(name, ()), id=name or "edge_spec") for name in names]
-
-
 def folder_of(module: str) -> str:
     return (*module.split("."), "")[1]
 
@@ -55,7 +47,7 @@ def test_every_folder_has_its_level() -> None:
     assert set(map(folder_of, MODULES)) <= set(FOLDERS)
 
 
-@pytest.mark.parametrize("folder", cases(FOLDERS, {}))
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_lead_downwards(folder: str) -> None:
     level = next(number for number, names in enumerate(LEVELS) if folder in names)
     allowed = {folder, *(name for names in LEVELS[:level] for name in names)}
@@ -79,7 +71,7 @@ def test_few_files_lie_loose() -> None:
     assert len(list((ROOT / "edge_spec").glob("*.py"))) <= MAX_LOOSE_FILES
 
 
-@pytest.mark.parametrize("folder", cases(PYTHON_FOLDERS, {"tests": "some files are to be cut"}))
+@pytest.mark.parametrize("folder", PYTHON_FOLDERS)
 def test_no_python_file_is_long(folder: str) -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MAX_LINES}

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published_models import Weights, publish, read_weights
+from published_models import publish
 from published_signatures import SIGNATURES
+from published_weights import Weights, read_weights
 
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_published

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from gguf_files import write_gguf
-from published_models import publish, read_weights
+from published_models import publish
+from published_weights import read_weights
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.onnx.kernels import why_slow

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_models import Weights
 from published_signatures import SIGNATURES, reference
+from published_weights import Weights
 
 import edge_spec
 from edge_spec.engines.onnx.model import OnnxModel

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_models import Weights, publish, read_weights
+from published_models import publish
 from published_signatures import reference
+from published_weights import Weights, read_weights
 
 import edge_spec
 from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary

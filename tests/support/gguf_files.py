@@ -61,7 +61,33 @@ def write_gguf(
         extra: further metadata, the architecture put before its names.
     """
     writer = GGUFWriter(path, architecture)
-    rng = np.random.default_rng(seed)
+    _add_facts(writer, architecture, n_layers, head_dim, extra or {})
+    _add_vocabulary(writer)
+    tensors = _Tensors(writer, kinds or {}, seed)
+    tensors.add_matrix("token_embd", N_EMBD, N_VOCAB)
+    tensors.add_vector("output_norm.weight", N_EMBD, 1)
+    if not tied:
+        tensors.add_matrix("output", N_EMBD, N_VOCAB)
+    if rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, head_dim // 2).astype(np.float32))
+    for number, name in enumerate(("rope_factors_short", "rope_factors_long")):
+        if long_factors:
+            writer.add_tensor(f"{name}.weight", np.linspace(1, 2 + 6 * number, long_factors).astype(np.float32))
+    norms = ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
+    for layer in range(n_layers):
+        for name in norms:
+            tensors.add_vector(f"blk.{layer}.{name}.weight", N_EMBD, 1)
+        tensors.add_layer(f"blk.{layer}.", head_dim, fused=fused, biases=biases, head_norms=head_norms)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_facts(
+    writer: GGUFWriter, architecture: str, n_layers: int, head_dim: int, extra: Mapping[str, str | int | float]
+) -> None:
     facts: dict[str, str | int | float] = {
         "context_length": 512,
         "embedding_length": N_EMBD,
@@ -75,53 +101,41 @@ def write_gguf(
         "rope.dimension_count": head_dim,
         "rope.freq_base": 10000.0,
     }
-    for name, value in (facts | dict(extra or {})).items():
+    for name, value in (facts | dict(extra)).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(f"{architecture}.{name}", value)
-    _add_vocabulary(writer)
 
-    def matrix(name: str, n_in: int, n_out: int) -> None:
-        kind = (kinds or {}).get(name.split(".")[-1], "Q4_0")
-        blocks = _random_blocks(rng, kind, n_out, n_in)
-        writer.add_tensor(name + ".weight", blocks, raw_dtype=GGMLQuantizationType[kind])
 
-    def vector(name: str, n: int, mean: float) -> None:
-        writer.add_tensor(name, (mean + 0.1 * rng.standard_normal(n)).astype(np.float32))
+class _Tensors:
+    """Adds random tensors to a file; ``kinds`` are weight types by the last part of a matrix's name."""
 
-    matrix("token_embd", N_EMBD, N_VOCAB)
-    vector("output_norm.weight", N_EMBD, 1)
-    if not tied:
-        matrix("output", N_EMBD, N_VOCAB)
-    if rope_factors:
-        writer.add_tensor("rope_freqs.weight", np.linspace(1, 8, head_dim // 2).astype(np.float32))
-    for number, name in enumerate(("rope_factors_short", "rope_factors_long")):
-        if long_factors:
-            writer.add_tensor(f"{name}.weight", np.linspace(1, 2 + 6 * number, long_factors).astype(np.float32))
-    n_q, n_kv = N_HEAD * head_dim, N_HEAD_KV * head_dim
-    separate = () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv))
-    norms = ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
-    for layer in range(n_layers):
-        blk = f"blk.{layer}."
-        for name in norms:
-            vector(f"{blk}{name}.weight", N_EMBD, 1)
+    def __init__(self, writer: GGUFWriter, kinds: Mapping[str, str], seed: int) -> None:
+        self._writer, self._kinds = writer, kinds
+        self._rng = np.random.default_rng(seed)
+
+    def add_matrix(self, name: str, n_in: int, n_out: int) -> None:
+        kind = self._kinds.get(name.split(".")[-1], "Q4_0")
+        blocks = _random_blocks(self._rng, kind, n_out, n_in)
+        self._writer.add_tensor(name + ".weight", blocks, raw_dtype=GGMLQuantizationType[kind])
+
+    def add_vector(self, name: str, n: int, mean: float) -> None:
+        self._writer.add_tensor(name, (mean + 0.1 * self._rng.standard_normal(n)).astype(np.float32))
+
+    def add_layer(self, blk: str, head_dim: int, *, fused: bool, biases: bool, head_norms: bool) -> None:
+        n_q, n_kv = N_HEAD * head_dim, N_HEAD_KV * head_dim
         if fused:
-            matrix(blk + "attn_qkv", N_EMBD, n_q + 2 * n_kv)
-        for name, n_out in separate:
-            matrix(blk + name, N_EMBD, n_out)
+            self.add_matrix(blk + "attn_qkv", N_EMBD, n_q + 2 * n_kv)
+        for name, n_out in () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
+            self.add_matrix(blk + name, N_EMBD, n_out)
             if biases:
-                vector(f"{blk}{name}.bias", n_out, 0)
-        matrix(blk + "attn_output", n_q, N_EMBD)
+                self.add_vector(f"{blk}{name}.bias", n_out, 0)
+        self.add_matrix(blk + "attn_output", n_q, N_EMBD)
         if head_norms:
             for name in ("attn_q_norm", "attn_k_norm"):
-                vector(f"{blk}{name}.weight", head_dim, 1)
+                self.add_vector(f"{blk}{name}.weight", head_dim, 1)
         for name in ("ffn_up",) if fused else ("ffn_gate", "ffn_up"):
-            matrix(blk + name, N_EMBD, 2 * N_FF if fused else N_FF)
-        matrix(blk + "ffn_down", N_FF, N_EMBD)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+            self.add_matrix(blk + name, N_EMBD, 2 * N_FF if fused else N_FF)
+        self.add_matrix(blk + "ffn_down", N_FF, N_EMBD)
 
 
 def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:

@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType
-from published_models import Weights
+from published_weights import Weights
 
 SIGNATURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plain": ("plain", "float32", {}),

@@ -1,0 +1,57 @@
+"""Laws of what policies know: claims are calibrated, and costs follow the device."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from simulated_device import kinked
+
+from edge_spec.speculation.adaptive.calibration import Calibration
+from edge_spec.speculation.adaptive.costs import CostCurve
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_what_is_claimed_and_what_comes_true_agree(greedy: bool) -> None:
+    """Within 0.05 in every band, however a drafter exaggerates."""
+    for exponent in (0.3, 1.0, 3.0):
+        chance, calibration = random.Random(1), Calibration(greedy=greedy)
+        bands: dict[int, list[float]] = {}
+        for n in range(40_000):
+            claim = chance.random()
+            came_true = chance.random() < claim**exponent
+            if n > 4000:
+                bands.setdefault(int(5 * calibration(claim)), []).append(came_true - calibration(claim))
+            calibration.learn(claim, came_true)
+        assert all(abs(sum(band) / len(band)) < 0.05 for band in bands.values() if len(band) > 300), exponent
+
+
+def test_claims_of_siblings_are_counted_apart() -> None:
+    calibration = Calibration(greedy=False)
+    for _ in range(300):
+        calibration.learn(0.4, True, rank=0)
+        calibration.learn(0.4, False, rank=1)
+    assert calibration(0.4, rank=0) > 0.95
+    assert calibration(0.4, rank=1) < 0.05
+
+
+def test_a_cost_curve_follows_a_device_that_slows_down() -> None:
+    """Widths that are not decoded meanwhile follow as well."""
+    curve = CostCurve({1: 1.0, 2: 1.2, 4: 1.5, 8: 3.0})
+    for _ in range(50):
+        curve.learn(1, 2.0)
+    assert [curve(n) for n in (1, 2, 4, 8)] == pytest.approx([2.0, 2.4, 3.0, 6.0], rel=0.25)
+
+
+def test_a_cost_curve_learns_kinks_between_its_first_widths() -> None:
+    curve = CostCurve({1: 1.0, 8: 8.0})
+    for _ in range(200):
+        for n in (1, 3, 4, 5, 8):
+            curve.learn(n, kinked(n))
+    assert [curve(n) for n in (1, 3, 4, 5)] == pytest.approx([kinked(n) for n in (1, 3, 4, 5)], rel=0.1)
+
+
+def test_one_hiccup_changes_little() -> None:
+    curve = CostCurve({1: 1.0, 4: 1.5})
+    curve.learn(1, 1000.0)
+    assert curve(1) < 1.3

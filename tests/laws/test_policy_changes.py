@@ -1,0 +1,65 @@
+"""Laws of policies when something changes: drafters that fail or recover, and first measurements that were wrong."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_device import World, adaptive, first_estimates, flat
+
+from edge_spec.speculation.adaptive import AdaptivePolicy
+
+
+def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
+    policy = adaptive()
+    world = World(chance=0.9)
+    world.run(policy, 2000)
+    world.chance = 0.0
+    world.run(policy, 400)
+    assert sum(limit > 0 for limit in world.limits[:100]) < 60
+    assert sum(limit > 0 for limit in world.limits[100:]) < 40
+
+
+@pytest.mark.parametrize("plain_rounds", [50, 300, 3000])
+def test_it_starts_again_when_drafts_begin_to_succeed(plain_rounds: int) -> None:
+    policy = adaptive()
+    world = World(chance=0.0)
+    world.run(policy, plain_rounds)
+    world.chance = 0.9
+    assert world.run(policy, 2000).resumed() < 600
+    assert world.gain > 1.8
+
+
+def test_a_drafter_that_has_much_to_read_after_a_plain_stretch_is_not_taken_for_slow() -> None:
+    policy = adaptive()
+    world = World(chance=0.9, behind_s=0.1)
+    world.run(policy, 500)
+    world.chance = 0.0
+    world.run(policy, 2000)
+    world.chance = 0.9
+    assert world.run(policy, 3000).resumed() < 1500
+
+
+@pytest.mark.parametrize("times", [3, 10, 30])
+def test_a_slow_first_draft_does_not_shut_drafting_off(times: int) -> None:
+    """The first draft pays for page faults and warm-up."""
+    policy = adaptive()
+    world = World(chance=0.9, draft_s=0.1 * times, behind_s=0.02)
+    world.run(policy, 1)
+    assert world.limits[0] > 0
+    world.draft_s = 0.1
+    assert world.run(policy, 1000).resumed() < 150
+    assert world.gain > 2
+
+
+def test_slow_first_decodes_do_not_make_drafting_look_bad() -> None:
+    policy = AdaptivePolicy(seconds={1: 1.0, 2: 4.0, 3: 4.0, 4: 4.0, 8: 4.0})
+    world = World(chance=0.9)
+    world.run(policy, 300)
+    assert world.run(policy, 700).gain > 1.5
+
+
+def test_a_slow_first_plain_decode_does_not_make_drafting_look_good() -> None:
+    """What was measured once, on a busy machine, is measured again."""
+    policy = AdaptivePolicy(seconds={**first_estimates(flat), 1: 2.0})
+    world = World(chance=0.0, draft_s=0.2)
+    world.run(policy, 1000)
+    assert world.run(policy, 1000).gain > 0.95

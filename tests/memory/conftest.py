@@ -1,0 +1,40 @@
+"""A demo model whose memory gets scarce when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scarce_memory import Change, Squeezer
+
+import edge_spec
+from edge_spec import TextModel
+from edge_spec.engines.base import OpenedModel
+from edge_spec.engines.llama.engine import LlamaOpener
+from edge_spec.engines.onnx.engine import OnnxOpener
+
+
+@pytest.fixture
+def load(probe_cache: Path) -> Callable[..., TextModel]:
+    def of(decide: Callable[[], int], **values: Any) -> TextModel:
+        asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
+        return edge_spec.load("demo", watch=Squeezer(decide).watch(), **asked)
+
+    return of
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Lets a test change what engines open from now on, or refuse it: told the settings, and what would open it."""
+
+    def install(change: Change) -> None:
+        for kind in (LlamaOpener, OnnxOpener):
+
+            def opened(self: Any, file: Any, settings: Any, *, before: Any = kind.open, **more: Any) -> OpenedModel:
+                return change(settings, lambda: before(self, file, settings, **more))
+
+            monkeypatch.setattr(kind, "open", opened)
+
+    return install

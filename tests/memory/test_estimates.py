@@ -1,0 +1,125 @@
+"""Laws of estimates: what is planned for weights, caches and buffers is what engines allocate."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf_files import write_gguf
+
+from edge_spec.engines.llama.footprint import DryModel, llama_footprint
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.registry import engine as registry_engine
+from edge_spec.engines.registry import settings_of
+from edge_spec.loading import load, plan
+from edge_spec.memory import (
+    Footprint,
+)
+from edge_spec.models import inspect, resolve_family
+from edge_spec.models.model_file import kv_cache_bytes
+
+MIB = 1 << 20
+
+
+HELD = 60 * MIB
+
+
+DEMO = resolve_family("demo")
+
+
+@pytest.mark.parametrize("kinds", [{}, {"attn_v": "Q6_K", "token_embd": "Q6_K"}, {"token_embd": "F16"}], ids=str)
+@pytest.mark.parametrize(("tied", "repack"), [(False, True), (True, True), (True, False)])
+def test_weights_and_caches_are_what_llama_cpp_allocates(
+    tmp_path: Path, kinds: dict[str, str], tied: bool, repack: bool
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=kinds, tied=tied)
+    with load(path, speculation="off", repack=repack, n_ctx=300, n_threads=1, cache_dir=None) as model:
+        measured = {line.name: line for line in model.ledger if line.owner == "target"}
+    for name in ("weights, mapped", "weights, repacked", "weights, copied", "KV cache"):
+        if name in measured:
+            line = measured[name]
+            assert line.measured_bytes == pytest.approx(line.predicted_bytes, abs=20 << 10), name
+    assert "KV cache" in measured
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+@pytest.mark.parametrize("head_dim", [48, 64])
+def test_every_type_of_cache_is_planned_as_it_is_shown(tmp_path: Path, engine: str, head_dim: int) -> None:
+    file, on = inspect(write_gguf(tmp_path / "model.gguf", head_dim=head_dim)), registry_engine(engine)
+    asked = settings_of(4096, {"n_threads": 1})
+    requested = (asked, replace(asked, kv_k="f16", kv_v="f16"), replace(asked, kv_k="f32", kv_v="f32"))
+    alone: list[Footprint] = []
+    for settings in requested:
+        with on.estimator() as estimates:
+            alone.append(estimates.footprint(file, settings, tokenizer=True))
+    for order in itertools.permutations(range(len(requested))):
+        with on.estimator() as estimates:
+            assert all(estimates.footprint(file, requested[n], tokenizer=True) == alone[n] for n in order)
+    for settings in requested:
+        kinds = {"kv_k": settings.kv_k, "kv_v": settings.kv_v} if settings is not asked else {}
+        chosen = plan(
+            file.path,
+            memory=1 << 40,
+            held_bytes=HELD,
+            engine=engine,
+            n_ctx=4096,
+            n_threads=1,
+            speculation="off",
+            **kinds,
+        ).chosen
+        footprint = chosen.parts["target"]
+        shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
+        cells = kv_cache_bytes(file, 4096, *shown)
+        # The angles of positions come on top.
+        assert cells <= footprint.kv_cache_bytes <= 1.3 * cells
+
+
+def test_compute_buffers_are_what_llama_cpp_allocates() -> None:
+    for trees, chunk in itertools.product((False, True), (64, 512)):
+        settings = LlamaSettings(n_ctx=512, trees=trees, prefill_chunk=chunk, kv_k="q8_0", kv_v="f16")
+        file = inspect(DEMO.target)
+        with DryModel(file) as dry:
+            said = dry.compute_bytes(settings)
+            assert said is not None
+            footprint = llama_footprint(file, settings, dry=dry)
+        assert said < footprint.compute_bytes < said + 4 * MIB
+        rough = llama_footprint(file, settings)
+        assert rough.compute_bytes > 0
+        assert replace(rough, compute_bytes=0) == replace(footprint, compute_bytes=0)
+
+
+def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path) -> None:
+    import gguf
+
+    whole = inspect(DEMO.target)
+    reader = gguf.GGUFReader(DEMO.target)
+    names = [tmp_path / f"demo-{number:05}-of-00002.gguf" for number in (1, 2)]
+    for number, path in enumerate(names):
+        writer = gguf.GGUFWriter(path, "llama")
+        for key, field in reader.fields.items():
+            if number == 0 and not key.startswith("GGUF.") and key != "general.architecture":
+                kind = field.types[0]
+                sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(key, field.contents(), kind, sub_type=sub)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", 2)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[number::2]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    split = inspect(names[0])
+    assert split.parts == tuple(names)
+    assert (split.weight_bytes, split.n_params, split.n_vocab) == (whole.weight_bytes, whole.n_params, whole.n_vocab)
+    settings = LlamaSettings(n_ctx=512)
+    assert llama_footprint(split, settings) == llama_footprint(whole, settings)
+    prompt, seed = "Tell me a story.", 3
+    texts = []
+    for path in (names[0], DEMO.target):
+        with load(path, speculation="off", n_threads=1, cache_dir=None) as model:
+            texts.append(model.generate(prompt, seed=seed, max_tokens=12).read())
+    assert texts[0] == texts[1]

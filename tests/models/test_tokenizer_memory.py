@@ -1,0 +1,103 @@
+"""Laws of the memory of tokenizers: it is planned, while they are loaded and after."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_tokenizers import generated_tokenizer
+
+from edge_spec.engines.registry import engine, settings_of
+from edge_spec.models import inspect
+from edge_spec.models.json_tokenizer import loading_peak_bytes, tokenizer_bytes
+from edge_spec.models.onnx.tokens import read_tokens, size_of_tokenizer
+
+HELD = """
+import gc, random
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
+from edge_spec.engines.llama.library import library
+from edge_spec.engines.tokenizers import external_vocabulary_bytes
+from edge_spec.memory import usage
+
+rng = random.Random(1)
+pieces = [b"", *(bytes([n]) for n in range(256)), *(rng.randbytes(rng.randint(3, 9)) for _ in range(31_743))]
+
+class Speller:
+    eos, n_vocab = 0, 32_000
+    token_bytes = pieces.__getitem__
+    def tokenize(self, text, *, add_special): return []
+    def ends(self, token): return token == 0
+
+library()
+gc.collect()
+before = usage().resident_bytes
+made = ExternalVocabulary(Speller())
+made.speaking, made.single_bytes, made.first_bytes
+print(usage().resident_bytes - before, external_vocabulary_bytes(32_000))
+"""
+
+
+TOKENIZER_HELD = """
+import gc, json, re, sys
+from pathlib import Path
+from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
+from edge_spec.memory import usage
+from edge_spec.models.onnx.tokens import TokenizerSize
+
+folder, tiny = Path(sys.argv[1]), Path(sys.argv[2])
+none = {"bos": -1, "eos": -1, "ends": frozenset()}
+size = TokenizerSize(**json.loads(sys.stdin.readline()))
+JsonTokenizer(tiny, **none)
+gc.collect()
+before = usage().resident_bytes
+made = JsonTokenizer(folder / "tokenizer.json", **none)
+peak = (int(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10) - before
+made.tokenize("".join(map(chr, range(32, 2000))) * 4, add_special=False)
+held = usage().resident_bytes - before
+print(held, tokenizer_bytes(size), peak, loading_peak_bytes(size))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here the system tells the peak")
+@pytest.mark.parametrize(
+    ("kind", "n_tokens"), [("pairs", 24_000), ("pairs", 100_000), ("texts", 60_000), ("unigram", 12_000)]
+)
+def test_a_tokenizer_takes_what_is_planned_while_it_is_loaded_and_after(
+    tmp_path: Path, kind: str, n_tokens: int
+) -> None:
+    generated_tokenizer(tmp_path / kind, kind, n_tokens)
+    generated_tokenizer(tmp_path / "tiny", "texts", 300)
+    tokens, model = read_tokens(tmp_path / kind)
+    size = size_of_tokenizer(tmp_path / kind, tokens, model)
+    assert size.n_tokens == n_tokens
+    done = subprocess.run(
+        [sys.executable, "-c", TOKENIZER_HELD, tmp_path / kind, tmp_path / "tiny" / "tokenizer.json"],
+        input=json.dumps(vars(size)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    held, planned, peak, planned_peak = map(int, done.stdout.split())
+    for measured, expected in ((held, planned), (peak, planned_peak)):
+        assert abs(measured - expected) < max(0.2 * expected, 4 << 20), done.stdout
+
+
+def test_a_tokenizer_is_planned_by_its_own_formula_and_loaded_before_the_weights(made: dict[str, Path]) -> None:
+    file = inspect(made["genai"])
+    assert file.graph is not None and file.graph.tokenizer is not None
+    size = file.graph.tokenizer
+    assert size.n_merges == file.n_merges > 0
+    with engine("onnx").estimator() as estimates:
+        found = estimates.footprint(file, settings_of(128, {}), tokenizer=True)
+    assert found.vocabulary_bytes == tokenizer_bytes(size)
+    assert found.loading_peak_bytes >= loading_peak_bytes(size) >= tokenizer_bytes(size)
+
+
+def test_a_vocabulary_for_grammars_takes_what_is_planned_and_no_more() -> None:
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=True)
+    held, planned = map(int, done.stdout.split())
+    assert planned / 3 < held <= planned
