@@ -1,4 +1,4 @@
-"""A model of a trimmed vocabulary, as one that follows a text of the whole vocabulary."""
+"""A model of another vocabulary, a trimmed or a padded one, as one that follows a text of the target's."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ class TrimmedModel:
     """A ``LanguageModel`` that is told tokens of the whole vocabulary, and has columns for the kept ones.
 
     It hands on the inner model's own ids: those of kept tokens, and for every other token the one that stands for all
-    of them, whose column is left out of the rows.
+    of them. Columns of tokens that the whole vocabulary lacks are left out of the rows, and so is that of the token
+    that stands for others where it is none of the kept ones.
 
     Args:
-        inner: a model with one token more than ``kept``, the last, which stands for all others.
+        inner: a model whose own ids are those that ``kept`` names.
     """
 
     def __init__(self, inner: LanguageModel, kept: KeptTokens) -> None:
-        if inner.n_vocab != len(kept) + 1:
-            raise ValueError(f"a model of {inner.n_vocab} tokens for {len(kept)} kept ones and one for all others")
+        largest = int(kept.own_ids.max())
+        if not int(kept.own_ids.min()) >= 0 or largest >= inner.n_vocab:
+            raise ValueError(f"a model of {inner.n_vocab} tokens, and its own id {largest}")
         self._inner = inner
         self.kept: KeptTokens | None = kept
-        self._columns = kept.columns
+        self._own_ids = kept.own_ids
+        self._picked = kept.picked
+        self._n_kept = len(kept)
 
     @property
     def n_vocab(self) -> int:
-        return self._inner.n_vocab - 1
+        return self._n_kept
 
     @property
     def n_ctx(self) -> int:
@@ -52,11 +56,11 @@ class TrimmedModel:
         self._inner.prefill(self._own(tokens))
 
     def decode(self, tree: Tree) -> Logits:
-        return self._inner.decode(Tree(tuple(self._own(tree.tokens)), tree.parents, tree.values))[:, :-1]
+        return self._inner.decode(Tree(tuple(self._own(tree.tokens)), tree.parents, tree.values))[:, self._picked]
 
     def _own(self, tokens: Sequence[int]) -> list[int]:
         """The inner model's ids of tokens."""
-        own: list[int] = self._columns[list(tokens)].tolist()
+        own: list[int] = self._own_ids[list(tokens)].tolist()
         return own
 
     def keep(self, path: Sequence[int]) -> None:
