@@ -6,6 +6,7 @@ import codecs
 import json
 import sys
 from collections.abc import Container, Iterable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,28 +81,50 @@ def print_summary_of_several(model: TextModel, replies: Replies, seconds: float)
 
 
 class Bar:
-    """Called with the bytes done and the total, shows a bar until they are equal.
+    """Called with a stage, what is done of it and the total, shows a bar until they are equal.
 
-    Nothing is shown where standard error is not a terminal, or one that cannot move its cursor.
+    Nothing is shown of what is quickly done, and where standard error is not a terminal, or one that cannot move its
+    cursor.
+
+    Args:
+        after_s: seconds that a stage lasts before it gets a bar.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after_s: float = 0.5) -> None:
+        self._after_s = after_s
+        self._stage = ""
+        self._began = 0.0
         self._shown: Any = None
         self._task: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
-        if done < total and self._shown is None:
-            self._show(total)
-        if self._shown is None:
-            return
-        self._shown.update(self._task, completed=done)
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self.close()
+            self._stage, self._began = stage, monotonic()
+        if self._shown is None and done < total and monotonic() - self._began >= self._after_s:
+            self._show(stage, total)
+        if self._shown is not None:
+            self._shown.update(self._task, completed=done)
         if done >= total:
+            self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._stage = ""
+        if self._shown is not None:
             self._shown.stop()
             self._shown = None
 
-    def _show(self, total: int) -> None:
+    def _show(self, stage: str, total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         class Steady(Console):
             """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
@@ -110,8 +133,13 @@ class Bar:
                 return False
 
         console = Steady(stderr=True)
-        columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        # Prompts are counted in tokens, files in bytes.
+        amount = MofNCompleteColumn() if stage == "reading" else DownloadColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
         hidden = not console.is_terminal or console.is_dumb_terminal
         self._shown = Progress(*columns, console=console, transient=True, disable=hidden)
-        self._task = self._shown.add_task("", total=total)
+        self._task = self._shown.add_task(_STAGES.get(stage, stage), total=total)
         self._shown.start()
+
+
+_STAGES = {"reading": "reading the prompt"}

@@ -11,7 +11,7 @@ import click
 from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
-from edge_spec.cli.output import print_json, print_notes, print_summary, print_summary_of_several
+from edge_spec.cli.output import Bar, print_json, print_notes, print_summary, print_summary_of_several
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
 from edge_spec.generation.answers import Answer
@@ -131,6 +131,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         stop=[argument_text(text, "--stop") for text in values["stop"]],
         ignore_eos=values["ignore_eos"],
         n=values["answers"],
+        on_progress=Bar(),
         **options,
     )
     return written

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from edge_spec.engines.table import TableModel, random_table
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
-    from edge_spec.loading import load
+    from edge_spec.loading import aload, load
     from edge_spec.model import TextModel
+    from edge_spec.model_info import ModelInfo
     from edge_spec.sampling import SamplerSettings
     from edge_spec.speculation.drafters import Drafter
     from edge_spec.speculation.modes import Mode
@@ -31,6 +32,7 @@ __all__ = [
     "Drafter",
     "EdgeSpecError",
     "Mode",
+    "ModelInfo",
     "Replies",
     "Reply",
     "SamplerSettings",
@@ -38,6 +40,7 @@ __all__ = [
     "TableModel",
     "TextModel",
     "Tree",
+    "aload",
     "load",
     "random_table",
 ]
@@ -48,11 +51,13 @@ _HOMES = {
     "Replies": "edge_spec.generation.replies",
     "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
+    "ModelInfo": "edge_spec.model_info",
     "SamplerSettings": "edge_spec.sampling",
     "Statistics": "edge_spec.speculation.statistics",
     "TableModel": "edge_spec.engines.table",
     "TextModel": "edge_spec.model",
     "Tree": "edge_spec.speculation.tree",
+    "aload": "edge_spec.loading",
     "load": "edge_spec.loading",
     "random_table": "edge_spec.engines.table",
 }

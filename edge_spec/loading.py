@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,10 @@ from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan, thresholds_text
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
+from edge_spec.engines.base import Progress
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
+from edge_spec.generation.reader import in_a_thread
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
@@ -23,7 +25,7 @@ from edge_spec.models import inspect, made_drafter, resolve_family
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
-__all__ = ["load", "plan", "possible_modes"]
+__all__ = ["AwaitedModel", "aload", "load", "plan", "possible_modes"]
 
 
 def load(
@@ -43,7 +45,7 @@ def load(
     memory: str | int | None = None,
     cache_dir: Path | str | None = "default",
     on_wait: Callable[[str], None] = lambda sentence: None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = lambda stage, done, total: None,
     watch: PressureWatch | None = None,
     verbose: bool = False,
     **settings: Any,
@@ -76,7 +78,8 @@ def load(
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
-        on_progress: told bytes written and bytes to write while a model is transcribed; at its end they are equal.
+        on_progress: told a stage and how many bytes of how many are done; at its end they are equal. The stages of a
+            file are ``repacking``, where it has to be transcribed first, and ``loading``.
         watch: tells when memory gets scarce while it runs; looks at this computer by default.
         verbose: let llama.cpp's log through to standard error.
         **settings: fields of ``ModelSettings``, and of single engines, such as ``n_threads``, ``kv_k`` or ``repack``.
@@ -117,6 +120,63 @@ def load(
     except BaseException:
         models.close()
         raise
+
+
+class AwaitedModel:
+    """A model to be awaited, or used as an asynchronous context manager, which closes it; see ``aload``."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = arguments
+        self._model: TextModel | None = None
+        self._is_unwanted = False
+
+    def __await__(self) -> Generator[Any, None, TextModel]:
+        return self._loaded().__await__()
+
+    async def _loaded(self) -> TextModel:
+        from asyncio import CancelledError
+
+        try:
+            return await in_a_thread(self._load)
+        except CancelledError:
+            # A library that loads does not stop; what it has loaded must not stay.
+            self._is_unwanted = True
+            self._close_unwanted()
+            raise
+
+    def _load(self) -> TextModel:
+        model = self._model = load(**self._arguments)
+        self._close_unwanted()
+        return model
+
+    def _close_unwanted(self) -> None:
+        if self._is_unwanted and self._model is not None:
+            self._model.close()
+
+    async def __aenter__(self) -> TextModel:
+        return await self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if self._model is not None:
+            await self._model.aclose()
+
+
+def aload(model: StrPath | None = None, **arguments: Any) -> AwaitedModel:
+    """``load`` for event loops: other tasks continue while a thread loads the model.
+
+        async with edge_spec.aload("smollm2") as model:
+            print(await model.generate("Tell me a story.", seed=7))
+
+    or ``model = await edge_spec.aload()``, and later ``await model.aclose()``. If the task is cancelled, what is
+    being loaded is closed as soon as it is there.
+
+    Args:
+        model, **arguments: as for ``load``; ``on_wait`` and ``on_progress`` are called in the thread that loads.
+
+    Raises:
+        What ``load`` raises, when it is awaited.
+    """
+    return AwaitedModel({"model": model, **arguments})
 
 
 def plan(
@@ -221,6 +281,7 @@ def _text_model(
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=request.target.chat_template,
+        files=request.files,
         notes=[*planned.notes, *models.notes],
         grammars=grammars.new,
         session_cache=models.session_cache,

@@ -11,16 +11,16 @@ from edge_spec.generation.answers import answers_to, attempts
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Messages, PromptBuilder
+from edge_spec.generation.reader import in_a_thread
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import ReplyOptions, ReplyRequest
+from edge_spec.generation.request import ReplyOptions, ReplyRequest, ignore
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
+from edge_spec.model_info import DescribedModel
+from edge_spec.models import ModelFile
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
-from edge_spec.speculation.drafters.base import Choice
-from edge_spec.speculation.followed_text import FollowedText
-from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
 from edge_spec.tokens.tokenizer import Tokenizer
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TextModel"]
 
-_ASKED = ("max_tokens", "stop", "grammar", "json_schema")
+_ASKED = ("max_tokens", "stop", "grammar", "json_schema", "on_progress")
 """What is asked of replies beside their sampler's settings."""
 
 
-class TextModel:
+class TextModel(DescribedModel):
     """A loaded model with its drafter. A context manager; usable from any thread.
 
     It writes one reply at a time; others wait for their turn. Where a wait could never end, since the thread or task
@@ -48,6 +48,7 @@ class TextModel:
         session_cache: where caches of waiting conversations are kept.
         guard: looks after memory.
         grammars: makes a grammar of its text.
+        files: the target and the smaller models that were given, by role; for ``info``.
         on_close: called when everything is freed.
 
     Attributes:
@@ -72,8 +73,10 @@ class TextModel:
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
         grammars: Callable[[str], Grammar] | None = None,
+        files: Mapping[str, ModelFile] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(files or {})
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
@@ -87,55 +90,6 @@ class TextModel:
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.lock.closed else ""
-        return f"<TextModel {self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
-
-    @property
-    def n_ctx(self) -> int:
-        """The most tokens of prompt and reply together."""
-        return self._access.speculator.model.n_ctx
-
-    @property
-    def n_vocab(self) -> int:
-        """Number of token ids."""
-        return self._access.speculator.model.n_vocab
-
-    @property
-    def profile(self) -> NumericsProfile:
-        """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
-        return self._access.speculator.model.profile
-
-    @property
-    def identity(self) -> str:
-        """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._access.speculator.model.capabilities.identity
-
-    @property
-    def drafter_name(self) -> str:
-        """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
-        return self._access.speculator.drafter.name
-
-    @property
-    def choices(self) -> Mapping[str, Choice]:
-        """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
-        return self._access.speculator.drafter.choices
-
-    @property
-    def followed(self) -> Mapping[str, FollowedText]:
-        """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
-        return self._access.speculator.followed
-
-    @property
-    def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce, in order."""
-        return self._access.guard.degradations
-
-    @property
-    def session_cache_bytes(self) -> int:
-        """Memory that the caches of suspended conversations take."""
-        return self.sessions.cache.n_bytes
-
     @property
     def prompts(self) -> PromptBuilder:
         """Writes prompts in the model's tokens.
@@ -146,11 +100,6 @@ class TextModel:
         if self.lock.closed:
             raise Closed("the model")
         return self._prompts
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the model knows how conversations are written."""
-        return self._prompts.has_chat_template
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -185,6 +134,9 @@ class TextModel:
         json_schema: str | Mapping[str, Any] | None = None,
         logprobs: int | None = None,
         reuse: bool = False,
+        timeout: float | None = None,
+        on_notice: Callable[[str], object] = ignore,
+        on_progress: Callable[[str, int, int], object] = ignore,
         **sampling: Any,
     ) -> Reply | Replies:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -204,6 +156,11 @@ class TextModel:
             logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
             reuse: do not read again what this prompt has in common with earlier ones that were asked so, or with the
                 replies to them. The text is the same.
+            timeout: seconds after which the reply ends with ``finish_reason`` ``timeout``, from when it is first asked
+                for a piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read.
+            on_notice: told each sentence that the reader should see, such as what memory has made of the model; they
+                are in ``notices`` as well.
+            on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
             **sampling: fields of ``SamplerSettings``.
 
         Raises:
@@ -217,13 +174,15 @@ class TextModel:
             tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         asked: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
+        asked["on_progress"] = on_progress
+        watched: dict[str, Any] = {"timeout": timeout, "on_notice": on_notice}
         if n is None:
-            return self.reply(prompts.known(tokens), settings, logprobs=logprobs, reuse=reuse, **asked)
+            return self.reply(prompts.known(tokens), settings, logprobs=logprobs, reuse=reuse, **watched, **asked)
         require_whole("n", n, 1, 1 << 20)
         if logprobs is not None:
             raise SettingsError("tells of one reply at a time", argument="logprobs", hint="leave out `n`")
         request = self._request(prompts.known(tokens), settings, **asked)
-        return Replies(self._access, attempts(request, n), self._new_policy)
+        return Replies(self._access, attempts(request, n), self._new_policy, **watched)
 
     def generate_many(
         self,
@@ -232,15 +191,17 @@ class TextModel:
         raw: bool = False,
         seed: int | None = None,
         ignore_eos: bool = False,
+        timeout: float | None = None,
+        on_notice: Callable[[str], object] = ignore,
         **options: Any,
     ) -> Replies:
         """Replies to several prompts, written together where the engine can; each is what ``generate`` gives alone.
 
         Args:
             prompts: texts, or messages of conversations. One that is empty or too long is an error of its reply only.
-            raw, seed, ignore_eos: see ``generate``; one seed for all.
-            **options: ``max_tokens``, ``stop``, ``grammar`` and ``json_schema`` of ``generate``, and fields of
-                ``SamplerSettings``.
+            raw, seed, ignore_eos, timeout, on_notice: see ``generate``; one seed and one time limit for all.
+            **options: ``max_tokens``, ``stop``, ``grammar``, ``json_schema`` and ``on_progress`` of ``generate``, and
+                fields of ``SamplerSettings``.
 
         Raises:
             SettingsError, Closed.
@@ -253,7 +214,7 @@ class TextModel:
         # What is wrong with these is wrong with all replies.
         self._request([0], settings, **asked)
         answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=raw), settings, **asked))
-        return Replies(self._access, answers, self._new_policy)
+        return Replies(self._access, answers, self._new_policy, timeout=timeout, on_notice=on_notice)
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
         """A conversation with this model; see ``ChatSession`` for the options."""
@@ -280,28 +241,25 @@ class TextModel:
         tokens: Sequence[int],
         settings: SamplerSettings,
         *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        logprobs: int | None = None,
         reuse: bool = False,
-        written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
         policy: Policy | None = None,
+        **asked: Any,
     ) -> Reply:
-        """A reply to token ids, for those who keep conversations themselves; see ``generate``.
+        """A reply to token ids, for those who keep conversations themselves.
 
         Args:
-            written, drawn: continue a reply whose first tokens these are, see ``ReplyRequest``.
+            reuse: see ``generate``.
+            drawn: continue a reply that has ``written`` some tokens, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
             policy: says how far to draft; the model's own if None.
+            **asked: ``max_tokens``, ``stop``, ``grammar``, ``json_schema``, ``logprobs``, ``timeout``, ``on_notice``
+                and ``on_progress`` of ``generate``, and ``written`` of ``ReplyRequest``.
         """
-        asked = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
-        request = self._request(tokens, settings, written=written, drawn=drawn or {}, logprobs=logprobs, **asked)
+        request = self._request(tokens, settings, drawn=drawn or {}, **asked)
         if reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
@@ -332,6 +290,10 @@ class TextModel:
         """
         self.lock.close(self._free)
 
+    async def aclose(self) -> None:
+        """``close`` for event loops: other tasks continue meanwhile."""
+        await in_a_thread(self.close)
+
     def _free(self) -> None:
         if self._idle is not None:
             self._idle.close()
@@ -343,3 +305,9 @@ class TextModel:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.aclose()

@@ -51,6 +51,10 @@ class Ledger:
         self._lent: dict[tuple[str, str], Line] = {}
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        limit = "no limit" if self.budget_bytes is None else f"a budget of {format_size(self.budget_bytes)}"
+        return f"<Ledger: {format_size(self.held_bytes)} held, {limit}>"
+
     def __iter__(self) -> Iterator[Line]:
         with self._lock:
             return iter(tuple(map(self._gauged, self._lines.values())))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,3 +233,74 @@ def test_a_prompt_longer_than_the_context_names_both_lengths(load: Callable[...,
         reply = model.generate("A", raw=True)
         reply.read()
         assert len(reply.prompt) + len(reply.token_ids) <= 16
+
+
+# --- in event loops, and what programs show
+
+
+def test_a_model_is_loaded_beside_an_event_loop(probe_cache: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    options: dict[str, Any] = {"cache_dir": probe_cache, "n_ctx": 400, "n_threads": 1, "engine": "llama"}
+
+    async def write() -> tuple[int, str]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.ensure_future(tick())
+        async with edge_spec.aload("demo", on_progress=lambda *now: told.append(now), **options) as model:
+            text = await model.generate("Tell me a story.", seed=3, max_tokens=20)
+            seen = ticks
+        ticking.cancel()
+        with pytest.raises(Closed):
+            model.generate("Tell me a story.")
+        return seen, text
+
+    ticks, text = asyncio.run(write())
+    with edge_spec.load("demo", **options) as model:
+        assert text == model.generate("Tell me a story.", seed=3, max_tokens=20).read()
+        info = model.info
+    assert ticks > 10
+    assert {stage for stage, _, _ in told} == {"loading"}
+    assert ("loading", info.weight_bytes, info.weight_bytes) in told
+    assert info.files == {"target": DEMO.target, "draft": DRAFTER, "intermediate": DEMO.intermediate}
+    assert (info.n_ctx, info.n_ctx_train, info.quantisation, info.engine) == (400, 1024, "Q4_0", "llama")
+    assert json.loads(json.dumps(info.to_json()))["profile"] == model.profile.name
+    assert repr(model) == f"<TextModel {info.name}, {info.profile}: n_ctx 400, speculation {info.speculation}, closed>"
+
+
+def test_what_a_cancelled_task_loads_is_closed(probe_cache: Path) -> None:
+    begun, opened = threading.Event(), []
+
+    def on_progress(stage: str, done: int, total: int) -> None:
+        begun.set()
+        time.sleep(0.01)
+
+    async def give_up() -> None:
+        loading = edge_spec.aload("demo", cache_dir=probe_cache, n_ctx=400, engine="llama", on_progress=on_progress)
+        opened.append(loading)
+        task = asyncio.ensure_future(loading.__aenter__())
+        await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    before = threading.active_count()
+    asyncio.run(give_up())
+    until = time.monotonic() + 20
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    # The thread that loads, and the watch on memory of a model that is open.
+    assert threading.active_count() == before
+
+
+def test_what_progress_raises_ends_the_load(probe_cache: Path) -> None:
+    def stop(stage: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        edge_spec.load("demo", cache_dir=probe_cache, n_ctx=400, engine="llama", on_progress=stop)

@@ -18,7 +18,7 @@ LEVELS = (
     ("sampling", "models"),
     ("speculation",),
     ("engines", "generation"),
-    ("controller", "library"),
+    ("controller", "library", "model_info"),
     ("chat",),
     ("model",),
     ("loading", "evaluation"),

@@ -22,6 +22,8 @@ def status_line(model: ChatModel, reply: Reply | None, n_used: int) -> str:
     speed = []
     if reply is not None and reply.statistics.rounds:
         speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} tokens/round"]
+    elif reply is not None and 0 < reply.prompt_progress[0] < reply.prompt_progress[1]:
+        speed = ["reading, {:,} of {:,} tokens".format(*reply.prompt_progress)]
     return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
 
 

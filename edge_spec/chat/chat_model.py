@@ -80,16 +80,12 @@ class ChatModel(Protocol):
         tokens: Sequence[int],
         settings: SamplerSettings,
         *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        written: Sequence[int] = (),
         drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
+        **asked: Any,
     ) -> Reply:
-        """A reply to token ids.
+        """A reply to token ids; ``asked`` as for ``TextModel.reply``.
 
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed: before anything is written.

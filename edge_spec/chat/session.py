@@ -15,7 +15,7 @@ from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
 from edge_spec.errors import BudgetExceeded, PromptError, SettingsError
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.request import require_max_tokens
+from edge_spec.generation.request import require_max_tokens, require_timeout
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.generation.text_stream import stops_of
 
@@ -23,7 +23,7 @@ __all__ = ["ChatSession"]
 
 StrPath = str | os.PathLike[str]
 
-_NOT_SAMPLING = ("max_tokens", "stop", "grammar", "json_schema")
+_NOT_SAMPLING = ("max_tokens", "stop", "grammar", "json_schema", "timeout")
 
 
 class ChatSession:
@@ -42,8 +42,9 @@ class ChatSession:
         system: the system message.
         messages: a conversation to continue.
         on_notice: told what the reader should know, in a sentence; also in ``notices`` of a reply.
+        on_progress: told how much of the conversation has been read for an answer, see ``TextModel.generate``.
         template_options: further names for the model's chat template, such as ``tools`` or ``enable_thinking``.
-        max_tokens, stop, seed, **sampling: defaults for every answer, see ``TextModel.generate``.
+        max_tokens, stop, timeout, seed, **sampling: defaults for every answer, see ``TextModel.generate``.
 
     Attributes:
         was_read: the models have read it, so that reading it again deserves a notice.
@@ -60,6 +61,7 @@ class ChatSession:
         system: str | None = None,
         messages: Iterable[Message | Mapping[str, Any]] = (),
         on_notice: Callable[[str], object] = lambda sentence: None,
+        on_progress: Callable[[str, int, int], object] = lambda stage, done, total: None,
         template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -68,6 +70,7 @@ class ChatSession:
                 "this model has no chat template", hint="use a chat model, or `generate()` with `raw=True`"
             )
         self.on_notice = on_notice
+        self.on_progress = on_progress
         self.was_read = False
         self._model = model
         self._tokenizer = ConversationTokenizer(model, template_options or {})
@@ -129,6 +132,7 @@ class ChatSession:
         self._model.grammar_of(changed.get("grammar"), changed.get("json_schema"))
         stops_of(changed.get("stop"))
         require_max_tokens(changed.get("max_tokens"))
+        require_timeout(changed.get("timeout"))
         self._options = changed
 
     def set_system(self, system: str | None) -> None:
@@ -321,6 +325,7 @@ class ChatSession:
             drawn=message.drawn,
             context=answer,
             recorder=answer,
+            on_progress=self.on_progress,
         )
         self._conversation = asked
         self._reply = weakref.ref(reply)

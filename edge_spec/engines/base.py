@@ -23,7 +23,10 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener"]
+__all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener", "Progress"]
+
+Progress = Callable[[str, int, int], object]
+"""Told a stage, ``repacking`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class Opener(ABC):
     Args:
         cache_dir: where probe results and transcriptions are kept; None for nowhere.
         on_wait: told, in a sentence, what takes long.
-        on_progress: told bytes written and bytes to write; at its end they are equal.
+        on_progress: told what is done with a file, see ``Progress``.
         only_look: ``prepare`` makes nothing and only says whether it would fail.
     """
 
@@ -84,7 +87,7 @@ class Opener(ABC):
         *,
         cache_dir: Path | None,
         on_wait: Callable[[str], None] = lambda sentence: None,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Progress = lambda stage, done, total: None,
         only_look: bool = False,
     ) -> None:
         self._cache_dir = cache_dir

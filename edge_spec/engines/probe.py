@@ -285,7 +285,9 @@ def probe_once(
         _write(path, found)
     # What cannot be shown to be alike serves only where it would be computed in the very same way.
     step = found.capabilities.reuse_step or (model.settings.prefill_chunk if found.capabilities.can_rollback else 0)
-    model.capabilities = replace(found.capabilities, can_shift=can_shift, reuse_step=step)
+    model.capabilities = replace(
+        found.capabilities, can_shift=can_shift, reuse_step=step, prefill_chunk=model.settings.prefill_chunk
+    )
     model.profile = profile_of(found.capabilities.widths)
     return found
 

@@ -188,6 +188,7 @@ class Batch:
         text = self._live[slot]
         prompt = text.answer.prompt[:-1]
         # Where another text was read from the same prompt, its cells are these.
+        text.answer.request.on_progress("reading", 0, len(prompt))
         source = next((other for other, read in enumerate(self._prompts) if prompt and read == prompt), None)
         if source is None:
             self._prompts[slot] = ()
@@ -197,6 +198,7 @@ class Batch:
             self._texts.copy(source, slot, len(prompt))
         self._prompts[slot] = prompt
         self._texts.read(slot, text.tokens[len(prompt) : -1])
+        text.answer.request.on_progress("reading", len(prompt), len(prompt))
         text.writer.statistics.prefill_s += perf_counter() - start
 
 

@@ -7,12 +7,16 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import Task
 
 __all__ = ["AwaitedPieces", "Reader", "in_a_thread"]
+
+Piece = TypeVar("Piece")
+Piece_co = TypeVar("Piece_co", covariant=True)
+T = TypeVar("T")
 
 
 class Reader:
@@ -58,10 +62,10 @@ class Reader:
         return task is None or task.done() or (self._task is not None and task is self._task())
 
 
-class AwaitableReply(Protocol):
-    """What is needed of a reply."""
+class AwaitableReply(Protocol[Piece_co]):
+    """What is needed of a reply, or of several."""
 
-    def next_piece(self, reader: Reader) -> str | None:
+    def next_piece(self, reader: Reader) -> Piece_co | None:
         """Write the next piece for a reader; None at the end."""
 
     def cancel(self) -> None:
@@ -71,15 +75,15 @@ class AwaitableReply(Protocol):
         """Stop, and wait until it has stopped."""
 
 
-class AwaitedPieces(AsyncIterator[str]):
+class AwaitedPieces(AsyncIterator[Piece], Generic[Piece]):
     """The pieces of a reply, awaited one by one."""
 
-    def __init__(self, reply: AwaitableReply) -> None:
+    def __init__(self, reply: AwaitableReply[Piece]) -> None:
         self._reply = reply
         # A thread of its own: those of a pool may all be waiting for the end of this very reply.
         self._thread = ThreadPoolExecutor(1, "edge-spec")
 
-    async def __anext__(self) -> str:
+    async def __anext__(self) -> Piece:
         from asyncio import CancelledError, get_running_loop
 
         loop = get_running_loop()
@@ -97,17 +101,17 @@ class AwaitedPieces(AsyncIterator[str]):
         return piece
 
 
-def _next_of(reference: weakref.ref[AwaitableReply], reader: Reader) -> str | None:
+def _next_of(reference: weakref.ref[AwaitableReply[Piece]], reader: Reader) -> Piece | None:
     reply = reference()
     return reply.next_piece(reader) if reply is not None else None
 
 
-async def in_a_thread(work: Callable[[], None]) -> None:
-    """Await work that is done in a thread of its own."""
+async def in_a_thread(work: Callable[[], T]) -> T:
+    """Await what some work returns that is done in a thread of its own."""
     from asyncio import get_running_loop
 
     thread = ThreadPoolExecutor(1, "edge-spec")
     try:
-        await get_running_loop().run_in_executor(thread, work)
+        return await get_running_loop().run_in_executor(thread, work)
     finally:
         thread.shutdown(wait=False)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Self
+from dataclasses import replace
+from typing import Any, Self
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
 from edge_spec.generation.context import ModelAccess
-from edge_spec.generation.reader import Reader
+from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.request import Deadline, ignore
 from edge_spec.speculation.policy import Policy
 
 __all__ = ["Replies"]
@@ -26,7 +28,11 @@ class Replies(Iterator[tuple[int, str]]):
     On an engine that can advance several texts in one decode they are written together, as many at a time as a decode
     has rows and the memory budget has room for; on others one after the other. Each has the text that it has alone.
     An error of one of them is found in its ``error`` and leaves the others alone. As with a lone reply: read it to its
-    end, close it, use it as a context manager, or drop it.
+    end, close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
+
+    Args:
+        timeout: seconds after which all end, see ``ReplyRequest``; None for no limit.
+        on_notice: told each sentence that the reader should see.
 
     Attributes:
         answers: what has been written of each.
@@ -37,12 +43,22 @@ class Replies(Iterator[tuple[int, str]]):
     _has_ended = True
     _turn: ExitStack | None = None
 
-    def __init__(self, access: ModelAccess, answers: Sequence[Answer], policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self,
+        access: ModelAccess,
+        answers: Sequence[Answer],
+        policy: Callable[[], Policy],
+        *,
+        timeout: float | None = None,
+        on_notice: Callable[[str], object] = ignore,
+    ) -> None:
         self.notices: list[str] = []
         self.reader = Reader.here()
         self.answers = tuple(answers)
         self._access = access
         self._policy = policy
+        self._deadline = Deadline(timeout)
+        self._on_notice = on_notice
         self._ready: deque[Piece] = deque()
         self._batch: Batch | None = None
         # Where replies are written one after the other: the one that is.
@@ -75,14 +91,22 @@ class Replies(Iterator[tuple[int, str]]):
     # --- reading them
 
     def __next__(self) -> tuple[int, str]:
+        piece = self.next_piece(Reader.here())
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def next_piece(self, reader: Reader) -> tuple[int, str] | None:
+        """Write the next piece of one of them for a reader; None at the end of all."""
         with self._advancing:
-            self.reader = Reader.here()
+            self.reader = reader
             self._advances_in = threading.get_ident()
+            self._deadline.start()
             try:
                 while not self._ready and not self._has_ended:
                     self._advance()
             except Cancelled:
-                self._end("cancelled")
+                self._end("cancelled" if self._cancelled.is_set() else "timeout")
             except BaseException as error:
                 # Before they have begun, they can still begin later.
                 if self._has_begun:
@@ -91,7 +115,7 @@ class Replies(Iterator[tuple[int, str]]):
             finally:
                 self._advances_in = None
             if not self._ready:
-                raise StopIteration
+                return None
             answer, piece = self._ready.popleft()
             answer.hand_out(piece)
             return answer.index, piece
@@ -102,12 +126,25 @@ class Replies(Iterator[tuple[int, str]]):
             on_piece(index, piece)
         return self.texts
 
+    def __aiter__(self) -> AsyncIterator[tuple[int, str]]:
+        """The same pairs for ``async for``; they are written in a thread. A cancelled task cancels all."""
+        return AwaitedPieces(self)
+
+    def __await__(self) -> Generator[Any, None, list[str]]:
+        """The whole texts."""
+        return self._read_async().__await__()
+
+    async def _read_async(self) -> list[str]:
+        async for _ in self:
+            pass
+        return self.texts
+
     # --- ending them
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether all were asked to stop."""
-        return self._cancelled.is_set()
+        """Whether all have to stop: they were asked to, or their time is up."""
+        return self._cancelled.is_set() or self._deadline.is_over
 
     @property
     def is_advancing_here(self) -> bool:
@@ -139,11 +176,21 @@ class Replies(Iterator[tuple[int, str]]):
             with self._advancing:
                 self._end("cancelled")
 
+    async def aclose(self) -> None:
+        """``close`` for event loops: other tasks continue meanwhile."""
+        await in_a_thread(self.close)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.aclose()
 
     def __del__(self) -> None:
         if not self._has_ended:
@@ -159,6 +206,7 @@ class Replies(Iterator[tuple[int, str]]):
     def notice(self, sentence: str) -> None:
         """Tell the reader something."""
         self.notices.append(sentence)
+        self._on_notice(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:
         """Whether all could continue in a context of ``n_ctx`` tokens."""
@@ -177,7 +225,7 @@ class Replies(Iterator[tuple[int, str]]):
         return [answer for answer in self.answers if answer.finish_reason is None]
 
     def _advance(self) -> None:
-        if self._cancelled.is_set():
+        if self.is_cancelled:
             raise Cancelled
         if not self._unfinished():
             self._end("")
@@ -202,7 +250,7 @@ class Replies(Iterator[tuple[int, str]]):
             self._end("memory")
             return
         # A target that has made way for another one does not tell of a cancel.
-        if self._cancelled.is_set():
+        if self.is_cancelled:
             raise Cancelled
         access, model = self._access, self._access.speculator.model
         if self._batch is None or self._batch.model is not model:
@@ -223,7 +271,8 @@ class Replies(Iterator[tuple[int, str]]):
             return
         try:
             if self._reply is None or not answer.is_written_by(self._reply):
-                self._reply = Reply(self._access, answer.request, self._policy())
+                asked = replace(answer.request, on_notice=self.notice, timeout=self._deadline.left_s)
+                self._reply = Reply(self._access, asked, self._policy())
                 answer.write_with(self._reply)
             self._queue([(answer, next(self._reply, ""))])
         except OF_ONE_TEXT as error:
@@ -231,7 +280,6 @@ class Replies(Iterator[tuple[int, str]]):
             if self._reply is not None and answer.is_written_by(self._reply):
                 self._queue([(answer, next(self._reply, ""))])
         if self._reply is not None and self._reply.finish_reason is not None:
-            self.notices += self._reply.notices
             self._reply = None
 
     def _queue(self, pieces: Sequence[Piece]) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from edge_spec.errors import Cancelled, Closed
 from edge_spec.generation.context import Context, ModelAccess
-from edge_spec.generation.events import EventLog, TokenEvent
-from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
-from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.text_stream import Thinking
+from edge_spec.generation.events import EventLog
+from edge_spec.generation.reader import Reader, in_a_thread
+from edge_spec.generation.reading import ReadableReply
+from edge_spec.generation.request import Deadline, ReplyRequest
 from edge_spec.generation.writer import Writer
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import Policy
@@ -32,7 +31,7 @@ class Recorder(Protocol):
         """The reply has ended, for whatever reason; it still has the models."""
 
 
-class Reply(Iterator[str]):
+class Reply(ReadableReply):
     """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
     Also for ``async for``, and ``await`` for the whole text. A reply that is not read to its end keeps others waiting:
@@ -42,6 +41,7 @@ class Reply(Iterator[str]):
         prompt: token ids of the prompt.
         settings: of the sampler.
         notices: sentences that the reader should see, such as what the model no longer sees.
+        prompt_progress: how many tokens of the prompt have been read, and how many have to be.
         reader: who reads it.
 
     Raises:
@@ -69,7 +69,9 @@ class Reply(Iterator[str]):
         self.reader = Reader.here()
         self._access = access
         self._recorder = recorder
-        self._opening = request.opening
+        self._request = request
+        self._deadline = Deadline(request.timeout)
+        self.prompt_progress = (0, len(request.prompt))
         self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
         self._handed_out: list[str] = []
         self._started = False
@@ -91,7 +93,7 @@ class Reply(Iterator[str]):
     @property
     def content(self) -> str:
         """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
-        return "".join((self._opening, self._writer.text_before, *self._handed_out, *self._writer.ready))
+        return "".join((self._request.opening, self._writer.text_before, *self._handed_out, *self._writer.ready))
 
     @property
     def token_ids(self) -> list[int]:
@@ -101,7 +103,7 @@ class Reply(Iterator[str]):
     @property
     def finish_reason(self) -> str | None:
         """``None`` while it is written, then ``eos`` (the model ended it), ``stop`` (a stop string), ``length``
-        (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``cancelled`` or ``error``."""
+        (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``timeout``, ``cancelled`` or ``error``."""
         return self._writer.finish_reason
 
     @property
@@ -130,23 +132,17 @@ class Reply(Iterator[str]):
 
     # --- reading it
 
-    def __next__(self) -> str:
-        here = self.reader if self.reader.is_this_thread else Reader.here()
-        piece = self.next_piece(here)
-        if piece is None:
-            raise StopIteration
-        return piece
-
     def next_piece(self, reader: Reader) -> str | None:
         """Write the next piece for a reader; None at the end."""
         with self._advancing:
             self.reader = reader
             self._advances_in = threading.get_ident()
+            self._deadline.start()
             try:
                 while self.finish_reason is None and not self._writer.ready:
                     self._advance()
             except Cancelled:
-                self._end("cancelled")
+                self._end("cancelled" if self._cancelled.is_set() else "timeout")
             except BaseException:
                 # Before it has begun, it can still begin later.
                 if self._started:
@@ -161,52 +157,16 @@ class Reply(Iterator[str]):
             self._handed_out.append(piece)
             return piece
 
-    def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
-        """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
-        for piece in self:
-            on_piece(piece)
-        return self.text
-
-    def parts(self) -> Iterator[tuple[bool, str]]:
-        """Writes the reply like iterating does, as pairs: whether it is a thought of the model, and the text."""
-        thinking = Thinking(self.content)
-        for piece in self:
-            yield from thinking.push(piece)
-        yield from thinking.finish()
-
-    def events(self) -> Iterator[TokenEvent]:
-        """Writes the reply like iterating does, token by token, with what is known of each."""
-        for batch in self.event_batches():
-            yield from batch
-
-    def event_batches(self) -> Iterator[list[TokenEvent]]:
-        """The same events, together with those that came at the same time: the tokens of one round, or of a few."""
+    def _event_log(self) -> EventLog:
         log = self._writer.events = EventLog(self._writer.sampler)
-        for _ in self:
-            yield log.take()
-        rest = log.take()
-        if rest:
-            yield rest
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
-        return AwaitedPieces(self)
-
-    def __await__(self) -> Generator[Any, None, str]:
-        """The whole text."""
-        return self._read_async().__await__()
-
-    async def _read_async(self) -> str:
-        async for _ in self:
-            pass
-        return self.text
+        return log
 
     # --- ending it
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was asked to stop."""
-        return self._cancelled.is_set()
+        """Whether it has to stop: it was asked to, or its time is up."""
+        return self._cancelled.is_set() or self._deadline.is_over
 
     @property
     def is_advancing_here(self) -> bool:
@@ -263,6 +223,7 @@ class Reply(Iterator[str]):
     def notice(self, sentence: str) -> None:
         """Tell the reader something."""
         self.notices.append(sentence)
+        self._request.on_notice(sentence)
         if self._recorder is not None:
             self._recorder.notice(sentence)
 
@@ -290,7 +251,7 @@ class Reply(Iterator[str]):
             self._end("memory")
             return
         self._check_cancelled()
-        self._writer.read_prompt(access.sessions, self.notice)
+        self._writer.read_prompt(access.sessions, self.notice, self._has_read)
         self.statistics.prefill_s = perf_counter() - start
 
     def _round(self) -> None:
@@ -308,8 +269,13 @@ class Reply(Iterator[str]):
             self.statistics.rest_s += perf_counter() - start - spent
 
     def _check_cancelled(self) -> None:
-        if self._cancelled.is_set():
+        if self.is_cancelled:
             raise Cancelled
+
+    def _has_read(self, done: int, total: int) -> None:
+        self.prompt_progress = done, total
+        self._request.on_progress("reading", done, total)
+        self._check_cancelled()
 
     def _end(self, reason: str) -> None:
         self._writer.finish_reason = self._writer.finish_reason or reason

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from edge_spec.arguments import require_whole
@@ -18,7 +19,7 @@ from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["ReplyOptions", "ReplyRequest", "require_max_tokens"]
+__all__ = ["Deadline", "ReplyOptions", "ReplyRequest", "ignore", "require_max_tokens", "require_timeout"]
 
 
 def require_max_tokens(value: object) -> None:
@@ -29,6 +30,24 @@ def require_max_tokens(value: object) -> None:
     """
     if value is not None:
         require_whole("max_tokens", value, 1, 1 << 62)
+
+
+def require_timeout(value: object) -> None:
+    """Refuse a time limit that is not one; None is no limit.
+
+    Raises:
+        SettingsError: it is not a number of seconds above 0.
+    """
+    if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        raise SettingsError(
+            f"is {value!r} and must be a number of seconds above 0",
+            argument="timeout",
+            hint="leave it out for no limit",
+        )
+
+
+def ignore(*told: object) -> None:
+    """What is told to nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +65,9 @@ class ReplyRequest:
         drawn: what ``Reply.drawn`` said after them.
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
         logprobs: how many of the likeliest tokens events tell beside each token; None for no log probabilities.
+        timeout: seconds after which it ends, waiting for its turn and reading the prompt included; None for no limit.
+        on_notice: told each sentence that the reader should see.
+        on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
 
     Raises:
         PromptError: the prompt is empty. SettingsError: a limit or a stop string is not valid.
@@ -61,6 +83,9 @@ class ReplyRequest:
     drawn: Mapping[str, float] = field(default_factory=dict)
     opening: str = ""
     logprobs: int | None = None
+    timeout: float | None = None
+    on_notice: Callable[[str], object] = ignore
+    on_progress: Callable[[str, int, int], object] = ignore
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -68,8 +93,36 @@ class ReplyRequest:
         require_max_tokens(self.max_tokens)
         if self.logprobs is not None:
             require_whole("logprobs", self.logprobs, 0, 1000)
+        require_timeout(self.timeout)
         object.__setattr__(self, "prompt", tuple(self.prompt))
         object.__setattr__(self, "stop", stops_of(self.stop))
+
+
+class Deadline:
+    """When a reply has to end.
+
+    Args:
+        seconds: so long after ``start``; None for never.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._over_at = math.inf
+
+    def start(self) -> None:
+        """Start the clock, unless it runs."""
+        if self._seconds is not None and self._over_at == math.inf:
+            self._over_at = monotonic() + self._seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self._seconds is not None and monotonic() >= self._over_at
+
+    @property
+    def left_s(self) -> float | None:
+        """The seconds that are left, more than 0; None if there is no end."""
+        return max(self._over_at - monotonic(), 1e-9) if self._seconds is not None else None
 
 
 class ReplyOptions:

@@ -10,6 +10,7 @@ from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
+from edge_spec.speculation.followed_text import Told
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round
@@ -98,12 +99,16 @@ class Writer(TokenWriter):
         self._policy = policy
         self._context = context
 
-    def read_prompt(self, sessions: Sessions, notice: Notice) -> None:
-        """Let the models read the prompt, and what had been written before."""
+    def read_prompt(self, sessions: Sessions, notice: Notice, told: Told) -> None:
+        """Let the models read the prompt, and what had been written before.
+
+        Args:
+            told: how far the target is, see ``FollowedText.read``.
+        """
         text = (*self._prompt, *self.token_ids)
         resumed = self._context.enter(sessions, text, self._speculator.model)
         self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
-        self._speculator.read()
+        self._speculator.read(told=told)
 
     def round(self, notice: Notice) -> Round | None:
         """Write some tokens: one step of the decoding loop. None if the context had no room for it."""

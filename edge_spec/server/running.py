@@ -137,6 +137,9 @@ class ModelServer:
         )
         self._thread: threading.Thread | None = None
 
+    def __repr__(self) -> str:
+        return f"<ModelServer {self.url}>"
+
     def run(self) -> None:
         """Serve until Ctrl-C, or until ``stop``."""
         try:

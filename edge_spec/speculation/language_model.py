@@ -56,6 +56,7 @@ class Capabilities:
         reuse_step: a cache of an earlier text serves another one that begins like it in multiples of so many tokens.
             1: a cell has the same bits however it was computed. More: only cells of prompts, read in whole chunks of
             this size. 0: it never does.
+        prefill_chunk: ``prefill`` computes so many tokens at a time; 0 if it does not matter.
 
     Raises:
         ValueError: more rows than the widest width has.
@@ -67,6 +68,7 @@ class Capabilities:
     max_rows: int
     can_shift: bool = False
     reuse_step: int = 0
+    prefill_chunk: int = 0
 
     def __post_init__(self) -> None:
         if self.widths and self.max_rows > self.widths[-1]:

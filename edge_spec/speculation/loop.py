@@ -11,7 +11,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.followed_text import FollowedText, Told
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round, Stopwatch
@@ -66,9 +66,13 @@ class Speculator:
         self._pick = pick or sampler.pick
         self.drafter.begin(prompt, sampler.view())
 
-    def read(self, most: int | None = None) -> bool:
-        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now."""
-        return all([self._target.read(most), self.drafter.read(most)])
+    def read(self, most: int | None = None, told: Told = lambda done, total: None) -> bool:
+        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now.
+
+        Args:
+            told: how far the target is, see ``FollowedText.read``.
+        """
+        return all([self._target.read(most, told), self.drafter.read(most)])
 
     def step(self, policy: Policy, most: int, ends: Callable[[int], bool]) -> Round:
         """One round: ask how far to draft, draft, decode, walk, keep, learn.

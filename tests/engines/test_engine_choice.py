@@ -133,7 +133,7 @@ def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_p
 
 def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opener, "_SMALL_BYTES", 0)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     sentences: list[str] = []
     for _ in range(2):
         edge_spec.load(
@@ -145,9 +145,12 @@ def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypa
             on_progress=lambda *now: told.append(now),
         ).close()
     assert [gguf.name in sentence for sentence in sentences] == [True, True]
-    assert told == sorted(told)
-    assert len(told) > 10
-    assert [done == total for done, total in told] == [False] * (len(told) - 1) + [True]
+    repacked = [now for stage, *now in told if stage == "repacking"]
+    assert repacked == sorted(repacked)
+    assert len(repacked) > 10
+    assert [done == total for done, total in repacked] == [False] * (len(repacked) - 1) + [True]
+    size = edge_spec.models.inspect(gguf).weight_bytes
+    assert [now for now in told if now[0] == "loading"] == [("loading", 0, size), ("loading", size, size)] * 2
 
 
 class _Terminal(io.StringIO):
@@ -169,15 +172,26 @@ def test_a_bar_is_shown_to_who_looks_at_a_terminal(
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stderr", stream())
-    bar = Bar()
-    bar(100, 100)
+    bar = Bar(after_s=0)
+    bar("loading", 100, 100)
     assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
     for done in (1 << 20, 3 << 20, 4 << 20):
-        bar(done, 4 << 20)
+        bar("repacking", done, 4 << 20)
+    for done in (0, 256, 600):
+        bar("reading", done, 600)
     written = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert ("4.2/4.2 MB" in written) == shows
+    assert ("4.2/4.2 MB" in written) == ("reading the prompt" in written) == ("600/600" in written) == shows
     assert shows or written == ""
     assert "\x1b[?25l" not in written
+
+
+def test_what_is_quickly_done_needs_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", _Terminal())
+    bar = Bar()
+    for done in (0, 1 << 20, 4 << 20):
+        bar("loading", done, 4 << 20)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
 
 
 def test_nothing_is_transcribed_that_could_not_be_kept(gguf: Path, tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ class LlamaOpener(Opener):
         with listen_to_buffers(measured):
             if file.path not in self._weights:
                 mapped = loads_mapped(file, own)
-                self._weights[file.path] = LlamaWeights(file.path, repack=own.repack, mapped=mapped)
+                self._weights[file.path] = LlamaWeights(
+                    file.path, repack=own.repack, mapped=mapped, told=lambda share: self._has_loaded(file, share)
+                )
             model, probed = open_llama(
                 self._weights[file.path],
                 own,
@@ -72,6 +74,9 @@ class LlamaOpener(Opener):
                 on_probe=lambda: announce_probe(file, own, self._on_wait),
             )
         return OpenedModel(model=model, probed=probed)
+
+    def _has_loaded(self, file: ModelFile, share: float) -> None:
+        self._on_progress("loading", round(share * file.weight_bytes), file.weight_bytes)
 
     def _open_tokenizer(self, file: ModelFile) -> FileTokenizer:
         return self._weights.get(file.path) or super()._open_tokenizer(file)

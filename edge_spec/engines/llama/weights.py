@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,21 @@ class LlamaWeights:
         mapped: map the file. Where weights are repacked, reading it instead avoids a second copy of them in mapped
             pages.
         vocab_only: load the tokenizer and no weights; no context can be made of it.
+        told: called with the share of the weights that has been loaded, 1 at the end. What it raises ends the load.
 
     Raises:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
     """
 
-    def __init__(self, path: Path, *, repack: bool = True, mapped: bool = True, vocab_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        repack: bool = True,
+        mapped: bool = True,
+        vocab_only: bool = False,
+        told: Callable[[float], object] = lambda share: None,
+    ) -> None:
         lib = library()
         self._c = lib.c
         self.path = path
@@ -45,8 +54,14 @@ class LlamaWeights:
         params.use_extra_bufts = repack
         params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped else self._c.LLAMA_LOAD_MODE_NONE
         params.vocab_only = vocab_only
+
+        progress = _Progress(told)
+        params.progress_callback = self._c.llama_progress_callback(progress)
         lib.complaint()
         self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
+        if progress.error is not None:
+            self.close()
+            raise progress.error
         if not self._handle:
             raise UnsupportedModel(
                 f"llama.cpp {lib.version} cannot load {path}: {lib.complaint()}",
@@ -212,3 +227,18 @@ def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
     if n_merges:
         return (1 << 19) + 258 * n_tokens + 89 * n_merges
     return (1 << 19) + 160 * n_tokens
+
+
+class _Progress:
+    """What llama.cpp calls while it loads; an exception cannot pass through C."""
+
+    def __init__(self, told: Callable[[float], object]) -> None:
+        self.error: BaseException | None = None
+        self._told = told
+
+    def __call__(self, share: float, _: object) -> bool:
+        try:
+            self._told(share)
+        except BaseException as error:
+            self.error = error
+        return self.error is None

@@ -78,15 +78,18 @@ class OnnxOpener(Opener):
         def on_probe() -> None:
             announce_probe(file, settings, self._on_wait)
 
-        if file.graph is None:
+        source = self._transcription(file) if file.graph is None else None
+        self._on_progress("loading", 0, file.weight_bytes)
+        if source is not None:
             model, probed = open_onnx(
-                self._transcription(file), settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
+                source, settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
             )
         else:
             if settings.exact:
                 # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
                 self.tokenizer(file)
             model, probed = open_published(file, settings, cache_dir=self._cache_dir, on_probe=on_probe)
+        self._on_progress("loading", file.weight_bytes, file.weight_bytes)
         return OpenedModel(model=model, probed=probed)
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ class OnnxOpener(Opener):
             nonlocal total
             total = of
             if done < total:
-                self._on_progress(done, total)
+                self._on_progress("repacking", done, total)
 
         try:
             return transcribe(
@@ -130,7 +133,7 @@ class OnnxOpener(Opener):
             )
         finally:
             if total:
-                self._on_progress(total, total)
+                self._on_progress("repacking", total, total)
 
 
 Facts = tuple[tuple[str, str], ...]

@@ -1,0 +1,183 @@
+"""Laws of reading a reply: every way gives the same text, tells the same, and ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from chat_world import chat_model, chat_table
+from letters import LetterTokenizer
+
+from edge_spec import TextModel
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.errors import SettingsError
+from edge_spec.generation.context import GuardedReply, MemoryGuard
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.language_model import Capabilities
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
+
+TABLE = random_table(5, order=1, seed=2, scale=1.0)
+PROMPT = "abcdeabcdeabcdeabcde"
+
+
+class Chunked(TableModel):
+    """Reads prompts seven tokens at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE, n_ctx=400)
+        self.chunks: list[int] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, prefill_chunk=7)
+
+    def prefill(self, tokens: Any) -> None:
+        self.chunks.append(len(tokens))
+        super().prefill(tokens)
+
+
+class Slow(MemoryGuard):
+    """Rounds take some time."""
+
+    seconds = 0.005
+
+    def before_round(self, reply: GuardedReply) -> bool:
+        time.sleep(self.seconds)
+        return True
+
+
+class Scarce(MemoryGuard):
+    """Says something before a reply."""
+
+    def before_reply(self, reply: GuardedReply) -> bool:
+        reply.notice("memory is scarce: the numerics profile changed")
+        return True
+
+
+def text_model(target: TableModel | None = None, guard: MemoryGuard | None = None) -> TextModel:
+    speculator = Speculator(target or TableModel(TABLE, n_ctx=400), ModelDrafter(TableModel(TABLE, n_ctx=400)))
+    return TextModel(speculator, lambda: FixedPolicy(3), LetterTokenizer(), mode="sequence", guard=guard)
+
+
+def written(**values: Any) -> dict[str, Any]:
+    return {"prompt": PROMPT, "seed": 4, "max_tokens": 60, **values}
+
+
+def test_events_are_the_same_for_threads_and_event_loops() -> None:
+    model = text_model()
+    plain = list(model.generate(**written(logprobs=2)).events())
+
+    async def awaited() -> list[Any]:
+        events = model.generate(**written(logprobs=2)).events()
+        found = [event async for event in events]
+        # After its end there is nothing more, as with every iterator.
+        assert await anext(events, None) is None
+        return found
+
+    assert asyncio.run(awaited()) == plain
+    assert "".join(event.text for event in plain) == model.generate(**written()).read()
+
+
+def test_several_replies_can_be_awaited() -> None:
+    model = text_model()
+    expected = model.generate(**written(n=3)).read()
+
+    async def awaited() -> tuple[list[str], list[str]]:
+        async with model.generate(**written(n=3)) as replies:
+            texts = ["", "", ""]
+            async for index, piece in replies:
+                texts[index] += piece
+        return texts, await model.generate(**written(n=3))
+
+    assert asyncio.run(awaited()) == (expected, expected)
+
+
+def test_reading_a_prompt_is_told_chunk_by_chunk_and_changes_nothing() -> None:
+    target, told = Chunked(), []
+    model = text_model(target)
+    reply = model.generate(**written(on_progress=lambda *now: told.append(now)))
+    assert reply.read() == text_model().generate(**written()).read()
+    n = len(reply.prompt) - 1
+    assert told == [("reading", done, n) for done in range(0, n, 7)] + [("reading", n, n)]
+    assert target.chunks == [7] * (n // 7) + [n % 7] * (n % 7 > 0)
+    assert reply.prompt_progress == (n, n)
+
+
+def test_an_error_of_who_is_told_ends_the_reply_and_leaves_the_model_usable() -> None:
+    model = text_model(Chunked())
+
+    def fail(stage: str, done: int, total: int) -> None:
+        raise ValueError("the window is gone")
+
+    reply = model.generate(**written(on_progress=fail))
+    with pytest.raises(ValueError, match="the window is gone"):
+        reply.read()
+    assert reply.finish_reason == "error"
+    assert model.generate(**written()).read() == text_model().generate(**written()).read()
+
+
+@pytest.mark.parametrize("n", [None, 2])
+def test_notices_are_told_as_they_come(n: int | None) -> None:
+    told: list[str] = []
+    replies = text_model(guard=Scarce()).generate(**written(n=n, on_notice=told.append))
+    replies.read()
+    assert told == replies.notices and set(told) == {"memory is scarce: the numerics profile changed"}
+
+
+@pytest.mark.parametrize("n", [None, 2])
+def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None) -> None:
+    slow = Slow()
+    model = text_model(guard=slow)
+    whole = text_model().generate(**written(max_tokens=380, n=n)).read()
+    started = time.monotonic()
+    replies = model.generate(**written(max_tokens=380, n=n, timeout=0.1))
+    found = replies.read()
+    assert time.monotonic() - started < 5
+    reasons = [replies.finish_reason] if n is None else [answer.finish_reason for answer in replies.answers]
+    assert set(reasons) == {"timeout"}
+    for text, full in zip([found] if n is None else found, [whole] if n is None else whole, strict=True):
+        assert full.startswith(text) and text != full
+    slow.seconds = 0
+    assert model.generate(**written(timeout=60)).read() == text_model().generate(**written()).read()
+
+
+def test_waiting_for_a_turn_counts() -> None:
+    model = text_model()
+    first = model.generate(**written())
+    next(first)
+
+    async def second() -> str | None:
+        reply = model.generate(**written(timeout=0.05))
+        await reply
+        return reply.finish_reason
+
+    assert asyncio.run(second_in_thread(second)) == "timeout"
+    first.close()
+
+
+async def second_in_thread(work: Callable[[], Any]) -> Any:
+    """In a thread of its own the wait is one that could end."""
+    return await asyncio.to_thread(lambda: asyncio.run(work()))
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", True, float("nan")])
+def test_a_time_limit_is_a_positive_number(value: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout"):
+        text_model().generate(**written(timeout=value))
+
+
+def test_a_conversation_tells_progress_and_keeps_its_time_limit() -> None:
+    told: list[Any] = []
+    table = chat_table(end=-1e9)
+    model = chat_model(table, n_ctx=8000)
+    conversation = model.chat(seed=1, timeout=0.05, on_progress=lambda *now: told.append(now))
+    reply = conversation.send("abcdabcd", max_tokens=7000)
+    reply.read()
+    assert reply.finish_reason == "timeout"
+    assert told and {stage for stage, _, _ in told} == {"reading"}
+    assert conversation.to_json()["options"]["timeout"] == 0.05
