@@ -24,6 +24,7 @@ _VERBS = {
     "plan": "Show what would be loaded into a memory budget, and why.",
     "list": "List the models on this computer.",
     "info": "Show what a model is, and what fits it.",
+    "pair": "Find the best drafter for a model on this computer.",
     "cache": "Show or clear what is kept on the disk besides models.",
     "drafter": "Make a drafter for a model.",
     "doctor": "Show this computer and what limits memory on it.",

@@ -21,7 +21,7 @@ from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
-from edge_spec.models import inspect, made_drafter, resolve_family
+from edge_spec.models import drafter_of, inspect, resolve_family
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
@@ -253,7 +253,7 @@ def possible_modes(
 ) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(model)
-    found = draft or made_drafter(inspect(family.target)) or family.draft
+    found = draft or drafter_of(inspect(family.target)) or family.draft
     given = given_roles(found, intermediate or family.intermediate)
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 

@@ -9,7 +9,7 @@ if __name__ != "edge_spec.models":
 from edge_spec.models.catalogue import Family, resolve, resolve_family
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, read_header
 from edge_spec.models.inspection import inspect, is_published
-from edge_spec.models.made_drafters import made_drafter, made_drafter_folder
+from edge_spec.models.made_drafters import drafter_of, made_drafter, made_drafter_folder
 from edge_spec.models.model_file import ModelFile
 from edge_spec.models.pairs import check_pair, kept_tokens
 from edge_spec.tokens.tokenizer import VocabularyIdentity
@@ -22,6 +22,7 @@ __all__ = [
     "TensorInfo",
     "VocabularyIdentity",
     "check_pair",
+    "drafter_of",
     "inspect",
     "is_published",
     "kept_tokens",

@@ -14,7 +14,7 @@ from edge_spec.engines.registry import AUTO, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
-from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter, resolve, resolve_family
+from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect, resolve, resolve_family
 from edge_spec.models.heads import require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
@@ -191,7 +191,7 @@ def _mode_and_files(
             hint="give that model, and this file as `draft`",
         )
     paths = {
-        "draft": resolve(draft) if draft is not None else made_drafter(target) or family.draft,
+        "draft": resolve(draft) if draft is not None else drafter_of(target) or family.draft,
         "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
     roles = given_roles(paths["draft"], paths["intermediate"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_spec.engines.registry import engines
 from edge_spec.errors import EdgeSpecError
-from edge_spec.models import ModelFile, check_pair, inspect, made_drafter
+from edge_spec.models import ModelFile, check_pair, drafter_of, inspect
 from edge_spec.models.heads import head_of, n_mtp_layers
 
 __all__ = ["Description", "describe", "drafters_for"]
@@ -52,7 +52,7 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
     refused = f"it is {head}" if head else trimmed
     obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
-    made = made_drafter(file)
+    made = drafter_of(file)
     near = (made, *candidates) if made is not None else candidates
     return Description(
         file=file,

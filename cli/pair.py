@@ -1,0 +1,151 @@
+"""edge-spec pair: find the best drafter for a model on this computer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_spec.cli.check import prompts_or_own
+from edge_spec.cli.folders import ModelName, folder_options, models_in
+from edge_spec.cli.help import Count, Verb, default_of, option
+from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.options import max_tokens_option
+from edge_spec.cli.output import print_json, print_notes, print_table
+from edge_spec.cli.wording import in_options
+from edge_spec.engines.registry import AUTO, engine_names
+from edge_spec.evaluation.bench import bench
+from edge_spec.evaluation.pairing import Pairing, best_of, pairings
+from edge_spec.library.description import drafters_for
+from edge_spec.library.stores import all_models
+from edge_spec.loading import load
+from edge_spec.memory import describe
+from edge_spec.model import TextModel
+from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter, made_drafter
+
+__all__ = ["command"]
+
+_RUNNING = "Engine and memory"
+_LIMIT, _MAX_TOKENS = 4, 96
+_ROUNDS = default_of(bench, "rounds")
+_LOADED = ("engine", "memory", "n_threads", "cache_dir")
+
+
+@click.command("pair", cls=Verb)
+@click.argument("target", type=ModelName())
+@click.argument("drafts", type=ModelName(), nargs=-1)
+@option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
+@option("Runs", "--limit", type=Count(), default=_LIMIT, metavar="N", help="How many of the prompts to use.")
+@option("Runs", "--rounds", type=Count(), default=_ROUNDS, metavar="N", help="How often every prompt is written.")
+@max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per drafter, and the choice.")
+@option("Output", "--no-remember", is_flag=True, help="Only measure: do not make the best one this model's drafter.")
+@option("Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen for this model.")
+@option(
+    "Engine and memory", "--engine", type=click.Choice([AUTO, *sorted(engine_names())]), help="What runs the models."
+)
+@option(_RUNNING, "--memory", metavar="SIZE", help="Memory limit, such as 2GiB.")
+@option(
+    "Engine and memory", "--threads", "n_threads", type=int, metavar="N", help="Threads; 0 for the number of cores."
+)
+@folder_options
+def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
+    """Find the best drafter for TARGET on this computer, and use it from now on.
+
+    Every drafter writes the same prompts, against plain decoding. Without DRAFTS all models that fit are tried: those
+    in the family and the folder of TARGET, in the model folder, and in those of other programs. The best one is
+    remembered, and drafts wherever TARGET is loaded without --draft.
+
+    \b
+    Examples:
+      edge-spec pair llama-3.2-3b-q4_0.gguf
+      edge-spec pair qwen2.5-7b-q4_0.gguf qwen2.5-0.5b-q4_0.gguf qwen2.5-1.5b-q4_0.gguf
+    """
+    file = inspect(resolve(target))
+    if values["forget"]:
+        was_there = forget_drafter(file)
+        click.echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
+        return 0
+    candidates = _named(file, drafts) if drafts else _near(target, file, values["model_dir"])
+    if not candidates:
+        raise click.UsageError(
+            f"no model on this computer can draft for {file.path.name}; name one, or make one with "
+            "'edge-spec drafter make'"
+        )
+    prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
+    arguments = {name: values[name] for name in _LOADED if values[name] is not None}
+
+    def opened(draft: ModelFile, mode: str) -> TextModel:
+        model = load(target, draft=draft.path, speculation=mode, on_wait=_wait, **arguments)
+        print_notes(model.notes, about=f"{draft.path.name}, {mode}: ")
+        return model
+
+    def work() -> int:
+        found = []
+        options = {"rounds": values["rounds"], "max_tokens": values["max_tokens"]}
+        for draft, pairing in pairings(candidates, opened, prompts, **options):
+            found.append((draft, pairing))
+            if values["as_json"]:
+                print_json({"draft": str(draft.path), **vars(pairing)})
+            else:
+                click.echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
+        _conclude(file, found, as_json=values["as_json"], remember=not values["no_remember"])
+        return 0
+
+    return interruptible(work, lambda: False)
+
+
+def _named(target: ModelFile, drafts: tuple[str, ...]) -> list[ModelFile]:
+    """The drafters that were named; one that does not fit is an error."""
+    files = [inspect(resolve(name)) for name in drafts]
+    for file in files:
+        check_pair(target, file)
+    return files
+
+
+def _near(name: str, target: ModelFile, model_dir: str | None) -> list[ModelFile]:
+    """All models on this computer that fit."""
+    family = resolve_family(name)
+    known = (family.draft, family.intermediate, made_drafter(target), chosen_drafter(target))
+    found = [each.path for each in all_models(models_in(model_dir), os.environ) if each.path.is_file()]
+    return drafters_for(target, [*(path for path in known if path), *sorted(target.path.parent.glob("*.gguf")), *found])
+
+
+def _conclude(target: ModelFile, found: list[tuple[ModelFile, Pairing]], *, as_json: bool, remember: bool) -> None:
+    best = best_of(found)
+    kept: Path | None = None
+    if best is not None and remember:
+        kept = choose_drafter(target, best[0], {**vars(best[1]), "processor": describe().processor})
+    if as_json:
+        print_json({"best": str(best[0].path) if best is not None else None, "remembered": kept is not None})
+        return
+    titles = ("drafter", "accepted", "tokens/round", "tokens/s", "speed-up", "interval")
+    rows = [
+        (
+            draft.path.name,
+            f"{pairing.acceptance:.0%}",
+            f"{pairing.mean_length:.2f}",
+            f"{pairing.tokens_per_s:.1f}",
+            f"{pairing.speed_up:.2f}",
+            "{:.2f}-{:.2f}".format(*pairing.interval),
+        )
+        for draft, pairing in found
+    ]
+    print_table(titles, rows, right=range(1, len(titles)))
+    if not all(pairing.same_text for _, pairing in found):
+        click.echo("\nTOKENS DIFFER, see edge-spec check")
+    if best is None:
+        click.echo("\nno drafter is faster than plain decoding beyond doubt; nothing is changed")
+    elif kept is None:
+        click.echo(f"\nbest here: --draft {best[0].path}")
+    else:
+        click.echo(
+            f"\nbest here: {best[0].path.name}, which drafts for {target.path.name} from now on (--forget undoes)"
+        )
+
+
+def _wait(sentence: str) -> None:
+    click.echo(f"edge-spec: {in_options(sentence)} ...", err=True)

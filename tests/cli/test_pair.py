@@ -1,0 +1,98 @@
+"""Laws of pairing: drafters are measured, the best is remembered, and what is remembered drafts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from gguf_files import write_gguf
+
+import edge_spec
+from edge_spec.cli import main
+from edge_spec.evaluation.pairing import Pairing, best_of
+from edge_spec.models import drafter_of, inspect, resolve_family
+from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
+
+
+def pairing(speed_up: float, low: float, high: float, *, same_text: bool = True) -> Pairing:
+    return Pairing(
+        acceptance=0.5,
+        mean_length=2.0,
+        speed_up=speed_up,
+        interval=(low, high),
+        tokens_per_s=9.0,
+        same_text=same_text,
+    )
+
+
+def test_the_best_drafter_is_faster_beyond_doubt() -> None:
+    unsure, slow, good = pairing(2.0, 0.9, 3.0), pairing(0.8, 0.7, 0.9), pairing(1.4, 1.2, 1.6)
+    once, other_text = pairing(1.9, 1.9, 1.9), pairing(1.8, 1.7, 1.9, same_text=False)
+    found = [("unsure", unsure), ("slow", slow), ("good", good), ("once", once), ("other", other_text)]
+    assert best_of(found) == ("good", good)
+    assert best_of([*found, ("better", pairing(1.5, 1.01, 2.0))]) == ("better", pairing(1.5, 1.01, 2.0))
+    assert best_of([each for each in found if each[0] != "good"]) is None
+    assert best_of([]) is None
+
+
+def test_a_chosen_drafter_drafts_until_it_is_forgotten(home: Path, probe_cache: Path) -> None:
+    family = resolve_family("demo")
+    assert family.draft is not None
+    path, draft = (Path(shutil.copy(each, home)) for each in (family.target, family.draft))
+    target = inspect(path)
+    with pytest.raises(edge_spec.EdgeSpecError, match="needs `draft`"):
+        edge_spec.load(path, speculation="sequence", cache_dir=probe_cache, n_ctx=256)
+    choose_drafter(target, inspect(draft), {"speed_up": 1.5})
+    assert drafter_of(target) == draft
+    with edge_spec.load(path, speculation="sequence", cache_dir=probe_cache, n_ctx=256, n_threads=1) as model:
+        assert model.mode == "sequence"
+        assert model.generate("Once upon a time", max_tokens=20, temperature=0).read()
+    assert forget_drafter(target)
+    assert drafter_of(target) is None
+    assert not forget_drafter(target)
+
+
+def test_a_choice_whose_file_is_gone_damaged_or_another_one_now_is_passed_over(home: Path) -> None:
+    target = inspect(write_gguf(home / "target.gguf"))
+    draft = inspect(write_gguf(home / "draft.gguf", n_layers=1))
+    choose_drafter(target, draft, {})
+    assert chosen_drafter(target) == draft.path
+    write_gguf(draft.path, n_layers=1, seed=1)
+    assert chosen_drafter(target) is None
+    draft.path.unlink()
+    assert chosen_drafter(target) is None
+    (made_drafter_folder(target) / "chosen.json").write_text("[]")
+    assert chosen_drafter(target) is None
+
+
+def test_every_drafter_that_fits_is_measured(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--limit", "1", "--rounds", "1", "-n", "4", "--threads", "1", "--cache-dir", str(home), "--json"]
+    family = resolve_family("demo")
+    with pytest.raises(SystemExit) as left:
+        main(["pair", "demo", *few])
+    assert not left.value.code
+    *measured, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [each["draft"] for each in measured] == [str(family.draft), str(family.intermediate)]
+    assert all(each["same_text"] and 0 <= each["acceptance"] <= 1 and each["speed_up"] > 0 for each in measured)
+    assert verdict == {"best": None, "remembered": False}
+
+
+def test_a_drafter_of_another_vocabulary_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write_gguf(home / "other.gguf")
+    with pytest.raises(SystemExit) as left:
+        main(["pair", "demo", str(other)])
+    assert left.value.code == 1
+    assert "other.gguf cannot draft for target-q4_0.gguf: their tokenizers are" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(["pair", str(other)])
+    assert left.value.code == 2
+    assert "drafter make" in capsys.readouterr().err
