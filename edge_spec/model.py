@@ -175,14 +175,10 @@ class TextModel(DescribedModel):
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
         asked: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
         asked["on_progress"] = on_progress
-        watched: dict[str, Any] = {"timeout": timeout, "on_notice": on_notice}
+        asked |= {"timeout": timeout, "on_notice": on_notice, "logprobs": logprobs, "reuse": reuse}
         if n is None:
-            return self.reply(prompts.known(tokens), settings, logprobs=logprobs, reuse=reuse, **watched, **asked)
-        require_whole("n", n, 1, 1 << 20)
-        if logprobs is not None:
-            raise SettingsError("tells of one reply at a time", argument="logprobs", hint="leave out `n`")
-        request = self._request(prompts.known(tokens), settings, **asked)
-        return Replies(self._access, attempts(request, n), self._new_policy, **watched)
+            return self.reply(prompts.known(tokens), settings, **asked)
+        return self.replies([prompts.known(tokens)], settings, n=n, **asked)
 
     def generate_many(
         self,
@@ -263,6 +259,29 @@ class TextModel(DescribedModel):
         if reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
+
+    def replies(
+        self,
+        prompts: Iterable[Sequence[int]],
+        settings: SamplerSettings,
+        *,
+        n: int = 1,
+        reuse: bool = False,
+        policy: Policy | None = None,
+        timeout: float | None = None,
+        on_notice: Callable[[str], object] = ignore,
+        **asked: Any,
+    ) -> Replies:
+        """``n`` replies to the token ids of each prompt, for those who make prompts themselves; see ``reply``."""
+        require_whole("n", n, 1, 1 << 20)
+        return Replies(
+            self._access,
+            attempts((self._request(tokens, settings, **asked) for tokens in prompts), n),
+            self._new_policy if policy is None else lambda: policy,
+            context=(lambda: ReusingContext(self._earlier_texts)) if reuse else Context,
+            timeout=timeout,
+            on_notice=on_notice,
+        )
 
     def _request(self, tokens: Sequence[int], settings: SamplerSettings, **asked: Any) -> ReplyRequest:
         return self._options.request(tokens, settings, opening=self.prompts.opening(tokens), **asked)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from edge_spec.errors import PromptError
+from edge_spec.generation.events import EventLog, TokenEvent
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.statistics import Statistics
@@ -27,6 +28,11 @@ class _Written(Protocol):
 
     @property
     def statistics(self) -> Statistics: ...
+
+    @property
+    def n_reused(self) -> int: ...
+
+    def event_log(self) -> EventLog: ...
 
 
 class Answer:
@@ -56,6 +62,9 @@ class Answer:
         self._written: _Written | None = None
         self._pieces: list[str] = []
         self._n_queued = 0
+        self._log: EventLog | None = None
+        self._events: list[TokenEvent] = []
+        self._tells_events = False
 
     @property
     def text(self) -> str:
@@ -84,6 +93,11 @@ class Answer:
             return self._written.statistics
         return Statistics(prompt_tokens=len(self.prompt))
 
+    @property
+    def n_reused(self) -> int:
+        """How many tokens of the prompt were not read, since the models' caches held them."""
+        return self._written.n_reused if self._written is not None else 0
+
     def __repr__(self) -> str:
         return f"<Answer {self.index}: {len(self.token_ids)} tokens, {self.finish_reason or 'being written'}>"
 
@@ -98,6 +112,18 @@ class Answer:
     def write_with(self, written: _Written) -> None:
         """What writes it from now on."""
         self._written = written
+        if self._tells_events:
+            self._events = self.take_events()
+            self._log = written.event_log()
+
+    def tell_events(self) -> None:
+        """Collect the events of what will be written of it."""
+        self._tells_events = True
+
+    def take_events(self) -> list[TokenEvent]:
+        """The events that nobody has taken yet."""
+        taken, self._events = self._events, []
+        return taken + (self._log.take() if self._log is not None else [])
 
     def is_written_by(self, written: object) -> bool:
         """Whether this is what writes it."""
@@ -130,11 +156,14 @@ class Answer:
             self._reason = reason
 
 
-def attempts(request: ReplyRequest, n: int) -> list[Answer]:
-    """So many answers to one request: the attempts from its own on, of the same seed."""
-    own = request.settings
-    each = (replace(own, attempt=own.attempt + index) for index in range(n))
-    return [Answer(index, sampling, replace(request, settings=sampling)) for index, sampling in enumerate(each)]
+def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Answer]:
+    """So many answers to each request: the attempts from its own on, of the same seed."""
+    found: list[Answer] = []
+    for request in requests:
+        for attempt in range(request.settings.attempt, request.settings.attempt + n):
+            sampling = replace(request.settings, attempt=attempt)
+            found.append(Answer(len(found), sampling, replace(request, settings=sampling)))
+    return found
 
 
 def answers_to(

@@ -46,7 +46,7 @@ class ReadableReply(Iterator[str]):
         """Stop, and wait until it has stopped."""
 
     @abstractmethod
-    def _event_log(self) -> EventLog:
+    def event_log(self) -> EventLog:
         """Collect events from now on."""
 
     def __next__(self) -> str:
@@ -72,11 +72,11 @@ class ReadableReply(Iterator[str]):
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and
         ``async for``."""
-        return TokenEvents(self, self._event_log())
+        return TokenEvents(self, self.event_log())
 
     def event_batches(self) -> Iterator[list[TokenEvent]]:
         """The same events, together with those that came at the same time: the tokens of one round, or of a few."""
-        log = self._event_log()
+        log = self.event_log()
         for _ in self:
             yield log.take()
         rest = log.take()

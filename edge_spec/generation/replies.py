@@ -12,7 +12,8 @@ from typing import Any, Self
 from edge_spec.errors import Cancelled
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
-from edge_spec.generation.context import ModelAccess
+from edge_spec.generation.context import Context, ModelAccess
+from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import Deadline, ignore
@@ -31,6 +32,7 @@ class Replies(Iterator[tuple[int, str]]):
     end, close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
 
     Args:
+        context: makes what keeps a reply inside the model's context, where they are written one after the other.
         timeout: seconds after which all end, see ``ReplyRequest``; None for no limit.
         on_notice: told each sentence that the reader should see.
 
@@ -49,6 +51,7 @@ class Replies(Iterator[tuple[int, str]]):
         answers: Sequence[Answer],
         policy: Callable[[], Policy],
         *,
+        context: Callable[[], Context] = Context,
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
     ) -> None:
@@ -57,12 +60,13 @@ class Replies(Iterator[tuple[int, str]]):
         self.answers = tuple(answers)
         self._access = access
         self._policy = policy
+        self._context = context
         self._deadline = Deadline(timeout)
         self._on_notice = on_notice
         self._ready: deque[Piece] = deque()
         self._batch: Batch | None = None
         # Where replies are written one after the other: the one that is.
-        self._alone = False
+        self._alone = len(self.answers) == 1
         self._reply: Reply | None = None
         self._cancelled = threading.Event()
         # Held while something is written; whoever closes waits for it.
@@ -125,6 +129,20 @@ class Replies(Iterator[tuple[int, str]]):
         for index, piece in self:
             on_piece(index, piece)
         return self.texts
+
+    def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
+        """Writes all like iterating does: pairs of a reply's number and its next events, see ``Reply.events``; without
+        events where that reply has ended."""
+        for answer in self.answers:
+            answer.tell_events()
+        unfinished = [*self.answers]
+        for index, _ in self:
+            yield index, self.answers[index].take_events()
+            for answer in [answer for answer in unfinished if answer.is_complete]:
+                unfinished.remove(answer)
+                yield from _last_events(answer)
+        for answer in unfinished:
+            yield from _last_events(answer)
 
     def __aiter__(self) -> AsyncIterator[tuple[int, str]]:
         """The same pairs for ``async for``; they are written in a thread. A cancelled task cancels all."""
@@ -204,9 +222,10 @@ class Replies(Iterator[tuple[int, str]]):
         return self
 
     def notice(self, sentence: str) -> None:
-        """Tell the reader something."""
-        self.notices.append(sentence)
-        self._on_notice(sentence)
+        """Tell the reader something; what several of them say, once."""
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+            self._on_notice(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:
         """Whether all could continue in a context of ``n_ctx`` tokens."""
@@ -272,7 +291,7 @@ class Replies(Iterator[tuple[int, str]]):
         try:
             if self._reply is None or not answer.is_written_by(self._reply):
                 asked = replace(answer.request, on_notice=self.notice, timeout=self._deadline.left_s)
-                self._reply = Reply(self._access, asked, self._policy())
+                self._reply = Reply(self._access, asked, self._policy(), context=self._context())
                 answer.write_with(self._reply)
             self._queue([(answer, next(self._reply, ""))])
         except OF_ONE_TEXT as error:
@@ -318,3 +337,10 @@ class Replies(Iterator[tuple[int, str]]):
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.close()
+
+
+def _last_events(answer: Answer) -> Iterator[tuple[int, list[TokenEvent]]]:
+    rest = answer.take_events()
+    if rest:
+        yield answer.index, rest
+    yield answer.index, []

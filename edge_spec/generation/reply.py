@@ -157,9 +157,8 @@ class Reply(ReadableReply):
             self._handed_out.append(piece)
             return piece
 
-    def _event_log(self) -> EventLog:
-        log = self._writer.events = EventLog(self._writer.sampler)
-        return log
+    def event_log(self) -> EventLog:
+        return self._writer.event_log()
 
     # --- ending it
 

@@ -32,7 +32,10 @@ class TokenWriter:
         sampler: what draws the tokens.
         events: told of each token; None if nobody wants to know.
         max_tokens: the most tokens of the reply, with those that had been written before.
+        n_reused: how many tokens of the prompt were not read, since a cache held them.
     """
+
+    n_reused = 0
 
     def __init__(self, vocabulary: Vocabulary, request: ReplyRequest, n_ctx: int) -> None:
         self.token_ids = list(request.written)
@@ -52,6 +55,11 @@ class TokenWriter:
         self.max_tokens = len(request.written) + (request.max_tokens or n_ctx)
         self._stream = TextStream(request.stop)
         self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
+
+    def event_log(self) -> EventLog:
+        """Collect events from now on."""
+        self.events = EventLog(self.sampler)
+        return self.events
 
     def accepted(self, text: Sequence[int], done: Round, drafter: str) -> None:
         """A round has ended; ``text`` is prompt and reply now."""

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from edge_spec.errors import Cancelled
+from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.server.answers import AnswerParser, merged
 from edge_spec.server.fields import ChatFields, ReplyFields
@@ -20,7 +20,7 @@ from edge_spec.server.formats import (
     usage,
 )
 from edge_spec.server.jobs import Job
-from edge_spec.server.writing import Work, Written
+from edge_spec.server.writing import Work
 
 __all__ = ["Prepared", "chunks", "whole"]
 
@@ -53,18 +53,18 @@ class CompletionChoice:
         self._n_chars += len(text)
         return [choice]
 
-    def ended(self, reply: Reply) -> list[dict[str, Any]]:
+    def ended(self, answer: Answer) -> list[dict[str, Any]]:
         """Choices of the last chunk."""
-        return [self._choice("", [], finish_reason(reply))]
+        return [self._choice("", [], finish_reason(answer))]
 
     def keep(self, batch: list[TokenEvent]) -> None:
         """Remember some tokens for the whole response."""
         self._text.append("".join(event.text for event in batch))
         self._events += batch if self._job.tells_tokens else []
 
-    def whole(self, reply: Reply) -> dict[str, Any]:
+    def whole(self, answer: Answer) -> dict[str, Any]:
         """The choice of the whole response."""
-        return self._choice("".join(self._text), self._events, finish_reason(reply))
+        return self._choice("".join(self._text), self._events, finish_reason(answer))
 
     def _choice(self, text: str, events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
         logprobs = None
@@ -96,17 +96,17 @@ class ChatChoice:
             deltas = [{}]
         return [self._choice({"delta": delta}, batch if place == 0 else [], None) for place, delta in enumerate(deltas)]
 
-    def ended(self, reply: Reply) -> list[dict[str, Any]]:
+    def ended(self, answer: Answer) -> list[dict[str, Any]]:
         choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
-        return [*choices, self._choice({"delta": {}}, [], finish_reason(reply, has_calls=self._parser.has_calls))]
+        return [*choices, self._choice({"delta": {}}, [], finish_reason(answer, has_calls=self._parser.has_calls))]
 
     def keep(self, batch: list[TokenEvent]) -> None:
         self._deltas += self._parser.push("".join(event.text for event in batch))
         self._events += batch if self._job.tells_tokens else []
 
-    def whole(self, reply: Reply) -> dict[str, Any]:
+    def whole(self, answer: Answer) -> dict[str, Any]:
         message = merged(self._deltas + self._parser.finish())
-        return self._choice({"message": message}, self._events, finish_reason(reply, has_calls=self._parser.has_calls))
+        return self._choice({"message": message}, self._events, finish_reason(answer, has_calls=self._parser.has_calls))
 
     def _choice(self, content: dict[str, Any], events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
         logprobs = None
@@ -139,53 +139,45 @@ class Prepared:
 
 async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
     """The whole response."""
-    found = []
-    for choice, written in zip(prepared.choices, work.replies, strict=True):
-        async for batch in written:
-            choice.keep(batch)
-        found.append(choice.whole(_ended(written)))
+    async for number, batch in work:
+        prepared.choices[number].keep(batch)
+    found = [choice.whole(_ended(answer)) for choice, answer in zip(prepared.choices, work.answers, strict=True)]
     return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_told(work))
 
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
-    """The response in chunks."""
+    """The response in chunks; several replies take turns."""
     envelope, include_usage = prepared.envelope, prepared.asked.stream_options.include_usage
     # As OpenAI does: with a usage at the end the other chunks say that they have none.
     more: dict[str, Any] = {"usage": None} if include_usage else {}
-    for choice, written in zip(prepared.choices, work.replies, strict=True):
-        is_first = True
-        async for batch in written:
-            if is_first:
-                is_first = False
-                for each in choice.begun():
-                    yield envelope.holding([each], **more)
-            for each in choice.chunk(batch):
-                yield envelope.holding([each], **more)
-        reply = _ended(written)
-        for each in (choice.begun() if is_first else []) + choice.ended(reply):
+    begun: set[int] = set()
+    async for number, batch in work:
+        choice = prepared.choices[number]
+        found = [] if number in begun else choice.begun()
+        begun.add(number)
+        found += choice.chunk(batch) if batch else choice.ended(_ended(work.answers[number]))
+        for each in found:
             yield envelope.holding([each], **more)
     if include_usage:
         yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_told(work))
 
 
-def _ended(written: Written) -> Reply:
-    reply = written.reply
-    assert reply is not None
-    if reply.finish_reason == "cancelled":
+def _ended(answer: Answer) -> Answer:
+    if answer.error is not None:
+        raise answer.error
+    if answer.finish_reason == "cancelled":
         raise Cancelled
-    return reply
+    return answer
 
 
 def _usage(work: Work, job: Job) -> dict[str, Any]:
-    return usage([_ended(written) for written in work.replies], sum(map(len, job.prompts)))
+    return usage(work.answers, sum(map(len, job.prompts)))
 
 
 def _told(work: Work) -> dict[str, Any]:
     """What OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
-    replies = [_ended(written) for written in work.replies]
-    notices = [sentence for reply in replies for sentence in reply.notices]
     return {
-        "seed": replies[0].settings.seed,
-        "timings": [reply.statistics.timings() for reply in replies],
-        "notices": notices,
+        "seed": work.answers[0].settings.seed,
+        "timings": [answer.statistics.timings() for answer in work.answers],
+        "notices": work.replies.notices if work.replies is not None else [],
     }

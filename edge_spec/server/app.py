@@ -140,7 +140,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
 
 def _told(work: Work) -> str:
     """What has been read and written, for the log."""
-    done = [written.reply.statistics for written in work.replies if written.reply is not None]
+    done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
         sum(getattr(each, name) for each in done) for name in ("prompt_tokens", "tokens", "drafted", "accepted")
     )

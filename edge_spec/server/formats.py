@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
 __all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "finish_reason", "token_events", "usage"]
@@ -41,27 +41,26 @@ class Envelope:
         return {**self._common, "choices": choices, **more}
 
 
-def finish_reason(reply: Reply, *, has_calls: bool = False) -> str:
+def finish_reason(answer: Answer, *, has_calls: bool = False) -> str:
     """Why a reply has ended, in OpenAI's words."""
-    if reply.finish_reason in ("eos", "stop"):
+    if answer.finish_reason in ("eos", "stop"):
         return "tool_calls" if has_calls else "stop"
     return "length"
 
 
-def usage(replies: Iterable[Reply], n_prompt: int) -> dict[str, Any]:
+def usage(answers: Sequence[Answer], n_prompt: int) -> dict[str, Any]:
     """Tokens read and written, and what speculation did for them.
 
     Args:
         n_prompt: tokens of all prompts; one that got several replies counts once.
     """
-    replies = [*replies]
-    statistics = [reply.statistics for reply in replies]
+    statistics = [answer.statistics for answer in answers]
     n_written = sum(done.tokens for done in statistics)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
-        "prompt_tokens_details": {"cached_tokens": replies[0].n_reused},
+        "prompt_tokens_details": {"cached_tokens": answers[0].n_reused},
         "drafted_tokens": sum(done.drafted for done in statistics),
         "accepted_tokens": sum(done.accepted for done in statistics),
         "rounds": sum(done.rounds for done in statistics),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.reply import Reply
+from edge_spec.generation.replies import Replies
 from edge_spec.model import TextModel
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.json_schema import schema_to_gbnf
@@ -39,7 +39,7 @@ class Job:
         prompts: token ids of each prompt.
         n: replies to each.
         settings: of the sampler, for the first reply to each prompt.
-        options: further arguments of ``TextModel.reply``.
+        options: further arguments of ``TextModel.replies``.
         syntax: how the model writes calls; None if it may make none.
         token_events: whether the response tells who had guessed each token.
     """
@@ -56,13 +56,9 @@ class Job:
         """Whether the response says something of single tokens."""
         return self.token_events or self.options.get("logprobs") is not None
 
-    def replies(self, model: TextModel) -> list[Callable[[], Reply]]:
-        """What begins each reply; the second to a prompt is drawn as a retry of the first."""
-
-        def start(prompt: tuple[int, ...], attempt: int) -> Callable[[], Reply]:
-            return lambda: model.reply(prompt, replace(self.settings, attempt=attempt), **self.options)
-
-        return [start(prompt, attempt) for prompt in self.prompts for attempt in range(self.n)]
+    def replies(self, model: TextModel) -> Replies:
+        """What writes them, together where the engine can; the second to a prompt is drawn as a retry of the first."""
+        return model.replies(self.prompts, self.settings, n=self.n, **self.options)
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""

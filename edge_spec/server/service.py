@@ -76,11 +76,10 @@ class Service:
         Raises:
             ApiError: the queue is full, or the server is stopping.
         """
-        work = self.thread.begin(prepared.job.replies(self.model))
+        work = self.thread.begin(lambda: prepared.job.replies(self.model))
         work.task.add_done_callback(lambda _: self._count(work))
         return work
 
     def _count(self, work: Work) -> None:
-        for written in work.replies:
-            if written.reply is not None:
-                self.metrics.wrote(written.reply.statistics)
+        for answer in work.answers:
+            self.metrics.wrote(answer.statistics)

@@ -1,4 +1,4 @@
-"""Replies of a model for an event loop: written in one thread of their own, one after the other."""
+"""Replies of a model for an event loop: written in one thread of their own, one request after the other."""
 
 from __future__ import annotations
 
@@ -8,109 +8,90 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
 from edge_spec.errors import Cancelled
+from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.reply import Reply
+from edge_spec.generation.replies import Replies
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
-__all__ = ["Work", "WritingThread", "Written"]
+__all__ = ["Work", "WritingThread"]
 
 T = TypeVar("T")
 
+Batch = tuple[int, list[TokenEvent]]
+"""The number of a reply, and events of some of its tokens."""
 
-class Written(AsyncIterator[list[TokenEvent]]):
-    """A reply as it is being written: iterate over it for its events, in batches.
+
+class Work(AsyncIterator[Batch]):
+    """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
+    events where it has ended. As a context it stops when the context ends.
 
     Writing does not wait for whoever reads: a slow client keeps nobody from the model.
 
     Attributes:
-        reply: what is being written; it has ended when the iteration has.
-        error: why it could not be written to its end.
-    """
-
-    def __init__(self, start: Callable[[], Reply]) -> None:
-        self.reply: Reply | None = None
-        self.error: BaseException | None = None
-        self._loop = asyncio.get_running_loop()
-        self._start = start
-        self._batches: asyncio.Queue[list[TokenEvent] | None] = asyncio.Queue()
-        self._cancelled = False
-
-    async def __anext__(self) -> list[TokenEvent]:
-        batch = await self._batches.get()
-        if batch is not None:
-            return batch
-        if self.error is not None:
-            raise self.error
-        raise StopAsyncIteration
-
-    def cancel(self) -> None:
-        """Stop soon."""
-        self._cancelled = True
-        reply = self.reply
-        if reply is not None:
-            reply.cancel()
-
-    def write(self) -> None:
-        """Write it, in the thread for that."""
-        try:
-            with self._start() as self.reply:
-                if self._cancelled:
-                    self.reply.cancel()
-                for batch in self.reply.event_batches():
-                    self._hand_over(batch)
-        except BaseException as error:
-            self.error = error
-        self._hand_over(None)
-
-    def fail(self, error: BaseException) -> None:
-        """It will not be written."""
-        self.error = error
-        self._batches.put_nowait(None)
-
-    def _hand_over(self, batch: list[TokenEvent] | None) -> None:
-        self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
-
-
-class Work:
-    """The replies to one request, written in one turn. As a context it stops when the context ends.
-
-    Attributes:
-        replies: all of them, in the order in which they are written.
+        replies: what is being written; None before it is its turn. They have ended when the iteration has.
         task: ends when the model is free again.
     """
 
-    def __init__(self, ticket: Ticket, writer: ThreadPoolExecutor, starts: Sequence[Callable[[], Reply]]) -> None:
-        self.replies = [Written(start) for start in starts]
+    def __init__(self, ticket: Ticket, writer: ThreadPoolExecutor, start: Callable[[], Replies]) -> None:
+        self.replies: Replies | None = None
+        self._start = start
         self._writer = writer
-        self._now: Written | None = None
-        self._stopped = False
-        self._left = [*self.replies]
+        self._loop = asyncio.get_running_loop()
+        self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
+        self._error: BaseException | None = None
+        self._begun = self._stopped = False
         self._ticket = ticket
         self.task = asyncio.ensure_future(self._write())
         self.task.add_done_callback(self._over)
 
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """What has been written, by number; empty before it is its turn."""
+        return self.replies.answers if self.replies is not None else ()
+
+    async def __anext__(self) -> Batch:
+        batch = await self._batches.get()
+        if batch is not None:
+            return batch
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
     async def _write(self) -> None:
         async with self._ticket:
-            while self._left and not self._stopped:
-                self._now = self._left.pop(0)
-                # The turn ends only after this: whoever comes next needs a model that has stopped.
-                await asyncio.get_running_loop().run_in_executor(self._writer, self._now.write)
-                if self._now.error is not None:
-                    return
+            self._begun = True
+            # The turn ends only after this: whoever comes next needs a model that has stopped.
+            await self._loop.run_in_executor(self._writer, self._write_here)
+
+    def _write_here(self) -> None:
+        """Write them, in the thread for that."""
+        try:
+            with self._start() as self.replies:
+                if self._stopped:
+                    self.replies.cancel()
+                for batch in self.replies.event_batches():
+                    self._hand_over(batch)
+        except BaseException as error:
+            self._error = error
+        self._hand_over(None)
+
+    def _hand_over(self, batch: Batch | None) -> None:
+        self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         # It may have been cancelled before it took its first step.
         self._ticket.give_up()
-        error = task.exception() if not task.cancelled() else None
-        for written in self._left:
-            written.fail(error or Cancelled())
+        if not self._begun:
+            self._error = (task.exception() if not task.cancelled() else None) or Cancelled()
+            self._batches.put_nowait(None)
 
     def stop(self) -> None:
         """Stop soon; nobody needs to wait for it."""
         self._stopped = True
-        if self._now is not None:
-            self._now.cancel()
-        else:
+        replies = self.replies
+        if replies is not None:
+            replies.cancel()
+        elif not self._begun:
             self.task.cancel()
 
     def __enter__(self) -> Self:
@@ -133,13 +114,13 @@ class WritingThread:
         """Do something that takes a while, beside the writing."""
         return await asyncio.get_running_loop().run_in_executor(self._preparer, work)
 
-    def begin(self, starts: Sequence[Callable[[], Reply]]) -> Work:
+    def begin(self, start: Callable[[], Replies]) -> Work:
         """Let replies be written when it is their turn.
 
         Raises:
             ApiError: the queue is full, or the server is stopping.
         """
-        work = Work(self._queue.join(), self._writer, starts)
+        work = Work(self._queue.join(), self._writer, start)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._works.discard(work))
         return work

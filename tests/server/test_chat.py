@@ -52,17 +52,38 @@ def test_a_continuation_is_that_of_generate(serve: Callable[..., Any], engine: s
     assert both.choices[2].text == alone.choices[0].text
 
 
-def test_several_answers_are_those_of_retries(served: Any) -> None:
-    answer = served.chat(n=3, max_tokens=12)
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_several_answers_are_those_of_generate_and_of_retries(serve: Callable[..., Any], engine: str) -> None:
+    served = serve(engine)
     settings = served.model.sampler_settings(seed=7)
     tokens = served.model.prompt_of(DOG)
-    for choice in answer.choices:
-        reply = served.model.reply(tokens, replace(settings, attempt=choice.index), max_tokens=12)
-        assert choice.message.content == reply.read()
-    streamed: dict[int, str] = {0: "", 1: "", 2: ""}
+    alone = [
+        served.model.reply(tokens, replace(settings, attempt=attempt), max_tokens=12).read() for attempt in range(3)
+    ]
+    assert served.model.generate(DOG, n=3, seed=7, max_tokens=12).read() == alone
+    answer = served.chat(n=3, max_tokens=12)
+    assert [choice.message.content for choice in answer.choices] == alone
+    streamed = ["", "", ""]
+    order = []
     for chunk in served.chat(n=3, max_tokens=12, stream=True):
-        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
-    assert [*streamed.values()] == [choice.message.content for choice in answer.choices]
+        order.append(chunk.choices[0].index)
+        streamed[order[-1]] += chunk.choices[0].delta.content or ""
+    assert streamed == alone
+    # Where one decode advances several texts, they stream side by side.
+    assert (order == sorted(order)) == (engine == "llama")
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_several_answers_tell_of_their_tokens(serve: Callable[..., Any], engine: str) -> None:
+    served = serve(engine)
+    asked = {"max_tokens": 8, "logprobs": True, "top_logprobs": 2, "extra_body": {"token_events": True}}
+    several = served.chat(n=2, **asked)
+    first = served.chat(**asked).choices[0]
+    assert several.choices[0].logprobs == first.logprobs
+    for choice in several.choices:
+        told = choice.model_extra["token_events"]
+        assert "".join(event["text"] for event in told) == choice.message.content
+        assert len(told) == len(choice.logprobs.content) == 8
 
 
 def test_usage_adds_up(served: Any) -> None:
