@@ -94,7 +94,7 @@ def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iter
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    """Texts to go on with, of different kinds and lengths."""
+    """Texts to continue, of different kinds and lengths."""
     return [
         "Once upon a time",
         "Can you help me find a table for two in the old town, please?",

@@ -102,7 +102,7 @@ def test_a_second_reply_in_the_same_thread_is_an_error_and_not_a_deadlock() -> N
     with pytest.raises(SettingsError) as caught:
         next(second)
     assert caught.value.hint
-    # The first goes on, and once it has ended the next may begin.
+    # The first continues, and once it has ended the next may begin.
     assert piece + "".join(first) == text_model().generate("a", seed=1, max_tokens=30).read()
     assert model.generate("b", seed=2, max_tokens=30).read()
 
@@ -305,7 +305,7 @@ def test_a_broken_or_hostile_template_is_a_prompt_error(template: str) -> None:
 
 
 def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
-    """The docstring draws it; whoever catches a branch catches what hangs below it."""
+    """The docstring draws it; to catch a branch is to catch what hangs below it."""
     drawn: dict[str, str] = {}
     above = ["EdgeSpecError"]
     for line in errors.__doc__.splitlines() if errors.__doc__ else ():

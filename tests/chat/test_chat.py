@@ -18,7 +18,7 @@ from edge_spec.generation.text_stream import Thinking
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_long_talks_are_the_same_with_every_drafter(
+def test_long_conversations_are_the_same_with_every_drafter(
     load: Callable[..., TextModel], engine: str, temperature: float
 ) -> None:
     plain = converse(load(speculation="off", engine=engine), 14, temperature=temperature)

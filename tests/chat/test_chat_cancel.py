@@ -43,7 +43,7 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
     target: Any = model.followed["target"].model
     shift, shifts = target.shift, []
 
-    def talk(*, cancel_first: bool) -> tuple[str, ...]:
+    def converse(*, cancel_first: bool) -> tuple[str, ...]:
         shifts.clear()
 
         def cancelled_shift(first: int, last: int) -> None:
@@ -73,13 +73,13 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
         monkeypatch.setattr(target, "shift", shift)
         return tuple(answers)
 
-    assert len(talk(cancel_first=True)) == len(talk(cancel_first=False)) == 5
+    assert len(converse(cancel_first=True)) == len(converse(cancel_first=False)) == 5
     # After a cancel the text is read again, so the bits may differ, but never what the model has been told.
     assert shifts
 
 
 @pytest.mark.parametrize("mode", ["off", "tree", "hierarchy", "sequence"])
-def test_after_a_cancel_between_two_pieces_a_talk_can_be_saved(
+def test_after_a_cancel_between_two_pieces_a_conversation_can_be_saved(
     load: Callable[[str], TextModel], mode: str, tmp_path: Path
 ) -> None:
     session = load(mode).chat(seed=1, max_tokens=60, ignore_eos=True)
@@ -157,7 +157,7 @@ def test_a_listener_that_closes_ends_the_answer_and_nothing_else() -> None:
     assert model.chat(seed=3, max_tokens=5).send("ab").read()
 
 
-def test_what_cannot_be_laid_aside_costs_nobody_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_that_cannot_be_suspended_takes_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     model = chat_model(chat_table(end=-3.0), n_ctx=400)
     first, second = (model.chat(seed=seed, max_tokens=8) for seed in (1, 2))
     first.send("ab").read()

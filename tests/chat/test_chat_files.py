@@ -18,7 +18,7 @@ from edge_spec.errors import StateError
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_a_loaded_session_goes_on_as_if_it_had_never_been_away(
+def test_a_loaded_session_continues_as_if_it_had_never_been_away(
     load: Callable[..., TextModel], engine: str, tmp_path: Path
 ) -> None:
     model = load(speculation="sequence", engine=engine, n_ctx=1024)
@@ -124,13 +124,18 @@ def test_another_model_or_profile_reads_the_text_again(load: Callable[..., TextM
         ChatSession.load(chat_model(chat_table(), n_ctx=500), tmp_path / "a", on_notice=notices.append)
 
 
-def test_a_failed_save_leaves_the_old_file(load: Callable[..., TextModel], tmp_path: Path) -> None:
+def test_a_failed_save_leaves_the_old_file(
+    load: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(archive: zipfile.ZipFile, name: str, content: str) -> None:
+        raise OSError("no space left on device")
+
     session = saved(load(speculation="off"), tmp_path / "a")
     before = (tmp_path / "a").read_bytes()
     with pytest.raises(OSError):
         session.save(tmp_path / "no such folder" / "a")
-    session._options["unwritable"] = object()
-    with pytest.raises(TypeError):
+    monkeypatch.setattr("zipfile.ZipFile.writestr", full_disk)
+    with pytest.raises(OSError, match="no space left"):
         session.save(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

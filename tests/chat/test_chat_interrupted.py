@@ -26,13 +26,13 @@ from edge_spec.chat import ChatSession
 path, cache, n_turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with edge_spec.load("demo", engine="llama", speculation="sequence", n_ctx=256, n_threads=1, cache_dir=cache) as model:
     if path.exists():
-        talk = ChatSession.load(model, path, on_notice=print)
+        session = ChatSession.load(model, path, on_notice=print)
     else:
-        talk = model.chat("Be kind.", seed=5, max_tokens=30)
+        session = model.chat("Be kind.", seed=5, max_tokens=30)
     print("ready", flush=True)
-    while talk.n_turns < n_turns:
-        talk.send(f"What about {talk.n_turns}?").read()
-        talk.save(path)
+    while session.n_turns < n_turns:
+        session.send(f"What about {session.n_turns}?").read()
+        session.save(path)
 """
 
 

@@ -60,7 +60,7 @@ def drafter_of(kind: str, table: Any, seed: int, **model: Any) -> Drafter:
 def story(
     make: Callable[[], TextModel], actions: list[tuple[Any, ...]], folder: Path, values: dict[str, Any]
 ) -> list[Any]:
-    """Everything that a person would see of a conversation; it goes on in another program whenever it is saved."""
+    """Everything that a person would see of a conversation; it continues in another program whenever it is saved."""
     seen: list[Any] = []
     model = make()
     session = model.chat("abba", on_notice=seen.append, **values)
@@ -155,7 +155,7 @@ def test_neither_saving_nor_other_conversations_change_what_is_said(
 
 @settings(max_examples=60)
 @given(words=st.lists(WORDS, min_size=1, max_size=30), seed=st.integers(0, 1 << 16), n_ctx=st.sampled_from([24, 40]))
-def test_a_talk_of_any_length_stays_inside_the_context(words: list[str], seed: int, n_ctx: int) -> None:
+def test_a_conversation_of_any_length_stays_inside_the_context(words: list[str], seed: int, n_ctx: int) -> None:
     notices: list[str] = []
     model = chat_model(chat_table(seed, end=-2.0), n_ctx=n_ctx)
     session = model.chat("ab", seed=seed, on_notice=notices.append)
@@ -202,17 +202,19 @@ def test_a_continued_answer_is_the_answer_that_was_never_cut() -> None:
 def test_a_model_that_looks_back_two_tokens_does_not_notice_the_window(
     words: list[str], seed: int, can_shift: bool
 ) -> None:
-    def talk(n_ctx: int) -> list[str]:
+    def converse(n_ctx: int) -> list[str]:
         model = chat_model(chat_table(seed, end=-2.0), NgramDrafter(), n_ctx=n_ctx, can_shift=can_shift)
         session = model.chat("ab", seed=seed, max_tokens=50)
         return [session.send(word[:12]).read() for word in words]
 
-    assert talk(32) == talk(1000)
+    assert converse(32) == converse(1000)
 
 
 @pytest.mark.parametrize("can_shift", [True, False])
 @pytest.mark.parametrize("kind", ["off", *DRAFTERS])
-def test_a_talk_that_changes_programs_after_every_turn_is_the_same(kind: str, can_shift: bool, tmp_path: Path) -> None:
+def test_a_conversation_that_changes_programs_after_every_turn_is_the_same(
+    kind: str, can_shift: bool, tmp_path: Path
+) -> None:
     table = chat_table(7, end=-1.0)
 
     def messages(*between: tuple[str]) -> Any:
@@ -232,7 +234,7 @@ def test_a_talk_that_changes_programs_after_every_turn_is_the_same(kind: str, ca
     n_undone=st.integers(1, 3),
 )
 def test_what_was_undone_has_never_been(words: list[tuple[str, str | None]], seed: int, n_undone: int) -> None:
-    def talk(more: int) -> ChatSession:
+    def converse(more: int) -> ChatSession:
         session = chat_model(chat_table(seed, end=-2.0), n_ctx=2000).chat("ab", seed=seed, max_tokens=12)
         for word, stop in [*words, *[("dcba", "c")] * more]:
             session.send(word, stop=stop).read()
@@ -240,7 +242,7 @@ def test_what_was_undone_has_never_been(words: list[tuple[str, str | None]], see
             session.undo()
         return session
 
-    short, long = talk(0), talk(n_undone)
+    short, long = converse(0), converse(n_undone)
     assert long.messages == short.messages
     if not short.messages[-1].is_finished:
         assert long.continue_answer().read() == short.continue_answer().read()

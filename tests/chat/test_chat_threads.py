@@ -39,7 +39,7 @@ def test_an_answer_in_progress_is_protected(load: Callable[..., TextModel], tmp_
     assert session.messages[-1].is_finished or session.messages[-1].finish_reason == "length"
 
 
-def test_two_threads_talk_on_one_model(load: Callable[..., TextModel]) -> None:
+def test_two_threads_converse_with_one_model(load: Callable[..., TextModel]) -> None:
     model = load(speculation="sequence")
     alone = [converse(model, 3, seed=seed) for seed in (1, 2)]
     found: dict[int, list[Any]] = {}

@@ -100,7 +100,7 @@ def test_every_conversation_without_a_name_is_kept(play: Play, tmp_path: Path) -
     assert last_conversation(tmp_path) == second.path
 
 
-def test_a_talk_goes_on_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
+def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     file = tmp_path / "file"
     for place in ({"path": file / "talk.chat"}, {"folder": file / "conversations"}):
@@ -149,7 +149,7 @@ def test_another_conversation_is_not_written_over(play: Play, name: str, tmp_pat
     assert path.read_bytes() != before
 
 
-def test_a_session_that_is_cleared_is_kept_beside(play: Play, model: TextModel, tmp_path: Path) -> None:
+def test_a_session_that_is_cleared_is_kept_in_another_file(play: Play, model: TextModel, tmp_path: Path) -> None:
     path = tmp_path / "a.chat"
     played = play("one", "/clear", "two", "/clear", "/clear", "three", path=path)
     assert f"kept in {tmp_path / 'a-2.chat'}" in played.said
@@ -197,7 +197,7 @@ def test_chats_that_write_in_turn_lose_nothing(model: TextModel, tmp_path: Path,
     for talker in talkers:
         assert talker.autosave.path is not None
         assert questions(model, talker.autosave.path) == talker.asked
-    # Said once, and only of files that somebody named.
+    # Said once, and only of files that the user named.
     assert [f"{tmp_path / 'a.chat'}; this conversation continues in" in notice for notice in notices] == (
         [True, True] if has_name else []
     )

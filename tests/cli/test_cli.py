@@ -147,7 +147,7 @@ def test_a_reply_keeps_to_a_grammar_or_a_schema_from_a_file_or_the_command_line(
     assert done["text"] in ("yes", "no")
 
 
-def test_a_reply_goes_on_to_its_limit_where_it_may_not_end(report: Callable[..., dict[str, Any]]) -> None:
+def test_a_reply_continues_to_its_limit_where_it_may_not_end(report: Callable[..., dict[str, Any]]) -> None:
     found = report("-p", PROMPT, "--ignore-eos", "-n", "200")
     assert (len(found["token_ids"]), found["finish_reason"]) == (200, "length")
 

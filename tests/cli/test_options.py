@@ -123,9 +123,9 @@ def test_help_waits_for_no_library() -> None:
     heavy = ("numpy", "llama_cpp", "onnxruntime", "rich", "prompt_toolkit", "edge_spec.loading")
     code = f"""
 import sys
-from edge_spec.cli.command import _edge_spec
+from edge_spec.cli import main
 try:
-    _edge_spec.main(["--help"], standalone_mode=False)
+    main(["--help"])
 finally:
     print([name for name in {heavy} if name in sys.modules])
 """

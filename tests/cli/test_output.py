@@ -21,7 +21,7 @@ Piped = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def piped(surroundings: dict[str, str]) -> Piped:
-    """What a verb prints into a pipe beside a narrow terminal."""
+    """What a verb prints into a pipe in a narrow terminal."""
 
     def run(*arguments: str, **more: str) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Laws of a conversation: every command, on injected input and display; bad input is one sentence, and it goes on."""
+"""Laws of a conversation: every command, on injected input and display; bad input is one sentence, and it continues."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gguf_files import GEMMA3, PHI3, write_gguf
+from modes_agree import check_modes_agree, questions
 
 import edge_spec
 from edge_spec.engines.onnx.kernels import available
@@ -24,27 +25,21 @@ MIXES = [("onnx", "onnx", "onnx"), ("onnx", "llama", "onnx"), ("llama", "onnx", 
 def test_text_is_identical_with_every_drafter_on_every_engine(
     probe_cache: Path, prompts: list[str], target: str, draft: str, intermediate: str
 ) -> None:
-    texts: dict[str, list[list[int]]] = {}
-    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
-        with edge_spec.load(
-            "demo",
-            speculation=mode,
-            engine=target,
-            draft_engine=draft,
-            intermediate_engine=intermediate,
-            n_ctx=256,
-            n_threads=1,
-            cache_dir=probe_cache,
-        ) as model:
-            assert model.profile.engine == target
-            assert model.identity == "bitwise"
-            for number, prompt in enumerate(prompts[:3]):
-                for temperature in (0, 0.9):
-                    reply = model.generate(prompt, max_tokens=40, seed=number, temperature=temperature)
-                    reply.read()
-                    texts.setdefault(mode, []).append(reply.token_ids)
-    for mode, found in texts.items():
-        assert found == texts["off"], mode
+
+    def look(mode: str, model: edge_spec.TextModel) -> None:
+        assert model.profile.engine == target
+        assert model.identity == "bitwise"
+
+    check_modes_agree(
+        ("off", "sequence", "tree", "hierarchy", "ngram"),
+        questions(prompts[:3], (0, 0.9), max_tokens=40),
+        look,
+        "demo",
+        engine=target,
+        draft_engine=draft,
+        intermediate_engine=intermediate,
+        cache_dir=probe_cache,
+    )
 
 
 def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: list[str]) -> None:
@@ -88,24 +83,24 @@ def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: P
         write_gguf(tmp_path / f"{seed}.gguf", **made, seed=seed, n_layers=layers)
         for seed, layers in ((0, 3), (1, 1), (0, 2))
     )
-    texts = {}
-    for mode in ("off", "sequence", "tree", "hierarchy", "ngram"):
-        with edge_spec.load(
-            target,
-            draft=draft,
-            intermediate=intermediate,
-            speculation=mode,
-            engine="onnx",
-            n_ctx=128,
-            n_threads=1,
-            cache_dir=tmp_path,
-        ) as model:
-            assert model.identity == "bitwise"
-            reply = model.generate("abcabc", raw=True, ignore_eos=True, max_tokens=60, seed=3, temperature=0.9)
-            reply.read()
-            texts[mode] = reply.token_ids
-            assert mode in ("off", "ngram") or reply.statistics.drafted > 0
-    assert all(text == texts["off"] for text in texts.values()), texts
+
+    def look(mode: str, model: edge_spec.TextModel) -> None:
+        assert model.identity == "bitwise"
+
+    asked = {"prompt": "abcabc", "raw": True, "ignore_eos": True, "max_tokens": 60, "seed": 3, "temperature": 0.9}
+    replies = check_modes_agree(
+        ("off", "sequence", "tree", "hierarchy", "ngram"),
+        [asked],
+        look,
+        target,
+        draft=draft,
+        intermediate=intermediate,
+        engine="onnx",
+        n_ctx=128,
+        cache_dir=tmp_path,
+    )
+    for mode in ("sequence", "tree", "hierarchy"):
+        assert replies[mode][0].statistics.drafted > 0
 
 
 def test_a_model_that_only_llama_cpp_runs_is_refused_before_it_is_loaded(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str
 @needs_kernels
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", kernels.KINDS)
-def test_a_row_does_not_depend_on_the_rows_beside_it(kind: str, variant: str) -> None:
+def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(kind: str, variant: str) -> None:
     rng = np.random.default_rng(4)
     packed = kernels.pack(sane_blocks(kind, 37, 2304, rng), kind)
     x = activations(100, 2304, "plain", rng)

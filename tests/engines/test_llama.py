@@ -107,8 +107,8 @@ def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, t
 
 
 @pytest.mark.parametrize("n_ctx", [300, 640])
-def test_a_kernel_that_treats_a_lone_row_differently_is_padded(open_demo: Opener, n_ctx: int) -> None:
-    # llama.cpp splits a lone row's attention among threads: with one of them there is nothing to split.
+def test_a_kernel_that_treats_a_single_row_differently_is_padded(open_demo: Opener, n_ctx: int) -> None:
+    # llama.cpp splits a single row's attention among threads: with one of them there is nothing to split.
     model = open_demo("draft", n_ctx=n_ctx, kv_k="f16", n_threads=2)
     if not model.capabilities.widths or 1 in model.capabilities.widths:
         pytest.skip("on this device rows do not depend on the width with 16-bit keys")

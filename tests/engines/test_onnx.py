@@ -96,7 +96,9 @@ def test_a_graph_for_trees_computes_sequences_alike(open_demo_onnx: Opener) -> N
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(0, 3))
-def test_a_row_does_not_depend_on_the_rows_beside_it(open_demo_onnx: Opener, cuts: list[int], seed: int) -> None:
+def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
+    open_demo_onnx: Opener, cuts: list[int], seed: int
+) -> None:
     model = open_demo_onnx()
     text = some_text(sum(cuts) + 20, seed=seed)
     rows = []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logits_rows import next_row, one_by_one, some_text
 from published_signatures import SIGNATURES, reference
 from published_weights import Weights
 
@@ -28,24 +29,6 @@ EVERY = pytest.mark.parametrize("name", SIGNATURES)
 SOME = pytest.mark.parametrize("name", ["plain", "plain-f16-keep", "genai-q4", "genai-f16"])
 
 Opener = Callable[..., OnnxModel]
-
-
-def some_text(n: int, *, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
-
-
-def next_row(model: OnnxModel, token: int = 777) -> np.ndarray[Any, Any]:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
-
-
-def one_by_one(model: OnnxModel, tokens: list[int]) -> np.ndarray[Any, Any]:
-    rows = []
-    for token in tokens:
-        rows.append(model.decode(Tree.sequence([token]))[0].copy())
-        model.keep([0])
-    return np.array(rows)
 
 
 # --- rows
@@ -72,7 +55,9 @@ def test_rows_are_those_of_the_network_written_down(open_it: Opener, numbers: We
 @SOME
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(0, 3))
-def test_a_row_does_not_depend_on_the_rows_beside_it(open_it: Opener, name: str, cuts: list[int], seed: int) -> None:
+def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
+    open_it: Opener, name: str, cuts: list[int], seed: int
+) -> None:
     model = open_it(name)
     if model.capabilities.identity != "bitwise":
         pytest.skip("on this device rows depend on how many are computed together")

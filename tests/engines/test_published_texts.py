@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from logits_rows import next_row, some_text
+from modes_agree import check_modes_agree, questions
 from published_models import publish
 from published_signatures import reference
 from published_weights import Weights, read_weights
@@ -36,24 +38,6 @@ assert DEMO.draft is not None
 assert DEMO.intermediate is not None
 
 Opener = Callable[..., OnnxModel]
-
-
-def some_text(n: int, *, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
-
-
-def next_row(model: OnnxModel, token: int = 777) -> np.ndarray[Any, Any]:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
-
-
-def one_by_one(model: OnnxModel, tokens: list[int]) -> np.ndarray[Any, Any]:
-    rows = []
-    for token in tokens:
-        rows.append(model.decode(Tree.sequence([token]))[0].copy())
-        model.keep([0])
-    return np.array(rows)
 
 
 @pytest.fixture(scope="module")
@@ -90,32 +74,24 @@ def test_text_is_identical_with_every_drafter(
 ) -> None:
     target, intermediate, draft = (family[name] for name in mix)
     engine = "llama" if mix[0].endswith("gguf") else "auto"
-    texts: dict[str, list[list[int]]] = {}
-    accepted = 0
-    for mode in ("off", "ngram", "sequence", "hierarchy"):
-        with edge_spec.load(
-            target,
-            draft=draft,
-            intermediate=intermediate,
-            speculation=mode,
-            engine=engine,
-            n_ctx=256,
-            n_threads=1,
-            cache_dir=probe_cache,
-        ) as model:
-            if model.identity != "bitwise":
-                pytest.skip("on this device rows depend on how many are computed together")
-            assert model.mode == mode
-            assert model.profile.engine == ("llama" if engine == "llama" else "onnx")
-            for number, prompt in enumerate(prompts[:3]):
-                for temperature in (0, 0.9):
-                    reply = model.generate(prompt, max_tokens=32, seed=number, temperature=temperature)
-                    reply.read()
-                    texts.setdefault(mode, []).append(reply.token_ids)
-                    accepted += reply.statistics.accepted if mode == "sequence" else 0
-    for mode, found in texts.items():
-        assert found == texts["off"], mode
-    assert accepted > 0
+
+    def look(mode: str, model: edge_spec.TextModel) -> None:
+        if model.identity != "bitwise":
+            pytest.skip("on this device rows depend on how many are computed together")
+        assert model.mode == mode
+        assert model.profile.engine == ("llama" if engine == "llama" else "onnx")
+
+    replies = check_modes_agree(
+        ("off", "ngram", "sequence", "hierarchy"),
+        questions(prompts[:3], (0, 0.9), max_tokens=32),
+        look,
+        target,
+        draft=draft,
+        intermediate=intermediate,
+        engine=engine,
+        cache_dir=probe_cache,
+    )
+    assert sum(reply.statistics.accepted for reply in replies["sequence"]) > 0
 
 
 def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str, Path], probe_cache: Path) -> None:

@@ -120,7 +120,7 @@ def test_rows_of_several_texts_are_those_of_each_alone(onnx: TextModel) -> None:
 
 
 @needs_kernels
-def test_a_copied_text_goes_on_like_its_source(onnx: TextModel) -> None:
+def test_a_copied_text_continues_like_its_source(onnx: TextModel) -> None:
     model = onnx.followed["target"].model
     assert isinstance(model, TextsModel)
     texts = model.texts(2, 100)

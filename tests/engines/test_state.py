@@ -75,7 +75,7 @@ def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrate
         assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
         check_speculator(speculator)
         if chance.random() < 0.2:
-            # Take some back and go on elsewhere.
+            # Take some back and continue elsewhere.
             length = chance.randint(len(case.prompt), len(speculator.text))
             room = case.n_ctx - length - 1
             others = [chance.randrange(case.n_vocab) for _ in range(chance.randint(0, max(0, min(3, room))))]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from gguf_files import write_gguf
+from modes_agree import check_modes_agree
 from trimmed_files import write_trimmed
 
 import edge_spec
@@ -37,28 +39,26 @@ def test_text_is_identical_with_trimmed_drafters(
     target = inspect(family.target)
     draft = write_trimmed(family.draft, tmp_path / "draft.gguf", kept, target)
     intermediate = write_trimmed(family.intermediate, tmp_path / "intermediate.gguf", kept[::2], target)
-    texts: dict[str, list[list[int]]] = {mode: [] for mode in MODES}
-    accepted = 0
-    for mode in MODES:
-        with edge_spec.load(
-            family.target,
-            draft=draft,
-            intermediate=intermediate,
-            speculation=mode,
-            engine=engine,
-            n_ctx=256,
-            n_threads=1,
-            cache_dir=probe_cache,
-        ) as model:
-            assert model.mode == ("hierarchy" if mode == "auto" else mode)
-            for number, (prompt, temperature) in enumerate(zip(prompts, (0, 0.9, 1.3, 0.7, 0, 1), strict=True)):
-                schema = SCHEMA if number == 2 else None
-                reply = model.generate(prompt, max_tokens=40, seed=number, temperature=temperature, json_schema=schema)
-                reply.read()
-                texts[mode].append(list(reply.token_ids))
-                accepted += reply.statistics.accepted
-    assert all(found == texts["off"] for found in texts.values())
-    assert accepted > 20
+    asked: list[dict[str, Any]] = [
+        {"prompt": prompt, "max_tokens": 40, "seed": number, "temperature": temperature}
+        for number, (prompt, temperature) in enumerate(zip(prompts, (0, 0.9, 1.3, 0.7, 0, 1), strict=True))
+    ]
+    asked[2]["json_schema"] = SCHEMA
+
+    def look(mode: str, model: edge_spec.TextModel) -> None:
+        assert model.mode == ("hierarchy" if mode == "auto" else mode)
+
+    replies = check_modes_agree(
+        MODES,
+        asked,
+        look,
+        family.target,
+        draft=draft,
+        intermediate=intermediate,
+        engine=engine,
+        cache_dir=probe_cache,
+    )
+    assert sum(reply.statistics.accepted for found in replies.values() for reply in found) > 20
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,4 @@
-"""Laws of replies that are given up half way: the next one begins, or an error says why not. No wait is endless."""
+"""Laws of replies that are abandoned half way: the next one begins, or an error says why not. No wait is endless."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from letters import LetterTokenizer
-from lone_replies import lone_reply
+from speculator_replies import reply_of
 
 from edge_spec import SamplerSettings, TableModel, random_table
 from edge_spec.evaluation.acceptance import Written, acceptance, rows_after, write
@@ -30,7 +30,7 @@ def written(settings: SamplerSettings, max_tokens: int = 40) -> list[Written]:
 def test_the_text_is_the_one_that_a_reply_would_be(settings: SamplerSettings) -> None:
     for each in written(settings):
         speculator = Speculator(TableModel(TABLE), NoDrafter())
-        reply = lone_reply(speculator, FixedPolicy(0), LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
+        reply = reply_of(speculator, FixedPolicy(0), LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
         reply.read()
         assert tuple(reply.token_ids) == each.reply
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_replies import lone_reply
 from scipy.stats import chisquare
+from speculator_replies import reply_of
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
@@ -92,7 +92,7 @@ def test_plain_text_has_the_exact_law(
     prompt, end = [2, 0, 1], 3
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(N_SEEDS):
-        reply = lone_reply(
+        reply = reply_of(
             speculator, FixedPolicy(0), letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n
         )
         reply.read()
@@ -115,7 +115,7 @@ def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
     seen: Counter[int] = Counter()
     for seed in range(N_SEEDS // 5):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
-        reply = lone_reply(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
+        reply = reply_of(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
         reply.read()
         seen[reply.token_ids[0]] += 1
     wanted = np.array(law(table, [0], NEUTRAL)) * (N_SEEDS // 5)
@@ -153,7 +153,7 @@ def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> 
     for limit in (5, 0):
         model = TableModel(table, **target)
         drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
-        reply = lone_reply(
+        reply = reply_of(
             Speculator(model, drafter), FixedPolicy(limit), letters(), [1], SamplerSettings(seed=seed), max_tokens=40
         )
         reply.read()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_replies import lone_reply
+from speculator_replies import reply_of
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import SettingsError
@@ -43,7 +43,7 @@ def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_to
     table = random_table(6, order=1, seed=seed)
     drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=seed + 1, like=table), n_ctx=64), width=1)
     settings = SamplerSettings(seed=seed, temperature=1.5, top_k=2, repeat_penalty=1.7, logit_bias={3: -5.0})
-    reply = lone_reply(
+    reply = reply_of(
         Speculator(TableModel(table, n_ctx=64), drafter if limit else NoDrafter()),
         FixedPolicy(limit),
         _Names(),
@@ -65,10 +65,10 @@ def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_to
 
 def test_what_is_not_asked_for_is_not_told() -> None:
     speculator = Speculator(TableModel(random_table(6, order=1, seed=1), n_ctx=64), NoDrafter())
-    reply = lone_reply(speculator, FixedPolicy(0), _Names(), [1], SamplerSettings(), max_tokens=5)
+    reply = reply_of(speculator, FixedPolicy(0), _Names(), [1], SamplerSettings(), max_tokens=5)
     assert [(event.logprob, dict(event.top)) for event in reply.events()] == [(None, {})] * 5
     with pytest.raises(SettingsError, match="logprobs"):
-        lone_reply(speculator, FixedPolicy(0), _Names(), [1], SamplerSettings(), logprobs=-1)
+        reply_of(speculator, FixedPolicy(0), _Names(), [1], SamplerSettings(), logprobs=-1)
 
 
 class _Names:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_replies import lone_reply
+from speculator_replies import reply_of
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
@@ -56,11 +56,11 @@ def test_utf8_is_never_torn(data: bytes, cuts: list[int]) -> None:
 @given(st.text(max_size=12), st.lists(st.integers(0, 40), max_size=6))
 def test_whole_characters_are_shown_at_once(text: str, cuts: list[int]) -> None:
     stream = TextStream()
-    read = b""
+    read, shown = b"", ""
     for piece in pieces_of(text.encode(), cuts):
         read += piece
-        stream.push(piece)
-        assert stream._held == ""
+        shown += stream.push(piece)
+        assert shown == read.decode("utf-8", "ignore")
     assert stream.finish() == ""
 
 
@@ -105,7 +105,7 @@ def reply(
     speculator = Speculator(TableModel(TABLE, n_ctx=n_ctx), drafter)
     sampling = SamplerSettings(seed=values.pop("seed", 0), temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     prompt = values.pop("prompt", [1])
-    return lone_reply(speculator, FixedPolicy(limit), letters(end), prompt, sampling, **values), speculator
+    return reply_of(speculator, FixedPolicy(limit), letters(end), prompt, sampling, **values), speculator
 
 
 @pytest.mark.parametrize("limit", [0, 4])
@@ -194,7 +194,7 @@ def test_the_same_prompt_gets_the_same_reply_after_others(letters: LettersType) 
 
         def write(prompt: list[int], speculator: Speculator = speculator) -> list[int]:
             sampling = SamplerSettings(seed=5, repeat_penalty=1.2)
-            done = lone_reply(speculator, FixedPolicy(4), letters(), prompt, sampling, max_tokens=30)
+            done = reply_of(speculator, FixedPolicy(4), letters(), prompt, sampling, max_tokens=30)
             done.read()
             return done.token_ids
 
@@ -218,7 +218,7 @@ def test_cancel_stops_a_reply_and_keeps_what_was_written(letters: LettersType, d
     assert whole.startswith(first + rest)
     assert done.statistics.tokens == len(done.token_ids)
     # The next reply is not the one that was cancelled.
-    after = lone_reply(speculator, FixedPolicy(4), letters(), [1], done.settings, max_tokens=60)
+    after = reply_of(speculator, FixedPolicy(4), letters(), [1], done.settings, max_tokens=60)
     assert after.read() == whole
     assert after.finish_reason == "length"
 
@@ -238,7 +238,7 @@ def test_cancel_of_a_finished_reply_changes_nothing(letters: LettersType) -> Non
     done.cancel()
     done.close()
     assert done.finish_reason == "length"
-    after = lone_reply(speculator, FixedPolicy(0), letters(), [1], done.settings, max_tokens=5)
+    after = reply_of(speculator, FixedPolicy(0), letters(), [1], done.settings, max_tokens=5)
     assert after.read() == done.text
 
 
@@ -258,7 +258,7 @@ def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None
 
     inside, cancelled = threading.Event(), threading.Event()
     speculator = Speculator(Slow(TABLE), NoDrafter())
-    done = lone_reply(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
+    done = reply_of(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
     thread = threading.Thread(target=done.read)
     thread.start()
     assert inside.wait(20)
@@ -277,7 +277,7 @@ def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType)
             return super().decode(tree)
 
     speculator = Speculator(Breaks(TABLE), NoDrafter())
-    done = lone_reply(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
+    done = reply_of(speculator, FixedPolicy(0), letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):
         done.read()
     assert done.finish_reason == "error"

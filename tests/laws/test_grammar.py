@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_replies import lone_reply
+from speculator_replies import reply_of
 
 import edge_spec
 from edge_spec.engines.llama.grammar import LlamaGrammar
@@ -141,7 +141,7 @@ def test_a_reply_follows_its_grammar_and_is_the_same_with_every_drafter(
 @given(st.data())
 @settings(max_examples=80)
 def test_what_was_tried_leaves_no_trace(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
-    """Picking elsewhere, moving on and cutting the text before change no pick; a resumed sampler goes on alike."""
+    """Picking elsewhere, moving on and cutting the text before change no pick; a resumed sampler continues alike."""
     case = dataclasses.replace(data.draw(cases), constrained=data.draw(st.booleans()))
     chance = np.random.default_rng(case.seed)
     rows = chance.normal(size=(20, case.n_vocab)).astype(np.float32) * 2
@@ -187,7 +187,7 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     for forces in (True, False):
         drafter = NgramDrafter()
         speculator = Speculator(TableModel(random_table(6, order=1)), GrammarGuided(drafter) if forces else drafter)
-        reply = lone_reply(
+        reply = reply_of(
             speculator, FixedPolicy(3), letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
         reply.read()
@@ -209,7 +209,7 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
         HierarchyDrafter(GrammarGuided(NgramDrafter()), TableModel(trapped)),
     ):
         speculator = Speculator(TableModel(table), GrammarGuided(drafter))
-        reply = lone_reply(
+        reply = reply_of(
             speculator, FixedPolicy(4), letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )
         reply.read()
@@ -332,7 +332,7 @@ def test_a_bad_grammar_is_refused_with_its_place(weights: Callable[[str], LlamaW
     assert caught.value.hint
 
 
-def test_a_dead_end_is_an_error_and_the_model_goes_on(probe_cache: Path) -> None:
+def test_a_dead_end_is_an_error_and_the_next_reply_is_written(probe_cache: Path) -> None:
     with edge_spec.load("demo", speculation="ngram", n_ctx=128, cache_dir=probe_cache, n_threads=1) as model:
         reply = model.generate("Hello", grammar=r'root ::= "a" [\x00]', seed=1)
         with pytest.raises(GrammarDeadEnd):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from edge_spec.errors import SettingsError
@@ -24,10 +26,25 @@ def test_what_would_take_minutes_is_refused(text: str, message: str) -> None:
 
 
 def test_a_long_chain_of_rules_is_checked_at_once() -> None:
+    """Recursion would run out of stack; what comes of the last rule is known at the first."""
     n = 20_000
-    check_gbnf("root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(n)) + f'\nr{n} ::= "x"?')
+    chain = "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(n)) + "\n"
+    check_gbnf(chain + f'r{n} ::= "x"?')
+    for last, message in (
+        ("", f"uses 'r{n}', which is not defined"),
+        (f'r{n} ::= r0 "x"', "can begin with itself"),
+        (f'r{n} ::= "a"? ' + '"b"? ' * 100, "more than 100 optional parts in a row"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            check_gbnf(chain + last)
 
 
 def test_schemas_with_many_properties_and_values_are_read() -> None:
-    schema_to_gbnf({"properties": {f"p{i}": {"type": "string"} for i in range(300)}})
-    schema_to_gbnf({"enum": [f"value {i}" for i in range(3000)]})
+    names = [f"p{i}" for i in range(300)]
+    properties = schema_to_gbnf({"properties": {name: {"type": "string"} for name in names}})
+    check_gbnf(properties)
+    assert re.findall(r'"\\"(p\d+)\\": " string', properties) == names[::-1]
+    values = [f"value {i}" for i in range(3000)]
+    choices = schema_to_gbnf({"enum": values})
+    check_gbnf(choices)
+    assert re.findall(r'"\\"(value \d+)\\""', choices) == values

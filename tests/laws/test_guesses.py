@@ -22,6 +22,7 @@ from sampling_reference import (
 )
 
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.adjustments import adjusted
 from edge_spec.sampling.candidates import candidates_of
 
 
@@ -46,7 +47,7 @@ def test_the_best_guess_is_the_pick(seed: int, n: int, limit: int) -> None:
     assert list(chances) == sorted(chances, reverse=True)
     assert 0 < sum(chances) <= 1 + 1e-12
     if s.temperature > 0:
-        assert set(tokens) <= {int(token) for token in candidates_of(sampler._adjusted(row, text), s)[0]}
+        assert set(tokens) <= {int(token) for token in candidates_of(adjusted(row, text, s, {}), s)[0]}
 
 
 def ordered_pairs(p: dict[int, float]) -> Iterator[tuple[tuple[int, int], float]]:

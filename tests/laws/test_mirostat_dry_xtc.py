@@ -13,7 +13,7 @@ import pytest
 
 from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.sampling.adjustments import Breakers, dry_penalties, find_breakers
+from edge_spec.sampling.adjustments import Breakers, adjusted, dry_penalties, find_breakers
 from edge_spec.sampling.candidates import Row, candidates_of, mirostat, next_mu
 from edge_spec.sampling.noise import coin, position_key
 
@@ -72,7 +72,7 @@ def test_dry_penalises_what_llama_cpp_does(weights: Callable[[str], LlamaWeights
         )
         wanted, _ = applied(theirs, row, text)
         llama_cpp.llama_sampler_free(theirs)
-        ours = Sampler(s, [], breakers=breakers)._adjusted(row, text)
+        ours = adjusted(row, text, s, breakers)
         np.testing.assert_allclose(ours, wanted["logit"], rtol=2e-6)
         n_penalised += int((ours != row).sum())
     assert n_penalised > 50

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_spec.engines.table import TableModel, random_table
+from edge_spec.engines.table import TableModel, TableTexts, random_table
 from edge_spec.errors import BackendError, BudgetExceeded, Closed, GrammarDeadEnd, PromptTooLong, SettingsError
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.context import ModelAccess
@@ -167,7 +167,7 @@ def test_a_cancelled_one_leaves_the_others_alone(letters: Any, letter_grammar: A
 
 @given(data=st.data())
 @settings(max_examples=80)
-def test_they_go_on_with_another_target(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
+def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
     """Memory became scarce and free again: the models that continue have the same rows."""
     world = data.draw(worlds(letters, letter_grammar))
     replies = world.replies()
@@ -282,10 +282,11 @@ def test_an_error_of_the_engine_ends_all_and_is_raised(letters: Any, most: int, 
     replies = world.replies()
     next(replies)
 
-    def fails(self: Any, context: Any) -> Any:
+    def fails(self: Any, asked: Any) -> Any:
         raise BackendError("out of order")
 
-    monkeypatch.setattr(TableModel, "_row", fails)
+    for kind in (TableModel, TableTexts):
+        monkeypatch.setattr(kind, "decode", fails)
     with pytest.raises(BackendError):
         replies.read()
     assert {replies[n].finish_reason for n in range(3)} == {"error"}

@@ -70,8 +70,8 @@ def test_large_rows_draw_alike_in_c_and_python(temperature: float, n_kept: int) 
         some, whole = Sampler(asked, [1]).over(kept), Sampler(asked, [1])
         expected = whole.guess(scattered(row, kept), [1, 2], 4)
         assert [x for x, _ in some.guess(row, [1, 2], 4)] == [x for x, _ in expected]
-        some._native = None
-        assert [x for x, _ in some.guess(row, [1, 2], 4)] == [x for x, _ in expected]
+        # C leaves rows to Python that are not contiguous memory.
+        assert [x for x, _ in some.guess(np.repeat(row, 2)[::2], [1, 2], 4)] == [x for x, _ in expected]
 
 
 def test_a_bias_beyond_the_whole_vocabulary_is_refused_and_one_of_a_token_not_kept_is_not() -> None:

@@ -72,7 +72,7 @@ def check_caches(model: TextModel, text: list[int]) -> None:
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 @pytest.mark.parametrize("mode", ["sequence", "tree", "hierarchy"])
-def test_after_a_turn_the_caches_hold_the_talk_and_nothing_else(
+def test_after_a_turn_the_caches_hold_the_conversation_and_nothing_else(
     load: Callable[..., TextModel], mode: str, engine: str
 ) -> None:
     model = load(speculation=mode, engine=engine)
@@ -92,7 +92,7 @@ def test_after_a_turn_the_caches_hold_the_talk_and_nothing_else(
         model.ledger.check_integrity()
 
 
-def test_a_long_talk_stays_inside_what_was_planned(load: Callable[..., TextModel]) -> None:
+def test_a_long_conversation_stays_inside_what_was_planned(load: Callable[..., TextModel]) -> None:
     model = load(n_ctx=256, speculation="sequence")
     held = model.ledger.held_bytes
     session = model.chat("You are a friend.", seed=3, max_tokens=70, ignore_eos=True)
@@ -121,14 +121,14 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
     reply = None
     ended = threading.Event()
 
-    def talk() -> None:
+    def converse() -> None:
         nonlocal reply
         while not seen:
             reply = session.send("Tell me a story about a dog and a cat.")
             reply.read()
         ended.set()
 
-    threading.Thread(target=talk, daemon=True).start()
+    threading.Thread(target=converse, daemon=True).start()
     assert ended.wait(120)
     assert reply is not None
     assert reply.finish_reason == "cancelled"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scarce_memory import Change, Squeezer
+from scarce_memory import Change, SimulatedMemory
 
 import edge_spec
 from edge_spec import TextModel
@@ -20,7 +20,7 @@ from edge_spec.engines.onnx.engine import OnnxOpener
 def load(probe_cache: Path) -> Callable[..., TextModel]:
     def of(decide: Callable[[], int], **values: Any) -> TextModel:
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
-        return edge_spec.load("demo", watch=Squeezer(decide).watch(), **asked)
+        return edge_spec.load("demo", watch=SimulatedMemory(decide).watch(), **asked)
 
     return of
 

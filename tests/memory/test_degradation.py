@@ -23,7 +23,7 @@ from edge_spec.speculation.modes import MODES, DraftModels, Mode
 
 @pytest.mark.parametrize("n_runs", [6, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(
+def test_a_conversation_under_pressure_is_word_for_word_the_one_without(
     load: Callable[..., TextModel], engine: str, n_runs: int
 ) -> None:
     with load(lambda: PLENTY, engine=engine) as model:
@@ -46,7 +46,7 @@ def test_a_squeezed_talk_is_word_for_word_the_unsqueezed_one(
 
 
 @pytest.mark.parametrize("mode", ["sequence", "tree", "ngram", "off", "auto"])
-def test_every_mode_can_be_squeezed(load: Callable[..., TextModel], mode: str) -> None:
+def test_every_mode_keeps_its_text_under_pressure(load: Callable[..., TextModel], mode: str) -> None:
     with load(lambda: PLENTY, speculation=mode) as model:
         calm = converse(model)
     n_lossless = {"sequence": 1, "tree": 1, "auto": 1, "ngram": 0, "off": 0}[mode]
@@ -129,12 +129,12 @@ def test_the_process_s_own_size_counts_as_well(load: Callable[..., TextModel], p
         resident[0] = budget_bytes + 1
         for _ in range(3):
             model.check_memory()
-        given_up = ("the intermediate model is dropped", "the drafter is dropped")
-        assert model.degradations == given_up
+        released = ("the intermediate model is dropped", "the drafter is dropped")
+        assert model.degradations == released
         resident[0] = budget_bytes - 1
         for _ in range(9):
             model.check_memory()
-        assert model.degradations == given_up
+        assert model.degradations == released
         resident[0] = 0
         for _ in range(9):
             model.check_memory()

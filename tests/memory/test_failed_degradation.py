@@ -12,7 +12,7 @@ from edge_spec import TextModel
 from edge_spec.engines.base import ModelSettings, OpenedModel
 
 
-def test_with_nothing_left_to_give_up_a_reply_stops_cleanly(load: Callable[..., TextModel]) -> None:
+def test_with_nothing_left_to_release_a_reply_stops_cleanly(load: Callable[..., TextModel]) -> None:
     with load(lambda: SCARCE) as model:
         reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
         reply.read()
@@ -77,7 +77,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         assert model.profile.name != before
         assert any(model.profile.name in notice for notice in reply.notices)
         del model.followed["target"].model.prefill  # type: ignore[method-assign]
-        # It goes on, and has been told once.
+        # It continues, and has been told once.
         rest = session.continue_answer()
         rest.read()
         assert rest.finish_reason in ("eos", "length")
@@ -107,8 +107,8 @@ def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
 def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
     load: Callable[..., TextModel], opening: Callable[[Change], None], engine: str
 ) -> None:
-    squeezed = True
-    with load(lambda: SCARCE if squeezed else 150, engine=engine) as model:
+    scarce = True
+    with load(lambda: SCARCE if scarce else 150, engine=engine) as model:
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         profile, no_memory = model.profile, True
         opening(lambda settings, open_it: refused(settings) if settings.exact and no_memory else open_it())
@@ -124,7 +124,7 @@ def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
         lone = model.generate(ASKED[0], seed=1, max_tokens=5)
         lone.read()
         assert lone.finish_reason == "memory"
-        squeezed = no_memory = False
+        scarce = no_memory = False
         rest = session.continue_answer()
         rest.read()
         assert rest.finish_reason in ("eos", "length")

@@ -44,7 +44,7 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
     return of
 
 
-def talk(model: TextModel, between: Callable[[], object] = lambda: None) -> list[Any]:
+def converse(model: TextModel, between: Callable[[], object] = lambda: None) -> list[Any]:
     seen: list[Any] = []
     session = model.chat("You are a friend.", seed=3, max_tokens=30, on_notice=seen.append)
     for text in ASKED:
@@ -61,9 +61,9 @@ def wait_until(said: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_between_replies_only_what_costs_no_word_is_given_up(load: Callable[..., TextModel], engine: str) -> None:
+def test_between_replies_only_what_changes_no_word_is_released(load: Callable[..., TextModel], engine: str) -> None:
     with load(lambda: PLENTY, engine=engine) as model:
-        calm = talk(model)
+        calm = converse(model)
     now = SCARCE
     with load(lambda: now, engine=engine) as model:
         profile, held = model.profile, model.ledger.held_bytes
@@ -73,14 +73,14 @@ def test_between_replies_only_what_costs_no_word_is_given_up(load: Callable[...,
         assert model.ledger.held_bytes < held
         assert model.profile == profile
         now = BETWEEN
-        assert talk(model, model.check_memory) == calm
+        assert converse(model, model.check_memory) == calm
         now = PLENTY
         for _ in range(9):
             model.check_memory()
         assert model.degradations == ()
         assert model.ledger.held_bytes == held
         model.ledger.check_integrity()
-        assert talk(model) == calm
+        assert converse(model) == calm
 
 
 def test_nobody_looks_while_a_reply_is_written(load: Callable[..., TextModel]) -> None:
@@ -104,20 +104,20 @@ def test_nobody_looks_while_a_reply_is_written(load: Callable[..., TextModel]) -
         model.generate(ASKED[0])
 
 
-def test_a_talk_that_waits_is_looked_after_by_itself(load: Callable[..., TextModel]) -> None:
+def test_a_waiting_conversation_is_watched_without_being_asked(load: Callable[..., TextModel]) -> None:
     with load(lambda: PLENTY) as model:
-        calm = talk(model)
+        calm = converse(model)
     now = SCARCE
     with load(lambda: now, every_s=0.01) as model:
         wait_until(lambda: len(model.degradations) == 2)
         now = PLENTY
         wait_until(lambda: model.degradations == ())
-        assert talk(model) == calm
+        assert converse(model) == calm
 
 
 def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> None:
     with load(lambda: PLENTY) as model:
-        calm = talk(model)
+        calm = converse(model)
     model_of: list[TextModel] = []
     for run in range(3):
         rng = random.Random(run)
@@ -129,13 +129,15 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
         model_of.clear()
         with load(decide, every_s=0.001) as model:
             model_of.append(model)
-            assert talk(model, lambda: sleep(0.02)) == calm, run
+            assert converse(model, lambda: sleep(0.02)) == calm, run
             model.ledger.check_integrity()
 
 
 def test_without_a_watch_nobody_looks() -> None:
+    before = threading.active_count()
     with chat_model(chat_table(1), NoDrafter()) as model:
-        assert model._idle is None
+        model.generate("ab", seed=1, max_tokens=4).read()
+        assert threading.active_count() == before
         assert not model.check_memory()
 
 

@@ -60,7 +60,7 @@ def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> Non
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
-def test_a_table_that_is_full_forgets_the_older_half_and_goes_on() -> None:
+def test_a_table_that_is_full_forgets_the_older_half_and_continues() -> None:
     max_bytes = table_bytes(1000)
     drafter, phrase = NgramDrafter(max_bytes=max_bytes), [7, 8, 9, 10, 11]
     for token in range(100, 20_100):
@@ -121,10 +121,8 @@ def test_tables_and_bytes_of_tokens_are_planned_and_measured(load: Callable[...,
 
 
 GRAMMARS_HELD = """
-import gc, random, tempfile
-from pathlib import Path
-from edge_spec.engines.llama.weights import LlamaWeights
-from edge_spec.engines.llama.external_vocabulary import _write
+import gc, random
+from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.llama.grammar import LlamaGrammar
 from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.memory import usage
@@ -133,11 +131,14 @@ from edge_spec.sampling.grammar import Node
 rng = random.Random(1)
 words = {bytes(rng.choices(range(97, 123), k=rng.randint(3, 9))) for _ in range(70_000)}
 pieces = [b"", *(bytes([n]) for n in range(256)), *sorted(words)]
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "vocabulary.gguf"
-    _write(path, pieces, [0], 0)
-    weights = LlamaWeights(path, vocab_only=True, mapped=False)
-weights.tokenize("hello", add_special=False)
+class Tokenizer:
+    eos, n_vocab = 0, len(pieces)
+    token_bytes = pieces.__getitem__
+    def tokenize(self, text, *, add_special): return []
+    def ends(self, token): return token == 0
+
+weights = ExternalVocabulary(Tokenizer())
+weights.speaking
 gc.collect()
 before = usage().resident_bytes
 grammars = []
@@ -172,7 +173,7 @@ def test_grammars_are_entered_with_the_first_and_gone_with_the_model(
     assert "grammars" not in {line.name for line in ledger}
 
 
-def test_without_room_a_grammar_is_refused_and_the_model_goes_on(load: Callable[..., TextModel]) -> None:
+def test_without_room_a_grammar_is_refused_and_the_next_reply_is_written(load: Callable[..., TextModel]) -> None:
     with load(speculation="off", memory="1GiB") as model:
         text = model.generate("Hello", seed=1, max_tokens=20).read()
         model.ledger.claim("test", "all but a little", (model.ledger.left_bytes or 0) - MIB)
@@ -229,7 +230,7 @@ def test_a_table_comes_with_the_drafter_that_needs_it_and_goes_with_it(
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_copies_made_while_a_talk_is_saved_are_claimed_for_as_long(
+def test_copies_made_while_a_conversation_is_saved_are_claimed_for_as_long(
     load: Callable[..., TextModel], engine: str, tmp_path: Path
 ) -> None:
     with load(engine=engine) as model:
@@ -243,7 +244,7 @@ def test_copies_made_while_a_talk_is_saved_are_claimed_for_as_long(
         assert 0 < line.measured_bytes <= line.predicted_bytes
         assert "copies to save, returned" in model.ledger.table()
         assert model.ledger.report()["lent"][0]["measured_bytes"] == line.measured_bytes
-        # To lay a talk aside is to copy it as well.
+        # To suspend a conversation is to copy its caches as well.
         model.generate("Hello", seed=1, max_tokens=2).read()
         assert lines_of(model)["suspended"].measured_bytes == lines_of(model)["suspended"].predicted_bytes
         model.ledger.check_integrity()

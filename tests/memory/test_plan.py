@@ -38,7 +38,7 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
 
 @pytest.mark.parametrize("engine", ["auto", "llama", "onnx"])
 @pytest.mark.parametrize("drafter", ["draft", "intermediate"])
-def test_with_memory_to_spare_nothing_wished_for_is_left_out(engine: str, drafter: str) -> None:
+def test_with_memory_to_spare_nothing_asked_for_is_left_out(engine: str, drafter: str) -> None:
     """Large drafters too: whether they pay, the clock tells."""
     found = plan("demo", memory="2GiB", held_bytes=HELD, engine=engine, draft=getattr(DEMO, drafter))
     assert (found.chosen.choices["speculation"], found.chosen.choices["context"]) == ("hierarchy", 1024)

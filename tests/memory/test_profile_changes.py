@@ -13,7 +13,7 @@ from edge_spec.engines.base import ModelSettings, OpenedModel
 from edge_spec.loading import plan
 
 
-def test_a_smaller_context_is_announced_and_goes_on(load: Callable[..., TextModel]) -> None:
+def test_a_smaller_context_is_announced_and_the_conversation_continues(load: Callable[..., TextModel]) -> None:
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16"}
     with load(lambda: SCARCE if len(model.degradations) < 4 else 150, **asked) as model:
         seen = converse(model)
@@ -84,11 +84,11 @@ def test_what_the_user_fixed_stays_until_the_reply_stops(load: Callable[..., Tex
 
 
 def test_everybody_is_told_once_of_a_profile_that_changed_meanwhile(load: Callable[..., TextModel]) -> None:
-    squeezed = False
-    with load(lambda: SCARCE if squeezed and len(model.degradations) < 3 else 150, engine="llama") as model:
+    scarce = False
+    with load(lambda: SCARCE if scarce and len(model.degradations) < 3 else 150, engine="llama") as model:
         one, other = (model.chat("You are a friend.", seed=3, max_tokens=20) for _ in range(2))
         assert other.send(ASKED[0]).read()
-        squeezed = True
+        scarce = True
         one.send(ASKED[0]).read()
 
         def told(reply: Any) -> int:
@@ -105,11 +105,11 @@ def test_everybody_is_told_once_of_a_profile_that_changed_meanwhile(load: Callab
 def test_half_a_context_forgets_turns_only_once_it_is_there(
     load: Callable[..., TextModel], opening: Callable[[Change], None], opens: bool
 ) -> None:
-    squeezed, refused_once = False, False
+    scarce, refused_once = False, False
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16", "engine": "llama", "speculation": "off"}
 
     def decide() -> int:
-        return SCARCE if squeezed and not refused_once and not model.degradations else 150
+        return SCARCE if scarce and not refused_once and not model.degradations else 150
 
     with load(decide, **asked) as model:
         session = model.chat("You are a friend.", seed=3, max_tokens=180, ignore_eos=True)
@@ -126,7 +126,7 @@ def test_half_a_context_forgets_turns_only_once_it_is_there(
 
         if not opens:
             opening(refuse)
-        squeezed = True
+        scarce = True
         reply = session.send(ASKED[3])
         reply.read()
         forgot = any("no longer sees" in notice for notice in reply.notices)

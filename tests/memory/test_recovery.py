@@ -14,16 +14,16 @@ from edge_spec.engines.base import ModelSettings, OpenedModel
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_what_changes_words_stays_given_up_and_the_rest_comes_back(load: Callable[..., TextModel], engine: str) -> None:
-    squeezed = True
+def test_what_changes_words_stays_released_and_the_rest_comes_back(load: Callable[..., TextModel], engine: str) -> None:
+    scarce = True
 
     def decide() -> int:
-        return PLENTY if not squeezed else SCARCE if len(model.degradations) < 3 else 150
+        return PLENTY if not scarce else SCARCE if len(model.degradations) < 3 else 150
 
     with load(decide, engine=engine) as model:
         drafter = model.drafter_name
         model.generate(ASKED[0], seed=1, max_tokens=30, ignore_eos=True).read()
-        profile, degradations, squeezed = model.profile, model.degradations, False
+        profile, degradations, scarce = model.profile, model.degradations, False
         assert model.drafter_name != drafter
         model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True).read()
         assert (model.profile, model.degradations) == (profile, degradations[2:])
@@ -36,8 +36,8 @@ def test_what_changes_words_stays_given_up_and_the_rest_comes_back(load: Callabl
 def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
     load: Callable[..., TextModel], opening: Callable[[Change], None], missing: str
 ) -> None:
-    wanted, squeezed = {"intermediate": 1, "draft": 2}[missing], True
-    with load(lambda: (SCARCE if len(model.degradations) < wanted else 150) if squeezed else PLENTY) as model:
+    wanted, scarce = {"intermediate": 1, "draft": 2}[missing], True
+    with load(lambda: (SCARCE if len(model.degradations) < wanted else 150) if scarce else PLENTY) as model:
         for _ in range(4):
             model.check_memory()
         degradations, drafter = model.degradations, model.drafter_name
@@ -53,7 +53,7 @@ def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
             return open_it()
 
         opening(fails)
-        squeezed = False
+        scarce = False
         for _ in range(4):
             model.check_memory()
         assert n_opened > 0
@@ -65,10 +65,10 @@ def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
 def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their_return(
     load: Callable[..., TextModel], opening: Callable[[Change], None]
 ) -> None:
-    squeezed = True
+    scarce = True
 
     def decide() -> int:
-        return PLENTY if not squeezed else SCARCE if len(model.degradations) < 3 else 150
+        return PLENTY if not scarce else SCARCE if len(model.degradations) < 3 else 150
 
     with load(decide, engine="llama") as model:
 
@@ -80,7 +80,7 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
         reply.read()
         (notice,) = reply.notices
         assert "identity rounding" in notice
-        squeezed, degradations = False, model.degradations
+        scarce, degradations = False, model.degradations
         for _ in range(6):
             model.check_memory()
         assert model.degradations == degradations

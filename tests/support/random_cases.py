@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from letter_vocabulary import LETTERS, LetterGrammar, Letters
-from lone_replies import lone_reply
 from random_policies import RandomChoices, RandomLimits
+from speculator_replies import reply_of
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
@@ -69,7 +69,7 @@ class Case:
 
     def generation(self, *, drafts: bool = True, drafter: Drafter | None = None) -> Reply:
         self.last = Speculator(self.target(), guided(drafter)) if drafter else self.speculator(drafts=drafts)
-        return lone_reply(
+        return reply_of(
             self.last,
             RandomLimits(self.seed),
             Letters(self.end),

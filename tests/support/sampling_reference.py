@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling.adjustments import adjusted
 from edge_spec.sampling.candidates import Row, candidates_of
 from edge_spec.sampling.noise import stream_of
 
@@ -106,7 +107,7 @@ def random_settings(rng: np.random.Generator, share: float = 0.5) -> SamplerSett
 
 def distribution(row: Row, s: SamplerSettings, text: Sequence[int] = ()) -> dict[int, float]:
     """Token ids and their probabilities."""
-    ids, x = candidates_of(Sampler(s, [])._adjusted(row, text), s)
+    ids, x = candidates_of(adjusted(row, text, s, {}), s)
     p = np.exp((np.asarray(x) - np.max(x)) / s.temperature)
     return dict(zip((int(token) for token in ids), (p / p.sum()).tolist(), strict=True))
 

@@ -16,7 +16,7 @@ ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?", "Wh
 PLENTY, SCARCE = 1 << 40, 0
 
 
-class Squeezer:
+class SimulatedMemory:
     """A memory that gets scarce and plentiful when it is told to, and time that flies."""
 
     def __init__(self, decide: Callable[[], int]) -> None:

@@ -81,7 +81,7 @@ class World:
         self._drafters: dict[Policy, Drafter] = {}
 
     def run(self, policy: Policy, n_rounds: int) -> World:
-        """Go on; what is counted is counted anew."""
+        """Continues; counters start at zero."""
         self.time, self.tokens, self.limits = 0.0, 0, []
         for _ in range(n_rounds):
             self._round(policy)

@@ -1,4 +1,4 @@
-"""Laws of what is requested for: so much context at least, a profile named before loading, budgets that cannot be."""
+"""Laws of requests: at least so much context, a profile named before loading, budgets that cannot be kept."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def test_a_model_with_a_least_context_says_how_much_it_got(probe_cache: Path) ->
 
 def test_the_command_takes_a_least_context(capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
-    for wish in ("300+", "300"):
+    for asked in ("300+", "300"):
         with pytest.raises(SystemExit) as left:
-            main(["plan", "demo", "--ctx", wish, "--memory", "2GiB", "--json"])
+            main(["plan", "demo", "--ctx", asked, "--memory", "2GiB", "--json"])
         assert not left.value.code
-        found[wish] = json.loads(capsys.readouterr().out)["chosen"]["choices"]["context"]
+        found[asked] = json.loads(capsys.readouterr().out)["chosen"]["choices"]["context"]
     assert found == {"300+": 1024, "300": 300}
 
 
 @given(st.sampled_from(["+", "many", "300++", "+300", "300-", "3e3", "3 00", "²", "9" * 30 + "+"]))
-def test_a_context_that_is_no_number_is_wrong_usage(wish: str) -> None:
+def test_a_context_that_is_no_number_is_wrong_usage(asked: str) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["plan", "demo", "--ctx", wish])
+        main(["plan", "demo", "--ctx", asked])
     assert left.value.code == 2
 
 
@@ -96,13 +96,11 @@ def test_a_plan_names_the_profile_that_results_will_carry(engine: str, tmp_path:
     assert other is None or other["name"] != profile.name
 
 
-def test_the_command_prints_the_profile(
-    probe_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
-    with edge_spec.load("demo", n_ctx=300, speculation="off", n_threads=1) as model:
+def test_the_command_prints_the_profile(probe_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with edge_spec.load("demo", n_ctx=300, speculation="off", n_threads=1, cache_dir=probe_cache) as model:
         profile = model.profile
     arguments = ["plan", "demo", "--ctx", "300", "--speculation", "off", "--threads", "1"]
+    arguments += ["--cache-dir", str(probe_cache)]
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"numerics profile {profile.name}\n" in capsys.readouterr().out
@@ -119,12 +117,11 @@ BUDGETS = ("10MiB", "0", "banana", "30MiB", "900TiB")
 @pytest.mark.parametrize("memory", BUDGETS)
 @pytest.mark.parametrize("verb", ["run", "chat", "plan"])
 def test_a_budget_that_cannot_be_is_answered_with_those_that_would_do(
-    verb: str, memory: str, probe_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, memory: str, probe_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("edge_spec.loading._cache_dir", lambda cache_dir: probe_cache)
     more = ["-p", "Hello"] if verb == "run" else []
     with pytest.raises(SystemExit) as left:
-        main([verb, "demo", "--memory", memory, *more])
+        main([verb, "demo", "--memory", memory, "--cache-dir", str(probe_cache), *more])
     said = capsys.readouterr()
     if (verb, memory) == ("plan", "900TiB"):
         # A plan may be for another computer.

@@ -13,7 +13,7 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
 
 
-def lone_reply(
+def reply_of(
     speculator: Speculator,
     policy: Policy,
     vocabulary: Any,

@@ -1,0 +1,54 @@
+"""Every mode writes the same text: models are loaded once per mode and asked the same questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import edge_spec
+from edge_spec import TextModel
+from edge_spec.generation.reply import Reply
+
+__all__ = ["check_modes_agree", "questions"]
+
+
+def questions(prompts: Sequence[str], temperatures: Sequence[float], **asked: Any) -> list[dict[str, Any]]:
+    """Every prompt at every temperature, each prompt with a seed of its own."""
+    return [
+        {"prompt": prompt, "seed": seed, "temperature": temperature, **asked}
+        for seed, prompt in enumerate(prompts)
+        for temperature in temperatures
+    ]
+
+
+def check_modes_agree(
+    modes: Iterable[str],
+    asked: Sequence[Mapping[str, Any]],
+    look: Callable[[str, TextModel], object],
+    target: Any,
+    **loading: Any,
+) -> dict[str, list[Reply]]:
+    """Asserts that all modes write the same token ids.
+
+    Args:
+        asked: arguments of ``generate``, a reply each.
+        look: is told the mode and the model once it is loaded.
+        target: what is loaded, with the arguments ``loading`` of ``load``.
+
+    Returns:
+        The replies of every mode.
+    """
+    replies: dict[str, list[Reply]] = {}
+    for mode in modes:
+        with edge_spec.load(target, speculation=mode, **{"n_ctx": 256, "n_threads": 1, **loading}) as model:
+            look(mode, model)
+            replies[mode] = []
+            for question in asked:
+                replies[mode].append(model.generate(**question))
+                replies[mode][-1].read()
+    texts = {mode: [reply.token_ids for reply in found] for mode, found in replies.items()}
+    expected = next(iter(texts.values()))
+    assert any(expected)
+    for mode, found in texts.items():
+        assert found == expected, mode
+    return replies
