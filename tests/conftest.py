@@ -55,8 +55,10 @@ def random_limits() -> type[RandomLimits]:
 
 @pytest.fixture(scope="session")
 def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where probe results are kept, for this run of the tests only."""
-    return tmp_path_factory.mktemp("cache")
+    """Where probe results and transcriptions are kept, for this run of the tests only."""
+    folder = tmp_path_factory.mktemp("home") / "edge-spec"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +108,7 @@ def prompts() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment whose caches are a folder of this run of the tests."""
-    home = str(tmp_path_factory.mktemp("home"))
+def surroundings(probe_cache: Path) -> dict[str, str]:
+    """An environment in which the command keeps its caches where the other tests keep them."""
+    home = str(probe_cache.parent)
     return {**os.environ, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}

@@ -23,12 +23,12 @@ assert DEMO.intermediate is not None
 Opener = Callable[..., OnnxModel]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def numbers() -> Weights:
     return read_weights(DEMO.draft)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def published(numbers: Weights, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("published")
 
@@ -42,7 +42,7 @@ def published(numbers: Weights, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture(scope="module")
-def open_it(published: Callable[[str], Path]) -> Iterator[Opener]:
+def open_it(published: Callable[[str], Path], probe_cache: Path) -> Iterator[Opener]:
     """Opens a model, the same one for the same settings, with an empty cache."""
     opened: dict[Any, OnnxModel] = {}
 
@@ -50,7 +50,7 @@ def open_it(published: Callable[[str], Path]) -> Iterator[Opener]:
         key = (name, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
             given_values = ModelSettings(**({"n_ctx": 300, "n_threads": 1} | values))
-            opened[key] = open_published(inspect(published(name)), given_values, cache_dir=None)[0]
+            opened[key] = open_published(inspect(published(name)), given_values, cache_dir=probe_cache)[0]
         opened[key].resume()
         opened[key].rollback(0)
         return opened[key]

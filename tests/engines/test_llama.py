@@ -174,11 +174,15 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_cache_type_that_does_not_fit_the_model_is_an_error_of_ours(weights: Loader) -> None:
     """The drafter's heads are no multiple of a block of this type, or llama.cpp takes it: no abort, either way."""
+    settings = LlamaSettings(n_ctx=30, n_threads=1, kv_k="q5_1", kv_v="q4_0")
     try:
-        settings = LlamaSettings(n_ctx=30, n_threads=1, kv_k="q5_1", kv_v="q4_0")
-        open_llama(weights("draft"), settings, file="x", cache_dir=None)[0].close()
+        model, _ = open_llama(weights("draft"), settings, file="x", cache_dir=None)
     except BackendError as error:
         assert "drafter" in str(error)
+    else:
+        model.prefill(some_text(5))
+        assert np.isfinite(next_row(model)).all()
+        model.close()
 
 
 def test_after_close_nothing_works(open_demo: Opener) -> None:

@@ -28,7 +28,9 @@ def written(settings: SamplerSettings, max_tokens: int = 40) -> list[Written]:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_text_is_the_one_that_a_reply_would_be(settings: SamplerSettings) -> None:
-    for each in written(settings):
+    found = written(settings)
+    assert [tuple(each.prompt) for each in found] == [tuple(prompt) for prompt in PROMPTS]
+    for each in found:
         speculator = Speculator(TableModel(TABLE), NoDrafter())
         reply = reply_of(speculator, FixedPolicy(0), LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
         reply.read()

@@ -52,8 +52,10 @@ def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_to
         max_tokens=30,
         logprobs=n_top,
     )
+    events = list(reply.events())
+    assert len(events) == 30
     before = 1
-    for event in reply.events():
+    for event in events:
         row = table[before].astype(np.float64)
         log_probabilities = row - np.log(np.exp(row).sum())
         assert event.id is not None and event.logprob == pytest.approx(log_probabilities[event.id], abs=1e-5)

@@ -60,7 +60,9 @@ def test_models_of_every_program_are_listed_by_name(home: Path) -> None:
 
 def test_a_listed_name_is_the_model_that_the_list_means(home: Path) -> None:
     environment = {"HOME": str(home)}
-    for each in all_models(home / "own", environment):
+    found = list(all_models(home / "own", environment))
+    assert len(found) == 8
+    for each in found:
         assert locate(each.name, home / "own", environment) == each.path
         assert inspect(resolve_family(each.path).target).n_vocab == 384
 

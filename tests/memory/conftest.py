@@ -38,3 +38,13 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
             monkeypatch.setattr(kind, "open", opened)
 
     return install
+
+
+@pytest.fixture
+def load_demo(probe_cache: Path) -> Callable[..., TextModel]:
+    """Loads the demo family with as much memory as there is."""
+
+    def of(**values: Any) -> TextModel:
+        return edge_spec.load("demo", **{"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, **values})
+
+    return of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,11 +49,11 @@ def test_a_budget_is_never_more_than_is_free() -> None:
 
 
 @pytest.fixture
-def loaded() -> Iterator[Callable[..., Any]]:
+def loaded(probe_cache: Path) -> Iterator[Callable[..., Any]]:
     models: list[Any] = []
 
     def open_it(**asked: Any) -> Any:
-        models.append(load("demo", n_threads=1, cache_dir=None, **asked))
+        models.append(load("demo", n_threads=1, cache_dir=probe_cache, **asked))
         return models[-1]
 
     yield open_it

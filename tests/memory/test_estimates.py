@@ -90,7 +90,7 @@ def test_compute_buffers_are_what_llama_cpp_allocates() -> None:
         assert replace(rough, compute_bytes=0) == replace(footprint, compute_bytes=0)
 
 
-def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path) -> None:
+def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path, probe_cache: Path) -> None:
     import gguf
 
     whole = inspect(DEMO.target)
@@ -120,6 +120,6 @@ def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path) -> None:
     prompt, seed = "Tell me a story.", 3
     texts = []
     for path in (names[0], DEMO.target):
-        with load(path, speculation="off", n_threads=1, cache_dir=None) as model:
+        with load(path, speculation="off", n_threads=1, cache_dir=probe_cache) as model:
             texts.append(model.generate(prompt, seed=seed, max_tokens=12).read())
     assert texts[0] == texts[1]

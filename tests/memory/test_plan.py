@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import pytest
 
-from edge_spec.controller.candidates import DRAFT_TABLES, STAGES, Candidate
+from edge_spec.controller.candidates import DRAFT_TABLES, STAGES
+from edge_spec.controller.plan import Plan
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.models import resolve_family
@@ -45,13 +49,27 @@ def test_with_memory_to_spare_nothing_asked_for_is_left_out(engine: str, drafter
     assert not found.notes
 
 
-def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently() -> None:
-    chosen: list[Candidate] = []
-    budget = 2 << 30
-    with suppress(BudgetExceeded):
-        while True:
-            chosen.append(plan("demo", memory=budget, held_bytes=HELD, engine="llama").chosen)
-            budget = chosen[-1].needed_bytes - 1
+@pytest.fixture(scope="module")
+def every_plan() -> Callable[[str], list[Plan]]:
+    """All plans of an engine for the demo family: from all the memory there is down to the smallest budget."""
+
+    @cache
+    def of(engine: str) -> list[Plan]:
+        plans: list[Plan] = []
+        budget = 1 << 40
+        with suppress(BudgetExceeded):
+            while True:
+                plans.append(plan("demo", memory=budget, held_bytes=HELD, engine=engine))
+                budget = plans[-1].chosen.needed_bytes - 1
+        return plans
+
+    return of
+
+
+def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently(
+    every_plan: Callable[[str], list[Plan]],
+) -> None:
+    chosen = [found.chosen for found in every_plan("llama")]
     same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
     stages = [each.stage for each in same]
     assert stages == sorted(stages, key=STAGES.index, reverse=True)
@@ -73,21 +91,21 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
         assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
 
 
-def test_notes_name_types_and_only_those_that_differ() -> None:
-    for engine, kept, smaller in (("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")):
-        seen = set()
-        for budget in range(70, 120):
-            try:
-                found = plan("demo", memory=budget * MIB, held_bytes=HELD, engine=engine)
-            except BudgetExceeded:
-                continue
-            kinds = str(found.chosen.choices.get("kv", "f32/f32"))
-            seen.add(kinds)
-            notes = " ".join(found.notes)
-            for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
-                said = f"{what} are cached as {new} instead of {old}"
-                assert (said in notes) == (old != new)
-        assert {kept, smaller} <= seen
+@pytest.mark.parametrize(
+    ("engine", "kept", "smaller"), [("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")]
+)
+def test_notes_name_types_and_only_those_that_differ(
+    every_plan: Callable[[str], list[Plan]], engine: str, kept: str, smaller: str
+) -> None:
+    seen = set()
+    for found in every_plan(engine):
+        kinds = str(found.chosen.choices.get("kv", "f32/f32"))
+        seen.add(kinds)
+        notes = " ".join(found.notes)
+        for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
+            said = f"{what} are cached as {new} instead of {old}"
+            assert (said in notes) == (old != new)
+    assert {kept, smaller} <= seen
 
 
 def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:
@@ -114,10 +132,11 @@ FIXED = (
 
 @pytest.mark.parametrize("fixed", FIXED, ids=str)
 def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
-    for budget in (92, 100):
+    for budget in (92, 100, 400):
         try:
             found = plan("demo", memory=budget * MIB, held_bytes=HELD, **fixed)
         except BudgetExceeded:
+            assert budget < 400
             continue
         settings = found.chosen.settings
         known = {**vars(settings), **settings.extras}
@@ -127,14 +146,13 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
-def test_where_memory_is_short_caches_get_smaller_before_the_context_does(engine: str, kinds: list[str | None]) -> None:
-    found: list[tuple[Any, Any]] = []
-    budget = 1 << 40
-    while not found or found[-1][0] == 1024:
-        chosen = plan("demo", memory=budget, held_bytes=HELD, engine=engine).chosen
-        found.append((chosen.choices["context"], chosen.choices.get("kv")))
-        budget = chosen.needed_bytes - 1
-    assert list(dict.fromkeys(found[:-1])) == [(1024, kind) for kind in kinds]
+def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
+    every_plan: Callable[[str], list[Plan]], engine: str, kinds: list[str | None]
+) -> None:
+    choices = [found.chosen.choices for found in every_plan(engine)]
+    longest = list(takewhile(lambda each: each["context"] == 1024, choices))
+    assert len(longest) < len(choices)
+    assert list(dict.fromkeys(each.get("kv") for each in longest)) == kinds
     fixed = {"kv_k": "f32", "kv_v": "f32"}
     least = plan("demo", memory=1 << 40, held_bytes=HELD, engine=engine, n_ctx=1024, **fixed).thresholds["fits"]
     with pytest.raises(BudgetExceeded):

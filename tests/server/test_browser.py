@@ -127,7 +127,9 @@ def test_it_fits_a_phone_and_what_models_write_is_never_html(page: Any) -> None:
 
 def test_everything_has_a_name_for_screen_readers(page: Any) -> None:
     page.locator("#settings summary").click()
-    for each in page.locator("button, input, textarea, progress").all():
+    found = page.locator("button, input, textarea, progress").all()
+    assert len(found) > 3
+    for each in found:
         named = each.evaluate(
             "e => e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels[0]?.textContent.trim())"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -34,6 +35,12 @@ def first_estimates(seconds: Callable[[int], float]) -> dict[int, float]:
     return {n: seconds(n) for n in (1, 2, 3, 4, 8)}
 
 
+@cache
+def ones(n: int) -> Tree:
+    """A draft of ``n`` ones."""
+    return Tree.sequence([1] * n)
+
+
 class Ones(Drafter):
     """A drafter with a model, which drafts ones and claims nothing."""
 
@@ -50,9 +57,9 @@ class Ones(Drafter):
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        draft = Tree.sequence([1])
+        draft = ones(1)
         while len(draft) < limit and worth_more(draft):
-            draft = Tree.sequence([1] * (len(draft) + 1))
+            draft = ones(len(draft) + 1)
         self.n_drafted = len(draft)
         return draft
 
