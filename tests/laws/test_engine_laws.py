@@ -34,7 +34,7 @@ N_SEEDS = 20_000
 # --- plain text has the exact law
 
 
-def law(row: Logits, text: list[int], asked: dict[str, Any]) -> list[float]:
+def distribution(row: Logits, text: list[int], asked: dict[str, Any]) -> list[float]:
     """The probabilities of the next token, as slowly and plainly as the documented order allows."""
     x = [float(logit) + asked.get("logit_bias", {}).get(token, 0.0) for token, logit in enumerate(row)]
     for token, n in Counter(text[-asked.get("penalty_window", 64) :]).items():
@@ -67,7 +67,7 @@ def replies(
             yield reply, chance
             continue
         text = [*prompt, *reply]
-        for token, p in enumerate(law(table[text[-2], text[-1]], text, asked)):
+        for token, p in enumerate(distribution(table[text[-2], text[-1]], text, asked)):
             if p > 0:
                 stack.append(((*reply, token), chance * p))
 
@@ -83,7 +83,7 @@ def replies(
     ],
     ids=["whole", "top-k", "top-p", "min-p and bias", "penalties"],
 )
-def test_plain_text_has_the_exact_law(
+def test_plain_text_has_the_exact_distribution(
     letters: Callable[..., Any], n_vocab: int, n: int, changes: dict[str, Any]
 ) -> None:
     asked = NEUTRAL | changes
@@ -98,7 +98,7 @@ def test_plain_text_has_the_exact_law(
         reply.read()
         seen[tuple(reply.token_ids)] += 1
     expected = {reply: chance * N_SEEDS for reply, chance in replies(table, prompt, asked, n, end)}
-    assert set(seen) <= set(expected), "a reply was written that the law forbids"
+    assert set(seen) <= set(expected), "a reply was written that cannot be drawn"
     common = [reply for reply in expected if expected[reply] >= 5]
     found, wanted = [seen[reply] for reply in common], [expected[reply] for reply in common]
     if N_SEEDS - sum(wanted) >= 5:
@@ -108,7 +108,7 @@ def test_plain_text_has_the_exact_law(
     assert chisquare(found, np.array(wanted) * sum(found) / sum(wanted)).pvalue > 1e-4
 
 
-def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
+def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> None:
     """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
     speculator = Speculator(TableModel(table), NoDrafter())
@@ -118,7 +118,7 @@ def test_another_law_would_be_noticed(letters: Callable[..., Any]) -> None:
         reply = reply_of(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
         reply.read()
         seen[reply.token_ids[0]] += 1
-    wanted = np.array(law(table, [0], NEUTRAL)) * (N_SEEDS // 5)
+    wanted = np.array(distribution(table, [0], NEUTRAL)) * (N_SEEDS // 5)
     assert chisquare([seen[token] for token in range(5)], wanted).pvalue < 1e-4
 
 
