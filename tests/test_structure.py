@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from structure import component_of, engine_lines, graph_of, modules_of
+from structure import by_folder, component_of, engine_lines, graph_of, longest_chain, modules_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +36,7 @@ IMPORTS = graph_of(MODULES, all_kinds=True)
 """Which modules each module imports; imports in functions and those for type checkers count as well."""
 
 PYTHON_FOLDERS = ("edge_spec", "models", "memory", "cli", "training", "benchmarks", "docs", "tests")
-MAX_LOOSE_FILES, MAX_LINES = 9, 350
+MAX_LOOSE_FILES, MAX_LINES, MAX_LEVELS = 9, 350, 10
 
 
 def folder_of(module: str) -> str:
@@ -65,6 +65,10 @@ def test_imports_lead_downwards(folder: str) -> None:
 def test_no_file_leads_back_to_itself(folder: str) -> None:
     circles = {component for component in component_of(IMPORTS).values() if len(component) > 1}
     assert not [sorted(circle) for circle in circles if folder in map(folder_of, circle)]
+
+
+def test_chains_of_folders_are_short() -> None:
+    assert len(longest_chain(by_folder(IMPORTS))) <= MAX_LEVELS
 
 
 def test_few_files_lie_loose() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 if not __package__:
     root = str(Path(__file__).resolve().parents[1])
-    # In a checkout the folders of the package lie beside each other.
     sys.path[0] = root
-    import_module("edge_spec").__path__.append(root)
+    import edge_spec.errors
+
+    # In a checkout the folders of the package lie next to each other.
+    edge_spec.__path__.append(root)
 
 if __name__ == "__main__":
     sys.exit(import_module("edge_spec.training.command").main())
