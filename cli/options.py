@@ -13,7 +13,8 @@ from edge_spec.cli.help import Count, default_of, option
 from edge_spec.cli.output import Bar
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.request import DEFAULT_N_CTX
-from edge_spec.engines.registry import AUTO, engine_names
+from edge_spec.engines.registry import AUTO, engine_names, fallback, titles_with
+from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.loading import load
 from edge_spec.memory.budget import SHARE
@@ -59,12 +60,13 @@ def model_options(command: Command) -> Command:
     named = ModelName()
     engine = click.Choice([AUTO, *sorted(engine_names())])
     threads = "Threads; 0 for the number of cores."
-    batch = "Threads of llama.cpp for many rows at once. [default: --threads]"
-    mapped = "Leave llama.cpp's weights mapped from disk: less memory, slower."
+    batch = f"Threads of {titles_with('n_threads_batch', 2)} for many rows at once. [default: --threads]"
+    mapped = f"Leave {titles_with('repack', False)}'s weights mapped from disk: less memory, slower."
     share = f"{SHARE[0] * 100 // SHARE[1]}% of what is free"
     tokens = f"what the model was trained for, up to {DEFAULT_N_CTX}"
     runs = "What runs the intermediate model. [default: --engine]"
-    types = "Types of cached keys and values, or one for both; auto is q8_0/f16 on llama.cpp, f32 on ONNX Runtime."
+    auto = ", ".join(f"{each.auto_kv} on {each.title}" for each in map(engine_of, sorted(engine_names())))
+    types = f"Types of cached keys and values, or one for both; auto is {auto}."
     ctx = (
         f"Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. [default: {tokens}]"
     )
@@ -84,7 +86,7 @@ def model_options(command: Command) -> Command:
         option(_RUNNING, "--threads", "n_threads", type=int, metavar="N", shown=ModelSettings.n_threads, help=threads),
         option(_RUNNING, "--threads-batch", "n_threads_batch", type=int, metavar="N", help=batch),
         option(_RUNNING, "--no-repack", is_flag=True, help=mapped),
-        option(_RUNNING, "-v", "--verbose", is_flag=True, help="Show llama.cpp's log."),
+        option(_RUNNING, "-v", "--verbose", is_flag=True, help=f"Show {fallback().title}'s log."),
     )
     for each in reversed(options):
         command = each(command)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Estimator, ModelSettings
-from edge_spec.engines.registry import engines as all_engines
+from edge_spec.engines.registry import fallback
 from edge_spec.errors import SettingsError
 from edge_spec.memory import Footprint, reserve_bytes
 from edge_spec.models import ModelFile
@@ -31,7 +31,7 @@ STAGES = ("plain", "tables", "drafter", "hierarchy")
 """What drafts, by what it costs in memory."""
 
 TOKEN_BYTES, DRAFT_TABLES, TEXT_CACHES = "bytes of tokens", "tables of the drafter", "caches of several texts"
-"""What a process holds beside its models."""
+"""What a process holds besides its models."""
 
 
 def stage_of(mode: Mode) -> str:
@@ -52,7 +52,7 @@ class Candidate:
         models: the settings that each model is opened with, by role.
         parts: what each model takes, by role.
         base_bytes: what the process holds with or without models.
-        tables: what it holds beside the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
+        tables: what it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
             ``TEXT_CACHES`` if that was asked for.
         speed: by the cost model; only compared with that of others.
     """
@@ -198,8 +198,7 @@ class Estimates(ExitStack):
             DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
             TEXT_CACHES: engine.texts_bytes(self._files["target"], own, self._n_texts) if several else 0,
         }
-        # The last engine's library reads tokenizers and grammars of all.
-        libraries = {each.name: each.process_bytes for each in (*used.values(), all_engines()[-1])}
+        libraries = {each.name: each.process_bytes for each in (*used.values(), fallback())}
         return Candidate(
             mode=mode,
             settings=settings,

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
 from edge_spec.engines.base import Engine, ModelSettings
-from edge_spec.engines.registry import AUTO, settings_of
+from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
@@ -71,8 +71,7 @@ class Request:
 
     def load_libraries(self, *, verbose: bool = False) -> None:
         """Load the libraries of all engines in question, so that their memory is counted before models are planned."""
-        # The last engine's library reads tokenizers and grammars of all.
-        for each in dict.fromkeys((all_engines()[-1], *self.in_question)):
+        for each in dict.fromkeys((fallback(), *self.in_question)):
             each.load_library(verbose=verbose)
 
     def contexts(self) -> Iterator[int]:
@@ -151,12 +150,6 @@ def request_of(
     chosen = {role: _engines(role, named[role], engine, file, settings, cache_dir) for role, file in files.items()}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
-    notes: tuple[str, ...] = (family.note,) if family.note else ()
-    if 0 < target.n_ctx_train < settings.n_ctx:
-        trained = target.n_ctx_train
-        notes += (
-            f"{target.path.name} was trained for {trained} tokens, not {settings.n_ctx}; `n_ctx={trained}` avoids that",
-        )
     return Request(
         files=files,
         engines=engines,
@@ -168,8 +161,17 @@ def request_of(
         max_n_ctx=0 if min_n_ctx is None else _n_ctx(target, limit=False),
         n_texts=texts,
         min_rows=1 if draft_limit is None else draft_limit + 1,
-        notes=notes,
+        notes=tuple(_notes(family, target, settings.n_ctx)),
     )
+
+
+def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
+    """What the user should know of the files."""
+    if family.note:
+        yield family.note
+    trained = target.n_ctx_train
+    if 0 < trained < n_ctx:
+        yield f"{target.path.name} was trained for {trained} tokens, not {n_ctx}; `n_ctx={trained}` avoids that"
 
 
 def _mode_and_files(
@@ -245,7 +247,7 @@ def _engines(
     if name == AUTO:
         obstacles = [each.why_not_first(file, settings, cache_dir=cache_dir) for each in able]
         good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
-        return (good, obstacles[0] or "") if good else (tuple(able[-1:]), "")
+        return (good, obstacles[0] or "") if good else ((fallback(able),), "")
     wanted = engine_of(name)
     if wanted not in able:
         raise UnsupportedModel(
@@ -253,7 +255,7 @@ def _engines(
             hint="leave the engine to edge-spec",
         )
     missing, others = wanted.why_not_here(file), [each for each in able if each is not wanted]
-    return ((others[-1],), missing) if missing is not None and others else ((wanted,), "")
+    return ((fallback(others),), missing) if missing is not None and others else ((wanted,), "")
 
 
 def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings) -> None:

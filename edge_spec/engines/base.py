@@ -143,8 +143,11 @@ class Engine(ABC):
         name: as on the command line and in numerics profiles.
         title: as in sentences, such as ``llama.cpp``.
         extras: names of settings that only this engine has.
-        process_bytes: what its own library grows by while it runs, beside models.
+        auto_kv: types of keys and values that ``auto`` stands for, as on the command line.
+        process_bytes: what its own library grows by while it runs, besides models.
         hidden_rows: whether its models return hidden rows as well.
+        is_fallback: whether it takes the files that no other engine takes first; true of one engine. Its library reads
+            the tokenizers and grammars of all.
         several_texts: whether one decode can advance several texts, for models with ``texts_bytes``.
         estimator, opener: the classes that say what its models take, and that open them.
     """
@@ -152,8 +155,10 @@ class Engine(ABC):
     name: str
     title: str
     extras: frozenset[str] = frozenset()
+    auto_kv: str
     process_bytes: int
     hidden_rows: bool = False
+    is_fallback: bool = False
     several_texts: bool = False
     estimator: type[Estimator]
     opener: type[Opener]
@@ -223,7 +228,7 @@ class Engine(ABC):
         return 0
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        """What a plan should show of resolved settings beside context, chunk and rows: name -> value."""
+        """What a plan should show of resolved settings besides context, chunk and rows: name -> value."""
         return {}
 
     @abstractmethod

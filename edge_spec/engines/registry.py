@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -13,7 +13,7 @@ from edge_spec.errors import SettingsError
 if TYPE_CHECKING:
     from edge_spec.engines.base import Engine, ModelSettings
 
-__all__ = ["AUTO", "engine", "engine_names", "engines", "settings_of"]
+__all__ = ["AUTO", "engine", "engine_names", "engines", "fallback", "settings_of", "titles_with"]
 
 AUTO = "auto"
 """Stands for the first engine that has no reason against a file and its settings."""
@@ -21,7 +21,7 @@ AUTO = "auto"
 _ENGINES = {"onnx": "edge_spec.engines.onnx.engine:OnnxEngine", "llama": "edge_spec.engines.llama.engine:LlamaEngine"}
 """Where each engine is defined, by name, in the order in which ``auto`` asks them.
 
-A new engine is a folder and a line here. The last one takes the files that no other takes first.
+A new engine is a folder and a line here.
 """
 
 
@@ -48,6 +48,17 @@ def engine(name: str) -> Engine:
 def engines() -> tuple[Engine, ...]:
     """All engines, in the order in which ``auto`` asks them."""
     return tuple(map(engine, _ENGINES))
+
+
+def fallback(among: Iterable[Engine] | None = None) -> Engine:
+    """The engine that takes what no other takes first; if it is not ``among`` those in question, the first of them."""
+    return min(engines() if among is None else among, key=lambda each: not each.is_fallback)
+
+
+def titles_with(name: str, value: Any) -> str:
+    """The engines on which a setting with this value has an effect, as in sentences."""
+    given = settings_of(1, {name: value})
+    return " and ".join(each.title for each in engines() if name not in each.unused(given))
 
 
 def settings_of(n_ctx: int, given: Mapping[str, Any]) -> ModelSettings:

@@ -118,7 +118,7 @@ def open_llama(
 
 
 def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
-    """Everything that rounds on llama.cpp. Threads do: the attention of a lone row can be divided among them."""
+    """Everything that rounds on llama.cpp. Threads do: the attention of a single row can be divided among them."""
     return NumericsProfile(
         engine="llama",
         facts=(
@@ -142,7 +142,9 @@ class LlamaEngine(Engine):
     name = "llama"
     title = "llama.cpp"
     extras = LLAMA_EXTRAS
+    auto_kv = "q8_0/f16"
     process_bytes = 6 << 20
+    is_fallback = True
     estimator = LlamaEstimator
     opener = LlamaOpener
 

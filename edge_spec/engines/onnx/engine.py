@@ -91,6 +91,7 @@ class OnnxEngine(Engine):
 
     name = "onnx"
     title = "ONNX Runtime"
+    auto_kv = "f32"
     process_bytes = 2 << 20
     several_texts = True
     estimator = OnnxEstimator
