@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from edge_spec.controller.candidates import Candidate, Estimates, candidates
 from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
-from edge_spec.engines.base import Engine
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch
+from edge_spec.speculation.modes import Mode
 
-__all__ = ["Degradation", "given_up"]
+__all__ = ["Degradation", "reductions"]
 
 _WORTH_BYTES = 1 << 18
 """A candidate that takes hardly less than what is open is passed over."""
@@ -22,7 +23,8 @@ _WORTH_BYTES = 1 << 18
 class Degradation(MemoryGuard):
     """Looks at memory between two rounds of a reply, and between replies, and goes over to another candidate.
 
-    While memory is scarce, each step applies the next lower candidate. Speed goes first: suspended conversations are
+    All candidates are in one order, around the one that is open. While memory is scarce, each step applies the next
+    lower one. Speed goes first: suspended conversations are
     moved to the disk, the intermediate model is dropped, the drafter is dropped; the text stays the same. Then, with a
     notice, precision and context: a cache of fewer bits, which forgets nothing and hardly rounds; half of the context,
     and half again, which forgets the oldest turns of a long conversation. In the end the reply stops. When there is
@@ -42,14 +44,14 @@ class Degradation(MemoryGuard):
         self._patience = Patience(watch.clock)
         self._first = models.candidate
         self._first_profile = self._profile
-        # The profile that each conversation or lone reply wrote with last.
+        # The profile that each conversation, or reply outside of one, wrote with last.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self._on_disk = False
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now."""
-        return tuple(given_up(self._first, self._models.candidate))
+        """What is reduced now."""
+        return tuple(reductions(self._first, self._models.candidate))
 
     def before_reply(self, reply: GuardedReply) -> bool:
         """Called before a reply reads its prompt: tells it what it missed; whether there is a target."""
@@ -141,47 +143,55 @@ class Degradation(MemoryGuard):
 
     def _lower(self, reply: GuardedReply | None) -> Iterator[Candidate]:
         """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
-        now, engines = self._models.candidate, self._first.engines
+        now = self._models.candidate
         with Estimates(self._models.files) as estimates:
-            groups = candidates(_lesser(self._request, now, engines), estimates)
-            open_bytes = next(groups)[0].held_bytes
-            lesser_modes = (estimates.candidate(mode, engines, now.settings) for mode in fallbacks(now.mode))
-            for candidate in (*lesser_modes, *(each for group in groups for each in group)):
+            lower = self._candidates(self._modes[self._modes.index(now.mode) :], estimates)
+            open_bytes = next(lower).held_bytes
+            for candidate in lower:
                 tells = reply is not None or self._is_lossless(candidate)
                 fits = candidate.n_ctx == now.n_ctx or (reply is not None and reply.can_shrink(candidate.n_ctx))
                 if tells and fits and open_bytes - candidate.held_bytes >= _WORTH_BYTES:
                     yield candidate
 
     def _better(self, seen: PressureReading, reply: GuardedReply | None) -> Candidate | None:
-        """The best candidate that differs from what is open in how drafts are made, and that there is room for."""
+        """The best candidate with the same profile that there is room for, if it is better than what is open."""
         now, first = self._models.candidate, self._first
-        modes = (first.mode, *fallbacks(first.mode))
+        better = self._modes[: self._modes.index(now.mode)]
         with Estimates(self._models.files) as estimates:
-            for mode in modes[: modes.index(now.mode)]:
-                candidate = estimates.candidate(mode, first.engines, now.settings)
+            for candidate in islice(self._candidates(better, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
                 tells = reply is not None or self._is_lossless(candidate)
                 if tells and self._watch.has_room(seen, n_bytes):
-                    return first if candidate.settings == first.settings and mode is first.mode else candidate
+                    is_first = candidate.settings == first.settings and candidate.mode == first.mode
+                    return first if is_first else candidate
         return None
 
+    @property
+    def _modes(self) -> tuple[Mode, ...]:
+        """Ways to draft, best first."""
+        return (self._first.mode, *fallbacks(self._first.mode))
 
-def _lesser(request: Request, candidate: Candidate, engines: Mapping[str, Engine]) -> Request:
-    """What a running candidate can give way to: the same engines, the same batches, and the text as it is or less.
+    def _candidates(self, modes: tuple[Mode, ...], estimates: Estimates) -> Iterator[Candidate]:
+        """What can run, best first: in each of these modes with the text of what is open, then in the first of them
+        with more and more of the text changed.
 
-    Weights are loaded once, and prompts are read as they were.
-    """
-    extras = frozenset[str]().union(*(each.extras for each in engines.values()))
-    return replace(
-        request,
-        engines={role: (each,) for role, each in engines.items()},
-        settings=candidate.settings,
-        fixed=request.fixed | {"prefill_chunk", "max_rows"} | extras,
-        modes=(candidate.mode,),
-    )
+        Weights are loaded once, and prompts are read as they were: engines and batches stay.
+        """
+        engines = self._first.engines
+        extras = frozenset[str]().union(*(each.extras for each in engines.values()))
+        request = replace(
+            self._request,
+            engines={role: (each,) for role, each in engines.items()},
+            settings=self._models.candidate.settings,
+            fixed=self._request.fixed | {"prefill_chunk", "max_rows"} | extras,
+            modes=modes,
+        )
+        groups = candidates(request, estimates)
+        yield from next(groups)
+        yield from (group[0] for group in groups)
 
 
-def given_up(before: Candidate, after: Candidate) -> Iterator[str]:
+def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
     """What a candidate lacks of another one."""
     for role, what in (("intermediate", "the intermediate model"), ("draft", "the drafter")):
         if role in before.models and role not in after.models:
@@ -198,4 +208,4 @@ def given_up(before: Candidate, after: Candidate) -> Iterator[str]:
 
 
 def _listed(before: Candidate, after: Candidate) -> str:
-    return ", ".join(given_up(before, after))
+    return ", ".join(reductions(before, after))
