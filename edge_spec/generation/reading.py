@@ -8,20 +8,15 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from edge_spec.generation.events import EventLog, TokenEvent
+from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.text_stream import Thinking
 
 __all__ = ["ReadableReply", "TokenEvents"]
 
 
-class ReadableReply(Iterator[str]):
-    """A reply that is read by iterating over it, with ``async for``, ``await``, or one of its methods.
-
-    Attributes:
-        reader: who reads it.
-    """
-
-    reader: Reader
+class ReadableReply(Interruptible, Iterator[str]):
+    """A reply that is read by iterating over it, with ``async for``, ``await``, or one of its methods."""
 
     @property
     @abstractmethod
@@ -36,14 +31,6 @@ class ReadableReply(Iterator[str]):
     @abstractmethod
     def next_piece(self, reader: Reader) -> str | None:
         """Write the next piece for a reader; None at the end."""
-
-    @abstractmethod
-    def cancel(self) -> None:
-        """Stop soon, from any thread."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop, and wait until it has stopped."""
 
     @abstractmethod
     def event_log(self) -> EventLog:

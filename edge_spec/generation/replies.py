@@ -7,29 +7,30 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
 from edge_spec.generation.context import Context, ModelAccess
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.reader import AwaitedPieces, Reader, in_a_thread
+from edge_spec.generation.interruptible import Interruptible
+from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.request import Deadline, ignore
+from edge_spec.generation.request import ignore
 from edge_spec.speculation.policy import Policy
 
 __all__ = ["Replies"]
 
 
-class Replies(Iterator[tuple[int, str]]):
+class Replies(Interruptible, Iterator[tuple[int, str]]):
     """Writes several replies, when it is asked for the next piece: iterate over it for pairs of a reply's number and
     a piece of its text, or call ``read``.
 
     On an engine that can advance several texts in one decode they are written together, as many at a time as a decode
     has rows and the memory budget has room for; on others one after the other. Each has the text that it has alone.
-    An error of one of them is found in its ``error`` and leaves the others alone. As with a lone reply: read it to its
-    end, close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
+    An error of one of them is found in its ``error`` and leaves the others alone. As with a single reply: read it to
+    its end, close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
 
     Args:
         context: makes what keeps a reply inside the model's context, where they are written one after the other.
@@ -55,23 +56,18 @@ class Replies(Iterator[tuple[int, str]]):
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
     ) -> None:
+        super().__init__(timeout)
         self.notices: list[str] = []
-        self.reader = Reader.here()
         self.answers = tuple(answers)
         self._access = access
         self._policy = policy
         self._context = context
-        self._deadline = Deadline(timeout)
         self._on_notice = on_notice
         self._ready: deque[Piece] = deque()
         self._batch: Batch | None = None
         # Where replies are written one after the other: the one that is.
         self._alone = len(self.answers) == 1
         self._reply: Reply | None = None
-        self._cancelled = threading.Event()
-        # Held while something is written; whoever closes waits for it.
-        self._advancing = threading.RLock()
-        self._advances_in: int | None = None
         self._ending = threading.Lock()
         self._has_ended = False
 
@@ -102,22 +98,17 @@ class Replies(Iterator[tuple[int, str]]):
 
     def next_piece(self, reader: Reader) -> tuple[int, str] | None:
         """Write the next piece of one of them for a reader; None at the end of all."""
-        with self._advancing:
-            self.reader = reader
-            self._advances_in = threading.get_ident()
-            self._deadline.start()
+        with self._advanced_by(reader):
             try:
                 while not self._ready and not self._has_ended:
                     self._advance()
             except Cancelled:
-                self._end("cancelled" if self._cancelled.is_set() else "timeout")
+                self._end_cancelled()
             except BaseException as error:
                 # Before they have begun, they can still begin later.
                 if self._has_begun:
                     self._end("error", error if isinstance(error, Exception) else None)
                 raise
-            finally:
-                self._advances_in = None
             if not self._ready:
                 return None
             answer, piece = self._ready.popleft()
@@ -159,16 +150,6 @@ class Replies(Iterator[tuple[int, str]]):
 
     # --- ending them
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether all have to stop: they were asked to, or their time is up."""
-        return self._cancelled.is_set() or self._deadline.is_over
-
-    @property
-    def is_advancing_here(self) -> bool:
-        """Whether this thread is writing something of them now."""
-        return self._advances_in == threading.get_ident()
-
     def cancel(self, index: int | None = None) -> None:
         """Stop one of them soon, or all, from any thread. What was written stays."""
         if index is not None:
@@ -186,29 +167,6 @@ class Replies(Iterator[tuple[int, str]]):
         if reply is not None:
             reply.cancel()
         self._access.lock.wake()
-
-    def close(self) -> None:
-        """Stop all, from any thread, and wait until that is done. Those that have ended stay as they are."""
-        self.cancel()
-        if not self.is_advancing_here:
-            with self._advancing:
-                self._end("cancelled")
-
-    async def aclose(self) -> None:
-        """``close`` for event loops: other tasks continue meanwhile."""
-        await in_a_thread(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if not self._has_ended:
@@ -244,8 +202,7 @@ class Replies(Iterator[tuple[int, str]]):
         return [answer for answer in self.answers if answer.finish_reason is None]
 
     def _advance(self) -> None:
-        if self.is_cancelled:
-            raise Cancelled
+        self._check_cancelled()
         if not self._unfinished():
             self._end("")
         elif self._alone:
@@ -268,9 +225,8 @@ class Replies(Iterator[tuple[int, str]]):
         if not self._access.guard.before_round(self):
             self._end("memory")
             return
-        # A target that has made way for another one does not tell of a cancel.
-        if self.is_cancelled:
-            raise Cancelled
+        # A target that another one has replaced meanwhile does not tell of a cancel.
+        self._check_cancelled()
         access, model = self._access, self._access.speculator.model
         if self._batch is None or self._batch.model is not model:
             self._close_batch()

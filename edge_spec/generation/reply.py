@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack, suppress
 from time import perf_counter
-from typing import Protocol, Self
+from typing import Protocol
 
 from edge_spec.errors import Cancelled, Closed
 from edge_spec.generation.context import Context, ModelAccess
 from edge_spec.generation.events import EventLog
-from edge_spec.generation.reader import Reader, in_a_thread
+from edge_spec.generation.reader import Reader
 from edge_spec.generation.reading import ReadableReply
-from edge_spec.generation.request import Deadline, ReplyRequest
+from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.writer import Writer
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import Policy
@@ -63,22 +63,17 @@ class Reply(ReadableReply):
     ) -> None:
         self._context = context or Context()
         self._context.require_room(len(request.prompt) + len(request.written), access.speculator.model.n_ctx)
+        super().__init__(request.timeout)
         self.prompt = tuple(request.prompt)
         self.settings: SamplerSettings = request.settings
         self.notices: list[str] = []
-        self.reader = Reader.here()
         self._access = access
         self._recorder = recorder
         self._request = request
-        self._deadline = Deadline(request.timeout)
         self.prompt_progress = (0, len(request.prompt))
         self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
         self._handed_out: list[str] = []
         self._started = False
-        self._cancelled = threading.Event()
-        # Held while a piece is written; whoever closes waits for it.
-        self._advancing = threading.RLock()
-        self._advances_in: int | None = None
         self._ending = threading.Lock()
         self._ended = False
         self._is_recorded = False
@@ -134,22 +129,17 @@ class Reply(ReadableReply):
 
     def next_piece(self, reader: Reader) -> str | None:
         """Write the next piece for a reader; None at the end."""
-        with self._advancing:
-            self.reader = reader
-            self._advances_in = threading.get_ident()
-            self._deadline.start()
+        with self._advanced_by(reader):
             try:
                 while self.finish_reason is None and not self._writer.ready:
                     self._advance()
             except Cancelled:
-                self._end("cancelled" if self._cancelled.is_set() else "timeout")
+                self._end_cancelled()
             except BaseException:
                 # Before it has begun, it can still begin later.
                 if self._started:
                     self._end("error")
                 raise
-            finally:
-                self._advances_in = None
             if not self._writer.ready:
                 return None
             piece = "".join(self._writer.ready)
@@ -162,16 +152,6 @@ class Reply(ReadableReply):
 
     # --- ending it
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it has to stop: it was asked to, or its time is up."""
-        return self._cancelled.is_set() or self._deadline.is_over
-
-    @property
-    def is_advancing_here(self) -> bool:
-        """Whether this thread is writing a piece of it now."""
-        return self._advances_in == threading.get_ident()
-
     def cancel(self) -> None:
         """Stop soon, from any thread. What was written stays."""
         self._cancelled.set()
@@ -180,32 +160,6 @@ class Reply(ReadableReply):
             if self._started and not self._ended:
                 self._access.speculator.cancel()
         self._access.lock.wake()
-
-    def close(self) -> None:
-        """Stop, from any thread, and wait until it has stopped. A reply that was read to its end stays as it is.
-
-        Called from inside one of its rounds (a notice was handed out), it returns at once; the round is finished first.
-        """
-        self.cancel()
-        if not self.is_advancing_here:
-            with self._advancing:
-                self._end("cancelled")
-
-    async def aclose(self) -> None:
-        """``close`` for event loops: other tasks continue meanwhile."""
-        await in_a_thread(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         # A reply that is dropped has been cancelled, and must not keep the models from the next one.
@@ -258,7 +212,7 @@ class Reply(ReadableReply):
         if not self._access.guard.before_round(self):
             self._end("memory")
             return
-        # A target that has made way for another one does not tell of a cancel.
+        # A target that another one has replaced meanwhile does not tell of a cancel.
         self._check_cancelled()
         done = self._writer.round(self.notice)
         if self.finish_reason is not None:
@@ -266,10 +220,6 @@ class Reply(ReadableReply):
         if done is not None:
             spent = done.draft_s + done.verify_s + done.sample_s
             self.statistics.rest_s += perf_counter() - start - spent
-
-    def _check_cancelled(self) -> None:
-        if self.is_cancelled:
-            raise Cancelled
 
     def _has_read(self, done: int, total: int) -> None:
         self.prompt_progress = done, total

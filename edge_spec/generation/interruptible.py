@@ -1,0 +1,97 @@
+"""What is written piece by piece, by one thread at a time, and can be stopped from any other."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from edge_spec.errors import Cancelled
+from edge_spec.generation.reader import Reader, in_a_thread
+from edge_spec.generation.request import Deadline
+
+__all__ = ["Interruptible"]
+
+
+class Interruptible(ABC):
+    """One reply or several: a context manager that ends with ``close``, and what holds a turn (see ``TurnHolder``).
+
+    Attributes:
+        reader: who reads it.
+
+    Args:
+        timeout: seconds after the first piece is asked for after which it ends; None for no limit.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.reader = Reader.here()
+        self._deadline = Deadline(timeout)
+        self._cancelled = threading.Event()
+        # Held while a piece is written; whoever closes waits for it.
+        self._advancing = threading.RLock()
+        self._advances_in: int | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it has to stop: it was asked to, or its time is up."""
+        return self._cancelled.is_set() or self._deadline.is_over
+
+    @property
+    def is_advancing_here(self) -> bool:
+        """Whether this thread is writing a piece of it now."""
+        return self._advances_in == threading.get_ident()
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Stop soon, from any thread. What was written stays."""
+
+    @abstractmethod
+    def _end(self, reason: str) -> None:
+        """End what has not ended, for a reason; see ``Reply.finish_reason``."""
+
+    def close(self) -> None:
+        """Stop, from any thread, and wait until it has stopped. What was read to its end stays as it is.
+
+        Called from inside one of its rounds (a notice was handed out), it returns at once; the round is finished first.
+        """
+        self.cancel()
+        if not self.is_advancing_here:
+            with self._advancing:
+                self._end("cancelled")
+
+    async def aclose(self) -> None:
+        """``close`` for event loops: other tasks continue meanwhile."""
+        await in_a_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.aclose()
+
+    @contextmanager
+    def _advanced_by(self, reader: Reader) -> Iterator[None]:
+        """Wait until nobody else writes; inside, ``reader`` does."""
+        with self._advancing:
+            self.reader = reader
+            self._advances_in = threading.get_ident()
+            self._deadline.start()
+            try:
+                yield
+            finally:
+                self._advances_in = None
+
+    def _check_cancelled(self) -> None:
+        if self.is_cancelled:
+            raise Cancelled
+
+    def _end_cancelled(self) -> None:
+        self._end("cancelled" if self._cancelled.is_set() else "timeout")
