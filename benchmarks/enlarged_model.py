@@ -6,14 +6,15 @@ effect of the zeros on the mean square. Heads stay in their groups, and addition
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
-from model_shapes import SHAPES, Shape
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
+from model_shapes import SHAPES, Shape, add_sizes, finish
 
 __all__ = ["write_enlarged"]
 
@@ -36,24 +37,27 @@ def write_enlarged(path: Path, source: Path, shape: Shape = SHAPES["llama-1b"], 
     group, wide_group = n_head // n_head_kv, shape.n_head // shape.n_head_kv
     if d // n_head != shape.head_dim or group > wide_group or n_head_kv > shape.n_head_kv or d > shape.n_embd:
         raise ValueError(f"{source} does not fit into {shape}")
-    heads = [head // group * wide_group + head % group for head in range(n_head)]
-    known = {tensor.name: tensor for tensor in reader.tensors}
     writer = GGUFWriter(path, "llama")
     for key, value in reader.fields.items():
         if not key.startswith(("GGUF.", "llama.")) and key != "general.architecture":
             kind = value.types[0]
             sub = value.types[-1] if kind == GGUFValueType.ARRAY else None
             writer.add_key_value(key, value.contents(), kind, sub_type=sub)
-    writer.add_context_length(n_ctx_train)
-    writer.add_embedding_length(shape.n_embd)
-    writer.add_block_count(shape.n_layers)
-    writer.add_feed_forward_length(shape.n_ff)
-    writer.add_head_count(shape.n_head)
-    writer.add_head_count_kv(shape.n_head_kv)
+    add_sizes(writer, shape, n_ctx_train)
     writer.add_layer_norm_rms_eps(field("attention.layer_norm_rms_epsilon") * d / shape.n_embd)
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(field("rope.freq_base"))
     writer.add_vocab_size(field("vocab_size"))
+    heads = [head // group * wide_group + head % group for head in range(n_head)]
+    _add_tensors(writer, {tensor.name: tensor for tensor in reader.tensors}, shape, heads, d, field("vocab_size"))
+    finish(writer)
+    return path
+
+
+def _add_tensors(
+    writer: GGUFWriter, known: Mapping[str, ReaderTensor], shape: Shape, heads: list[int], d: int, n_vocab: int
+) -> None:
+    """All tensors of ``shape``; those in ``known`` keep their values in the first ``d`` numbers and in ``heads``."""
 
     def norm(name: str) -> None:
         wide = np.zeros(shape.n_embd, np.float32)
@@ -75,7 +79,7 @@ def write_enlarged(path: Path, source: Path, shape: Shape = SHAPES["llama-1b"], 
         writer.add_tensor(name, wide.reshape(n_out, -1), raw_dtype=GGMLQuantizationType[kind])
 
     width, n_kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
-    matrix("token_embd.weight", shape.n_embd, field("vocab_size"))
+    matrix("token_embd.weight", shape.n_embd, n_vocab)
     norm("output_norm.weight")
     for layer in range(shape.n_layers):
         blk = f"blk.{layer}."
@@ -88,11 +92,6 @@ def write_enlarged(path: Path, source: Path, shape: Shape = SHAPES["llama-1b"], 
         matrix(f"{blk}ffn_gate.weight", shape.n_embd, shape.n_ff)
         matrix(f"{blk}ffn_up.weight", shape.n_embd, shape.n_ff)
         matrix(f"{blk}ffn_down.weight", shape.n_ff, shape.n_embd)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def _places(heads: list[int] | None, n: int) -> npt.NDArray[np.intp]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
 
-__all__ = ["SHAPES", "Shape", "write_shape"]
+__all__ = ["SHAPES", "Shape", "add_sizes", "finish", "write_shape"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,27 +123,46 @@ def write_shape(
     ``Q4_K_M`` is llama.cpp's mix of that name: Q4_K, with Q6_K for the output matrix and, in the layers where errors
     matter most, for values and down projections (``llama_tensor_get_type`` in src/llama-quant.cpp).
     """
-    s, mixed = shape, kind == "Q4_K_M"
-    kind = "Q4_K" if mixed else kind
-    embeddings = embeddings or kind
-    writer = GGUFWriter(path, s.architecture)
-    writer.add_context_length(n_ctx_train)
-    writer.add_embedding_length(s.n_embd)
-    writer.add_block_count(s.n_layers)
-    writer.add_feed_forward_length(s.n_ff)
-    writer.add_head_count(s.n_head)
-    writer.add_head_count_kv(s.n_head_kv)
-    writer.add_key_length(s.head_dim)
-    writer.add_value_length(s.head_dim)
+    writer = GGUFWriter(path, shape.architecture)
+    add_sizes(writer, shape, n_ctx_train)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
-    if s.architecture == "llama":
-        writer.add_rope_dimension_count(s.head_dim)
+    if shape.architecture == "llama":
+        writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(10000.0)
-    if s.window:
-        writer.add_sliding_window(s.window)
-    _add_vocabulary(writer, s)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
+    _add_vocabulary(writer, shape)
     if chat_template:
         writer.add_chat_template(chat_template)
+    _add_tensors(writer, shape, kind, embeddings)
+    finish(writer)
+    return path
+
+
+def add_sizes(writer: GGUFWriter, shape: Shape, n_ctx_train: int) -> None:
+    """The metadata that every architecture has."""
+    writer.add_context_length(n_ctx_train)
+    writer.add_embedding_length(shape.n_embd)
+    writer.add_block_count(shape.n_layers)
+    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_head_count(shape.n_head)
+    writer.add_head_count_kv(shape.n_head_kv)
+
+
+def finish(writer: GGUFWriter) -> None:
+    """Write the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_tensors(writer: GGUFWriter, s: Shape, kind: str, embeddings: str) -> None:
+    mixed = kind == "Q4_K_M"
+    kind = "Q4_K" if mixed else kind
+    embeddings = embeddings or kind
 
     def matrix(name: str, n_in: int, n_out: int, kind: str = kind) -> None:
         writer.add_tensor(f"{name}.weight", _blocks(kind, n_out, n_in), raw_dtype=GGMLQuantizationType[kind])
@@ -176,11 +195,6 @@ def write_shape(
         for name in ("ffn_gate", "ffn_up"):
             matrix(blk + name, s.n_embd, s.n_ff)
         matrix(blk + "ffn_down", s.n_ff, s.n_embd, finer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def _matters_more(layer: int, n_layers: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,15 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
         return float(found[1]) * _SECONDS[found[2]]
 
 
+_ENGINE = click.Choice([AUTO, *sorted(engine_names())])
+
+
+def _size(name: str, text: str, *, of: Any = None, metavar: str = "N") -> Callable[[Any], Any]:
+    """The option of a field of ``MakeSettings``."""
+    flag, default = f"--{name.replace('_', '-')}", getattr(MakeSettings, name)
+    return option("Size", flag, type=of or Count(), default=default, metavar=metavar, help=text)
+
+
 @click.group("drafter")
 def command() -> None:
     """Make a drafter for a model."""
@@ -48,45 +57,14 @@ def command() -> None:
 @option("Files", "--texts", required=True, metavar="FOLDER", help="Texts to ask about: .txt, .md, .jsonl, .jsonl.xz.")
 @option("Files", "--out", required=True, metavar="FOLDER", help="For what is made; an interrupted run continues here.")
 @option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
-@option(
-    "Size", "--tokens", type=Count(), default=MakeSettings.tokens, metavar="N", help="Tokens that the model writes."
-)
-@option(
-    "Size", "--passes", type=float, default=MakeSettings.passes, metavar="X", help="How often its answers are read."
-)
-@option(
-    "Size",
-    "--vocabulary",
-    type=Count(),
-    default=MakeSettings.vocabulary,
-    metavar="N",
-    help="Tokens that the drafter knows.",
-)
-@option("Size", "--layers", type=Count(), default=MakeSettings.layers, metavar="N", help="Layers of the drafter.")
-@option(
-    "Size",
-    "--width",
-    type=Count(),
-    default=MakeSettings.width,
-    metavar="N",
-    help="Width of the drafter, a multiple of 32.",
-)
-@option(
-    "Size",
-    "--answer-tokens",
-    type=Count(),
-    default=MakeSettings.answer_tokens,
-    metavar="N",
-    help="Maximum tokens of an answer.",
-)
+@_size("tokens", "Tokens that the model writes.")
+@_size("passes", "How often its answers are read.", of=float, metavar="X")
+@_size("vocabulary", "Tokens that the drafter knows.")
+@_size("layers", "Layers of the drafter.")
+@_size("width", "Width of the drafter, a multiple of 32.")
+@_size("answer_tokens", "Maximum tokens of an answer.")
 @option("Running", "--time-limit", type=_Duration(), metavar="TIME", help="Save and stop after 90s, 30m, 2h, ...")
-@option(
-    "Running",
-    "--engine",
-    type=click.Choice([AUTO, *sorted(engine_names())]),
-    default=AUTO,
-    help="What runs the model that answers.",
-)
+@option("Running", "--engine", type=_ENGINE, default=AUTO, help="What runs the model that answers.")
 @option("Running", "--device", default="auto", metavar="NAME", help="Device to train on: cpu, cuda, ...")
 @option("Running", "--threads", type=Count(), metavar="N", help="Threads of the training. [default: all cores]")
 @option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed of everything.")

@@ -6,10 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_spec.errors import PromptError
 from edge_spec.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2.environment import Environment
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 __all__ = ["Messages", "PromptBuilder", "render_chat"]
 
@@ -146,10 +151,31 @@ def render_chat(
     Raises:
         PromptError: the template is broken, or refuses the messages.
     """
-    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.exceptions import SecurityError
+
+    try:
+        names = {
+            **(options or {}),
+            "messages": [dict(message) for message in messages],
+            "bos_token": bos,
+            "eos_token": eos,
+            "add_generation_prompt": answer,
+        }
+        return _sandbox().from_string(template).render(names)
+    except SecurityError as error:
+        raise PromptError(
+            f"the model's chat template uses a forbidden operation: {error}", hint="use `raw=True`"
+        ) from None
+    except Exception as error:  # a template can raise anything
+        raise PromptError(
+            f"the model's chat template fails: {error}", hint="use `raw=True`, or another model"
+        ) from None
+
+
+def _sandbox() -> Environment:
+    """Jinja with what templates of models expect of it."""
+    from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
@@ -161,11 +187,8 @@ def render_chat(
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    class Refused(TemplateError):
-        pass
-
     def refuse(message: str) -> Any:
-        raise Refused(message)
+        raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
@@ -173,24 +196,7 @@ def render_chat(
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     # Jinja's own filter escapes for HTML, but this is for a model.
     environment.filters["tojson"] = _to_json
-    try:
-        return environment.from_string(template).render(
-            {
-                **(options or {}),
-                "messages": [dict(message) for message in messages],
-                "bos_token": bos,
-                "eos_token": eos,
-                "add_generation_prompt": answer,
-            }
-        )
-    except SecurityError as error:
-        raise PromptError(
-            f"the model's chat template uses a forbidden operation: {error}", hint="use `raw=True`"
-        ) from None
-    except Exception as error:  # a template can raise anything
-        raise PromptError(
-            f"the model's chat template fails: {error}", hint="use `raw=True`, or another model"
-        ) from None
+    return environment
 
 
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
