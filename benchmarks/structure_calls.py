@@ -63,7 +63,7 @@ class Calls(Piece):
     """A profile function that counts what one thread calls."""
 
     def __init__(self, cut_at: str | None = None) -> None:
-        """With ``cut_at``, the full name of a function, counting begins anew with every call of it."""
+        """With ``cut_at``, the full name of a function, counting starts over with every call of it."""
         super().__init__()
         self.planners: Counter[str] = Counter()
         self.pieces: list[Piece] = []

@@ -1,4 +1,4 @@
-"""What verbs print beside text: JSON, tables, notes, a progress bar, one line of statistics."""
+"""What verbs print besides text: JSON, tables, notes, a progress bar, one line of statistics."""
 
 from __future__ import annotations
 

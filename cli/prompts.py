@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from edge_spec.errors import PromptError
+from edge_spec.errors import BAD_RECORD, PromptError
 
 __all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
 
@@ -94,7 +94,7 @@ def _prompt_of(line: str, place: str) -> Prompt:
         if isinstance(found, str) and found.strip():
             category = record.get("category", "")
             return Prompt(found, category if isinstance(category, str) else "")
-    except (ValueError, KeyError, IndexError, TypeError):
+    except BAD_RECORD:
         pass
     raise PromptError(f"{place} holds no prompt", hint='write {"prompt": "..."} or plain text')
 

@@ -28,6 +28,7 @@ do next. Arguments in messages, hints and notices stand in backticks, as they wo
 from __future__ import annotations
 
 __all__ = [
+    "BAD_RECORD",
     "BackendError",
     "BudgetExceeded",
     "Cancelled",
@@ -48,6 +49,10 @@ __all__ = [
     "UnsupportedModel",
     "VocabularyMismatch",
 ]
+
+
+BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError)
+"""What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
 
 
 class EdgeSpecError(Exception):

@@ -147,12 +147,12 @@ class Patience:
         self._down_s = self._up_s = float("-inf")
 
     def may_step_down(self) -> bool:
-        """Told that memory is scarce; whether to give some up now."""
+        """Told that memory is scarce; whether to free some now."""
         self._plenty_since_s = None
         return self._clock() - self._down_s >= self._settle_s
 
     def stepped_down(self) -> None:
-        """Told that some was given up."""
+        """Told that some was freed."""
         self._down_s = self._clock()
         soon = self._down_s - self._up_s < self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S) if soon else self._first_patience_s

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedModel
+from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
 from edge_spec.tokens.tokenizer import TokenBytes
@@ -182,7 +182,7 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
                 raise _unusable(path, f"its decoder is {part['type']!r}")
     except EdgeSpecError:
         raise
-    except (LookupError, TypeError, AttributeError):
+    except BAD_RECORD:
         raise _unusable(path, "its decoder is not understood") from None
     fallback = "ByteFallback" in kinds
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import BAD_RECORD, ModelFileError
 from edge_spec.training.settings import Shape
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["load_model", "read_weights", "save_state", "save_weights", "whole_fi
 
 
 class whole_file:
-    """A path beside ``path`` to write to, which replaces ``path`` when the block ends without an error."""
+    """A temporary path next to ``path`` to write to, which replaces ``path`` when the block ends without an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,8 +46,8 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write what a training continues from."""
     import torch
 
-    with whole_file(path) as beside:
-        torch.save(dict(state), beside)
+    with whole_file(path) as temporary:
+        torch.save(dict(state), temporary)
 
 
 def save_weights(path: Path, model: Llama) -> None:
@@ -56,7 +56,7 @@ def save_weights(path: Path, model: Llama) -> None:
 
     arrays = {name: weight.detach().half().cpu().numpy() for name, weight in named_weights(model).items()}
     shape = np.frombuffer(json.dumps(asdict(model.shape)).encode(), np.uint8)
-    with whole_file(path) as beside, beside.open("wb") as file:
+    with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, shape=shape, **arrays)
 
 
@@ -70,7 +70,7 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
         with np.load(path) as found:
             arrays = {name: found[name] for name in found.files}
         shape = Shape(**json.loads(arrays.pop("shape").tobytes()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *BAD_RECORD) as error:
         raise ModelFileError(
             f"{path} holds no trained weights ({error})", hint="run the stage that trains it"
         ) from error

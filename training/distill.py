@@ -107,7 +107,7 @@ def write_samples(
         begin = prompts(corpus, sampling, batch, seed)
         rows = write(target, begin, sampling.new, temperatures, seed=(seed << 20) + batch, device=device)
         rows[:, : sampling.prompt] = begin
-        with whole_file(path) as beside, beside.open("wb") as file:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
             np.save(file, rows)
         took_s = clock.elapsed_s - began_s
         say(

@@ -1,4 +1,4 @@
-"""What the card reports beside acceptance: losses, agreement of llama.cpp with the training code, conversations."""
+"""What the card reports besides acceptance: losses, agreement of llama.cpp with the training code, conversations."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def export(
 
     shape, arrays = read_weights(weights)
     tokens, types, merges = vocabulary_fields(vocabulary)
-    with whole_file(path) as beside:
-        writer = gguf.GGUFWriter(beside, "llama")
+    with whole_file(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, "llama")
         writer.add_name(name)
         writer.add_description(description)
         writer.add_license("other")

@@ -239,7 +239,7 @@ class Recipe:
         _write_json(self.out / "results.json", results)
 
     def card(self) -> None:
-        """Write the card, and the log of all trainings beside it."""
+        """Write the card, and the log of all trainings next to it."""
         from edge_spec.training.card import card_of
 
         results = json.loads((self.out / "results.json").read_text("utf-8"))

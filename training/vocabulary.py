@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import BAD_RECORD, ModelFileError
 from edge_spec.training.corpus import Document, Span
 
 __all__ = ["END", "PRE_TOKENIZER", "SPECIAL", "TextEncoder", "make_vocabulary", "vocabulary_fields"]
@@ -96,7 +96,7 @@ def vocabulary_fields(path: Path) -> tuple[list[str], list[int], list[str]]:
         model = json.loads(path.read_text(encoding="utf-8"))["model"]
         tokens = [text for text, _ in sorted(model["vocab"].items(), key=lambda item: int(item[1]))]
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, *BAD_RECORD) as error:
         raise ModelFileError(
             f"{path} is not a valid vocabulary ({error!r})", hint="prepare the corpus again"
         ) from error

@@ -18,7 +18,7 @@ class Autosave:
     """Writes the conversation after every turn, never over what another process has written.
 
     A file stays whole until the new one is. Where another process has written it, the conversation moves to a new
-    file beside it. Caches, which can be large, are written only at the end and only into a file with a name.
+    file next to it. Caches, which can be large, are written only at the end and only into a file with a name.
 
     Args:
         path: the file that the user named; None for a new file in ``folder``.

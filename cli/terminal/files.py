@@ -10,7 +10,7 @@ from pathlib import Path
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
 from edge_spec.chat.saving import to_json, to_markdown, write_whole
-from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.errors import BAD_RECORD, EdgeSpecError, SettingsError
 
 __all__ = ["Copies", "is_same", "path_of"]
 
@@ -87,7 +87,7 @@ def _is_part(path: Path, kind: str, session: ChatSession, text: str) -> bool:
         record = path.read_text("utf-8")
     try:
         found = [(message["role"], message["content"]) for message in json.loads(record)["messages"]]
-    except (ValueError, KeyError, TypeError):
+    except BAD_RECORD:
         return False
     ours = [(message.role, message.content) for message in session.messages[: len(found)]]
     if not found or len(ours) < len(found):

@@ -43,7 +43,7 @@ class ChatModel(Protocol):
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce."""
+        """What is reduced or dropped now because memory is scarce."""
 
     @property
     def choices(self) -> Mapping[str, Choice]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from edge_spec.chat.window import Window
-from edge_spec.errors import PromptError, SettingsError, StateError
+from edge_spec.errors import BAD_RECORD, PromptError, SettingsError, StateError
 from edge_spec.generation.text_stream import answer_of, thought_of
 
 __all__ = ["Conversation", "Message", "Turn"]
@@ -88,7 +88,7 @@ class Message:
                 statistics=dict(values.get("statistics", {})),
                 drawn={str(name): float(value) for name, value in dict(values.get("drawn", {})).items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except BAD_RECORD:
             raise PromptError("a message lacks its role or its content") from None
 
 

@@ -26,7 +26,7 @@ def stamp_of(path: Path | None) -> Stamp | None:
 def exclusive(path: Path) -> Iterator[None]:
     """Inside, no other process that asks like this has ``path``: what was read of it still holds when it is written.
 
-    The lock is a file beside ``path``, which the system releases if the process is killed.
+    The lock is a file next to ``path``, which the system releases if the process is killed.
 
     Raises:
         OSError: the folder cannot be written.

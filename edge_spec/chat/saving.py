@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
-from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
+from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -69,7 +69,7 @@ def save(
 
 
 def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
-    """Let ``write`` write a file beside ``path`` that takes its place once it is whole and on the disk.
+    """Let ``write`` write a file next to ``path`` that takes its place once it is whole and on the disk.
 
     Raises:
         OSError: it cannot be written; what was at ``path`` is still there.
@@ -137,7 +137,7 @@ def restore(
         return session
     except EdgeSpecError as error:
         raise StateError(f"{path} cannot be continued: {error.message}", hint=error.hint) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except BAD_RECORD as error:
         raise _damaged(path) from error
 
 

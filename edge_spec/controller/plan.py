@@ -140,7 +140,7 @@ class Plan:
         return {name: self.least[name].needed_bytes for name in ("fits", *STAGES[1:]) if name in self.least}
 
     def ledger(self) -> Ledger:
-        """A ledger with the budget, its reserve, and what the process holds beside models and drafters."""
+        """A ledger with the budget, its reserve, and what the process holds besides models and drafters."""
         ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
         ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
         ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])

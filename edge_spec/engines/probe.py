@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BackendError
+from edge_spec.errors import BAD_RECORD, BackendError
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
@@ -32,7 +32,7 @@ _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
 _DEPTHS = (24, 256, 520)
 """Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
-another path for a lone row (it pads to 512 cells), and one that has passed 512 as well."""
+another path for a single row (it pads to 512 cells), and one that has passed 512 as well."""
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
@@ -67,8 +67,8 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
     Args:
         external: the model's operators are not known, and one try proves little. What was found is tried again with a
             text divided in many ways, and has to hold for all of them.
-        fp16: the model rounds to 16 bits on the way, which hides most differences. A lone row, which libraries multiply
-            by other code than several, then never counts as one of several, however alike they look.
+        fp16: the model rounds to 16 bits on the way, which hides most differences. A single row, which libraries
+            multiply by other code than several, then never counts as one of several, however alike they look.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
@@ -102,7 +102,7 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
     most = exact[-1] if exact else max_rows
     capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
     if external and exact:
-        capabilities = _confirmed(model, capabilities, text, max_rows, lone=not fp16)
+        capabilities = _confirmed(model, capabilities, text, max_rows, single=not fp16)
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
@@ -159,12 +159,12 @@ def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
 
 
 def _confirmed(
-    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, lone: bool
+    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, single: bool
 ) -> Capabilities:
-    """What was found if it holds, or holds where lone rows are padded; else only what holds for every model."""
+    """What was found if it holds, or holds where single rows are padded; else only what holds for every model."""
     wider = tuple(n for n in capabilities.widths if n > 1)
-    # Where every row is a lone one, there are no others that it could differ from.
-    for widths in dict.fromkeys((capabilities.widths, wider) if lone or not wider else (wider,)):
+    # Where every row is computed alone, there are no others that it could differ from.
+    for widths in dict.fromkeys((capabilities.widths, wider) if single or not wider else (wider,)):
         model.capabilities = replace(capabilities, widths=widths)
         if widths and _holds(model, text):
             break
@@ -318,7 +318,7 @@ def _read(path: Path | None) -> ProbeResult | None:
         capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
         seconds = {int(n): float(s) for n, s in found["seconds"].items()}
         return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *BAD_RECORD):
         return None
 
 

@@ -1,6 +1,6 @@
 """Tokenizers by kind of file, whichever engine computes.
 
-A GGUF's tokenizer is llama.cpp's. A published ONNX model's is the ``tokenizer.json`` beside it. Grammars are
+A GGUF's tokenizer is llama.cpp's. A published ONNX model's is the ``tokenizer.json`` next to it. Grammars are
 llama.cpp's for both, over the same tokens.
 """
 
@@ -42,7 +42,7 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
 
 
 def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
-    """The footprint of a model whose tokenizer is opened beside its weights, before them."""
+    """The footprint of a model whose tokenizer is opened besides its weights, before them."""
     size = file.graph.tokenizer if file.graph is not None else None
     if size is None:
         return replace(footprint, vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges))

@@ -40,7 +40,7 @@ class Batch:
     """Writes answers in the slots of one cache; those that end make room for those that wait.
 
     Nothing is drafted here: where several texts share a decode, its rows are taken by them. A token is drawn as in a
-    lone reply, from a row with the same bits.
+    single reply, from a row with the same bits.
 
     Attributes:
         model: what computes.

@@ -85,7 +85,7 @@ class MemoryGuard:
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce, in order; may be read by any thread."""
+        """What is reduced or dropped now because memory is scarce, in order; may be read by any thread."""
         return ()
 
     def before_reply(self, reply: GuardedReply) -> bool:

@@ -1,7 +1,7 @@
 """Prompts that begin like earlier texts: what the models have in their caches of those is not read again.
 
 For replies that belong to no conversation: clients without a state send all of it each time. A cell is kept only where
-reading the prompt anew would compute the same bits, see ``Capabilities.reuse_step``; so nothing of the reply depends
+reading the prompt again would compute the same bits, see ``Capabilities.reuse_step``; so nothing of the reply depends
 on what came before.
 """
 

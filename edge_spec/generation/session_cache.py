@@ -18,7 +18,7 @@ from edge_spec.speculation.loop import Speculator
 __all__ = ["CachesOnDisk", "SessionCache", "Sessions", "SuspendedCaches"]
 
 _TOKEN_BYTES = 64
-"""What an engine saves of a token beside its keys and values, and more."""
+"""What an engine saves of a token besides its keys and values, and more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from edge_spec.server.errors import ApiError
 __all__ = ["ClientGone", "read_json"]
 
 _MAX_READ_S = 60
-"""A body that takes longer to arrive is given up: whoever sends it may want to keep a connection busy."""
+"""A body that takes longer to arrive is not waited for: whoever sends it may want to keep a connection busy."""
 
 
 class ClientGone(Exception):

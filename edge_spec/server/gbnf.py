@@ -15,7 +15,7 @@ def literal(text: str) -> str:
 
 
 def renamed(grammar: str, prefix: str) -> str:
-    """A grammar whose rules have other names, so that it can stand beside others; its start is ``{prefix}root``."""
+    """A grammar whose rules have other names, so that it can stand among others; its start is ``{prefix}root``."""
 
     def new(part: re.Match[str]) -> str:
         return prefix + part[0] if part[0][0].isalpha() else part[0]

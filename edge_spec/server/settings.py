@@ -31,7 +31,7 @@ class ServerSettings:
         host, port: where it listens; port 0 for any that is free.
         api_key: what clients have to send as ``Authorization: Bearer ...``; None for nothing.
         insecure: listen on an address that other computers reach, although there is no key.
-        allowed_hosts: names of this server beside its address, for the ``Host`` header.
+        allowed_hosts: names of this server besides its address, for the ``Host`` header.
         allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.
         max_waiting: requests that may wait while another one is answered; further ones are refused with 429.
         max_body_bytes: the largest request.

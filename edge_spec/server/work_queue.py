@@ -38,7 +38,7 @@ class WorkQueue:
         return self._lock.locked()
 
     def join(self) -> Ticket:
-        """Stand in the queue. The ticket has to be used, or given up.
+        """Stand in the queue. The ticket has to be used, or abandoned.
 
         Raises:
             ApiError: 429 with ``Retry-After`` if the queue is full, 503 if the server is stopping.

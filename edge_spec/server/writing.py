@@ -111,7 +111,7 @@ class WritingThread:
         self._works: set[Work] = set()
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Do something that takes a while, beside the writing."""
+        """Do something that takes a while, in parallel with the writing."""
         return await asyncio.get_running_loop().run_in_executor(self._preparer, work)
 
     def begin(self, start: Callable[[], Replies]) -> Work:

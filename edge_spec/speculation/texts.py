@@ -11,7 +11,7 @@ __all__ = ["Texts", "TextsModel"]
 
 
 class Texts(Protocol):
-    """Several texts in one cache, each in a slot of its own, beside the text of the model itself.
+    """Several texts in one cache, each in a slot of its own, besides the text of the model itself.
 
     A text's rows have the bits that they have in the model itself: with what it was read and decoded makes no
     difference.
@@ -54,7 +54,7 @@ class TextsModel(LanguageModel, Protocol):
 
     @property
     def most_texts(self) -> int:
-        """How many texts one decode can advance; 1 where rows of several would not be those of a lone text."""
+        """How many texts one decode can advance; 1 where rows of several would not be those of a single text."""
 
     def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
         """What the cache of ``texts`` takes."""

@@ -1,6 +1,7 @@
 """What an ONNX file says about its graph, without its weights.
 
-Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+Our own reader, because the ``onnx`` package is no dependency and loads files whole, see ``wire``. Field numbers are
+those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
 from __future__ import annotations

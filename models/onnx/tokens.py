@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import ModelNotFound, NotAModel
+from edge_spec.errors import BAD_RECORD, ModelNotFound, NotAModel
 from edge_spec.models.onnx.config_files import TOKENIZER, read_json
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
@@ -85,7 +85,7 @@ def read_tokens(folder: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
         tokens |= {added["content"]: added["id"] for added in settings.get("added_tokens") or ()}
         if not tokens or not all(type(n) is int and isinstance(text, str) for text, n in tokens.items()):
             raise ValueError
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except BAD_RECORD:
         raise NotAModel(f"{path} lists no tokens", hint="download it again") from None
     return tokens, model
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import BAD_RECORD, ModelFileError
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.portions import Portion, portions_in
@@ -110,8 +110,8 @@ def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
     np.save(folder / "expected.npy", np.concatenate(expected))
     # Written last: a folder that has it is complete.
     summary = {"answer_tokens": n, "texts": sum(map(len, lengths)), "coverage": coverage}
-    with whole_file(folder / _SUMMARY) as beside:
-        beside.write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    with whole_file(folder / _SUMMARY) as temporary:
+        temporary.write_text(json.dumps(summary) + "\n", encoding="utf-8")
 
 
 def read_answers(folder: Path) -> Answers:
@@ -126,6 +126,6 @@ def read_answers(folder: Path) -> Answers:
             name: np.load(folder / f"{name}.npy", mmap_mode="r" if name in ("columns", "chances") else None)
             for name in ("kept", "tokens", "begins", "expected", "columns", "chances")
         }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, *BAD_RECORD) as error:
         raise ModelFileError(f"{folder} is damaged ({error})", hint="remove that folder and run again") from error
     return Answers(coverage=coverage, **arrays)

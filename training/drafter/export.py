@@ -25,8 +25,8 @@ def export_drafter(weights: Path, kept: npt.NDArray[np.int64], target: ModelFile
     import gguf
 
     shape, arrays = read_weights(weights)
-    with whole_file(path) as beside:
-        writer = gguf.GGUFWriter(beside, "llama")
+    with whole_file(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, "llama")
         writer.add_name(f"drafter for {target.name}")
         writer.add_description("Small model that drafts for one target; see the card beside it.")
         add_shape(writer, shape)
@@ -57,13 +57,13 @@ def embedding_rows(target: ModelFile, kept: npt.NDArray[np.int64]) -> npt.NDArra
         return None
     header = read_header(target.path)
     tensor = next((tensor for tensor in header.tensors if tensor.name == _EMBEDDING), None)
-    if tensor is None:
+    if tensor is None or tensor.type_name not in GGMLQuantizationType.__members__:
         return None
+    kind = GGMLQuantizationType[tensor.type_name]
     raw: Any = np.fromfile(target.path, np.uint8, tensor.n_bytes, offset=header.data_offset + tensor.offset)
     try:
-        kind = GGMLQuantizationType[tensor.type_name]
         rows = dequantize(_as_stored(raw, kind).reshape(target.n_vocab, -1), kind)
-    except (NotImplementedError, KeyError, ValueError):
+    except NotImplementedError:  # gguf reads most types, but not all
         return None
     others = np.ones(target.n_vocab, np.bool_)
     others[kept] = False

@@ -105,8 +105,8 @@ class DrafterMaker:
         """Put the drafter and its card where ``load`` finds them for this target; returns that folder."""
         folder = made_drafter_folder(self.target)
         for name in (CARD, DRAFTER):
-            with whole_file(folder / name) as beside:
-                shutil.copyfile(self.out / name, beside)
+            with whole_file(folder / name) as temporary:
+                shutil.copyfile(self.out / name, temporary)
         return folder
 
     @property
@@ -239,8 +239,8 @@ class DrafterMaker:
             "measured": measured,
         }
         _write_json(self.out / "results.json", results)
-        with whole_file(self.out / CARD) as beside:
-            beside.write_text(card_of(results), encoding="utf-8")
+        with whole_file(self.out / CARD) as temporary:
+            temporary.write_text(card_of(results), encoding="utf-8")
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -256,8 +256,8 @@ class DrafterMaker:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    with whole_file(path) as beside:
-        beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def _read_json(path: Path) -> Any:

@@ -156,7 +156,7 @@ def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: in
         for ids, values in zip(answer.likeliest, answer.logs, strict=True):
             likeliest[place, : len(ids)], logs[place, : len(ids)] = ids, values
             place += 1
-    with whole_file(path) as beside, beside.open("wb") as file:
+    with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
             tokens=np.array([token for prompt, answer in texts for token in (*prompt, *answer.tokens)], narrow),

@@ -20,7 +20,7 @@ class LlamaSettings(ModelSettings):
     """Settings of one llama.cpp context: those of every engine, and two of its own.
 
     ``auto`` keys have 8 bits (q8_0) where the size of heads allows: with them llama.cpp computes a row alone and among
-    others bit for bit alike on the CPU, so plain decoding needs no padding; with 16-bit keys a lone row takes another
+    others bit for bit alike on the CPU, so plain decoding needs no padding; with 16-bit keys a single row takes another
     path once the cache is padded to 512 cells. They are smaller and faster to read, too. ``auto`` values are f16.
 
     Attributes:

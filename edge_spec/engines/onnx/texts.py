@@ -98,7 +98,7 @@ class OnnxTexts:
         n, bound = len(tokens), self._open()
         n_run = self._model.capabilities.padded(n)
         bound.ids[:n], bound.ids[n:n_run] = tokens, tokens[-1]
-        # -1 stands where a lone text says how many tokens it has.
+        # -1 stands where a single text says how many tokens it has.
         tree = np.full(1 + 2 * n_run, -1, np.int32)
         cells = tree[1:].reshape(n_run, 2)
         cells[:n, 0], cells[:n, 1] = slots * self._slot_cells, places

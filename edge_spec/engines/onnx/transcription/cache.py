@@ -28,7 +28,7 @@ from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, 
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.rotary import Rotary
-from edge_spec.errors import ModelFileError, UnsupportedModel
+from edge_spec.errors import BAD_RECORD, ModelFileError, UnsupportedModel
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
@@ -159,7 +159,7 @@ def read_transcription(folder: Path) -> Transcription | None:
             interleaved=bool(facts["interleaved"]),
             **{name: int(value) for name, value in network.items()},
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *BAD_RECORD):
         return None
 
 

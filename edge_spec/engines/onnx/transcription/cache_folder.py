@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import DiskFull
+from edge_spec.errors import BAD_RECORD, DiskFull
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -81,7 +81,7 @@ def is_of(folder: Path, file: Path) -> bool:
             return True
         if _content(file) != content:
             return False
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, *BAD_RECORD):
         return False
     with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
         _write(folder, {"content": content, "seen": [*seen[-7:], now], "name": file.name})

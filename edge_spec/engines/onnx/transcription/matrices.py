@@ -1,4 +1,4 @@
-"""Matrices of a transcription, in the graphs and in the file beside them.
+"""Matrices of a transcription, in the graphs and in the file next to them.
 
 A quantised matrix is packed for edge-spec's kernels, no weight rounded.
 Matrices of 16-bit and 32-bit floats become 32-bit floats and are multiplied by ONNX Runtime's own ``MatMul``.
@@ -56,7 +56,7 @@ class Matrix:
 
 
 class WeightsFile:
-    """The file beside the graphs that holds the large arrays, one after the other; it is mapped when a model runs.
+    """The file next to the graphs that holds the large arrays, one after the other; it is mapped when a model runs.
 
     Each array is stored once, under its name, however many graphs use it.
 
