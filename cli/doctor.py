@@ -60,15 +60,10 @@ def _of_memory(device: Device, bounds: list[tuple[str, Limit]], hardware: Hardwa
 
 
 def _libraries() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
+    from edge_spec.engines.base import installed
+    from edge_spec.engines.registry import engine, engine_names
 
-    from edge_spec.engines.onnx.kernels import features, why_slow
-
-    found: dict[str, str] = {}
-    for package in ("edge-spec", "llama-cpp-python", "onnxruntime"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    found["own kernels"] = why_slow() or f"built, {features()[0]}"
+    found = {"edge-spec": installed("edge-spec")}
+    for name in sorted(engine_names()):
+        found |= engine(name).libraries()
     return found

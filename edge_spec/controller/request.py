@@ -241,21 +241,27 @@ def _engines(
     Raises:
         UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.
     """
-    able = [each for each in all_engines() if each.why_not(file) is None]
     if name is None:
-        name = of_target if of_target != AUTO and engine_of(of_target) in able else AUTO
+        name = of_target if of_target != AUTO and engine_of(of_target).why_not(file) is None else AUTO
     if name == AUTO:
+        able = _able(file)
         obstacles = [each.why_not_first(file, settings, cache_dir=cache_dir) for each in able]
         good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
         return (good, obstacles[0] or "") if good else ((fallback(able),), "")
     wanted = engine_of(name)
-    if wanted not in able:
+    why = wanted.why_not(file)
+    if why is not None:
         raise UnsupportedModel(
-            f"{wanted.title} cannot run {file.path.name}, the {role} model: {wanted.why_not(file)}",
+            f"{wanted.title} cannot run {file.path.name}, the {role} model: {why}",
             hint="leave the engine to edge-spec",
         )
-    missing, others = wanted.why_not_here(file), [each for each in able if each is not wanted]
-    return ((fallback(others),), missing) if missing is not None and others else ((wanted,), "")
+    missing = wanted.why_not_here(file)
+    others = [each for each in _able(file) if each is not wanted] if missing is not None else []
+    return ((fallback(others),), missing or "") if others else ((wanted,), "")
+
+
+def _able(file: ModelFile) -> list[Engine]:
+    return [each for each in all_engines() if each.why_not(file) is None]
 
 
 def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings) -> None:

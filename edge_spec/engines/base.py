@@ -23,7 +23,7 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener", "Progress"]
+__all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
 """Told a stage, ``repacking`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
@@ -136,12 +136,23 @@ class Opener(ABC):
             self._tokenizers.popitem()[1].close()
 
 
+def installed(package: str) -> str:
+    """The version of a package, for people."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 class Engine(ABC):
     """One way to compute rows of logits.
 
     Attributes:
         name: as on the command line and in numerics profiles.
         title: as in sentences, such as ``llama.cpp``.
+        package: the installed package that has its library, if that is one.
         extras: names of settings that only this engine has.
         auto_kv: types of keys and values that ``auto`` stands for, as on the command line.
         process_bytes: what its own library grows by while it runs, besides models.
@@ -154,14 +165,19 @@ class Engine(ABC):
 
     name: str
     title: str
+    package: str = ""
     extras: frozenset[str] = frozenset()
-    auto_kv: str
+    auto_kv: str = "f32"
     process_bytes: int
     hidden_rows: bool = False
     is_fallback: bool = False
     several_texts: bool = False
     estimator: type[Estimator]
     opener: type[Opener]
+
+    def libraries(self) -> dict[str, str]:
+        """What is installed of it, for people: name -> version or state."""
+        return {self.package: installed(self.package)} if self.package else {}
 
     @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:

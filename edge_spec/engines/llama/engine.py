@@ -141,6 +141,7 @@ class LlamaEngine(Engine):
 
     name = "llama"
     title = "llama.cpp"
+    package = "llama-cpp-python"
     extras = LLAMA_EXTRAS
     auto_kv = "q8_0/f16"
     process_bytes = 6 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.llama.library import library
-from edge_spec.engines.onnx.kernels import KINDS, why_slow
+from edge_spec.engines.onnx.kernels import KINDS, features, why_slow
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
@@ -91,11 +91,15 @@ class OnnxEngine(Engine):
 
     name = "onnx"
     title = "ONNX Runtime"
+    package = "onnxruntime"
     auto_kv = "f32"
     process_bytes = 2 << 20
     several_texts = True
     estimator = OnnxEstimator
     opener = OnnxOpener
+
+    def libraries(self) -> dict[str, str]:
+        return {**super().libraries(), "own kernels": why_slow() or f"built, {features()[0]}"}
 
     def load_library(self, *, verbose: bool = False) -> None:
         # llama.cpp has the tokenizers of GGUFs and the grammars.
