@@ -128,29 +128,26 @@ def eager() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
+_AT_ONCE = 1 << 14
+"""Tokens of held-out rows that are read together."""
+
+
 @torch.no_grad()
-def mean_loss(
-    model: Llama,
-    rows: npt.NDArray[Any],
-    device: str,
-    *,
-    objective: Objective | None = None,
-    at_once: int = 1 << 14,
-) -> float:
+def mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, *, objective: Objective | None = None) -> float:
     """Mean loss per learned token of held-out rows, in nats and 32-bit arithmetic; cross entropy of the rows' text
     if there is no ``objective``."""
     was_training = model.training
     model.eval()
     with eager():
         text = TextLoss(lambda first, n: rows, rows.shape[1])
-        loss = _mean_loss(model, rows, device, objective or text, at_once)
+        loss = _mean_loss(model, rows, device, objective or text)
     model.train(was_training)
     return loss
 
 
-def _mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, objective: Objective, at_once: int) -> float:
+def _mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, objective: Objective) -> float:
     total, count = 0.0, 0
-    n = max(1, at_once // rows.shape[1])
+    n = max(1, _AT_ONCE // rows.shape[1])
     for first in range(0, len(rows), n):
         loss, learned = objective.loss(model, to_device(rows[first : first + n], device))
         total, count = total + float(loss), count + int(learned)

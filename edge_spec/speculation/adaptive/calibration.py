@@ -10,6 +10,9 @@ _BINS_PER_UNIT = 1.5
 _EDGE = 1e-3
 _MAX_RANK = 2
 
+_PRIOR, _MEMORY = 6.0, 600.0
+"""Claims that the prior is worth, and claims of one bin that count."""
+
 
 class Calibration:
     """The chance that a claim comes true, from counts of earlier claims.
@@ -20,14 +23,10 @@ class Calibration:
     Args:
         greedy: of replies at temperature 0. Drafters turn margins into chances as if there were noise, and claim far
             too little there: 0.25, 0.35 and 0.45 came true in 0.47, 0.66 and 0.82 of the cases (demo models).
-        weight: claims that the prior is worth.
-        memory: claims of one bin that count.
     """
 
-    def __init__(self, *, greedy: bool, weight: float = 6.0, memory: float = 600.0) -> None:
+    def __init__(self, *, greedy: bool) -> None:
         self._slope, self._shift = (1.8, 1.8) if greedy else (1.0, 0.0)
-        self._weight = weight
-        self._keep = 1 - 1 / memory
         # By rank and bin: how many came true, and how many there were.
         self._counts: dict[tuple[int, int], list[float]] = {}
 
@@ -44,8 +43,8 @@ class Calibration:
     def learn(self, claim: float, came_true: bool, rank: int = 0) -> None:
         """A claim has been decided."""
         counts = self._bin(claim, rank)
-        counts[0] = counts[0] * self._keep + came_true
-        counts[1] = counts[1] * self._keep + 1
+        counts[0] = counts[0] * (1 - 1 / _MEMORY) + came_true
+        counts[1] = counts[1] * (1 - 1 / _MEMORY) + 1
 
     def _bin(self, claim: float, rank: int) -> list[float]:
         claim = min(max(claim, _EDGE), 1 - _EDGE)
@@ -53,5 +52,5 @@ class Calibration:
         counts = self._counts.get(key)
         if counts is None:
             prior = 1 / (1 + exp(-(self._slope * key[1] / _BINS_PER_UNIT + self._shift)))
-            counts = self._counts[key] = [self._weight * prior, self._weight]
+            counts = self._counts[key] = [_PRIOR * prior, _PRIOR]
         return counts

@@ -29,6 +29,9 @@ _MEMORY = 0.9995
 _UNKNOWN_STEP = 0.15
 """Of a plain round: what drafting one token takes as long as it was not measured."""
 
+_TRIAL_SHARE = 0.005
+"""Of the time, for trials and for asking."""
+
 
 class AdaptivePolicy:
     """Writes as many tokens per second as the drafters at hand allow.
@@ -39,27 +42,18 @@ class AdaptivePolicy:
     are looked at, since costs have kinks. Plain decoding is a choice like any other.
 
     What is not chosen is tried now and then, to notice when text or device change. What trials have lost against the
-    best choice stays below ``trial_share`` of the time. Where asking the drafters costs a noticeable share of a plain
+    best choice stays below half a percent of the time. Where asking the drafters costs a noticeable share of a plain
     round, they are not asked for several rounds.
 
     Args:
         most: tokens of the longest draft.
         seconds: first estimates of seconds per decode, by number of rows.
         only_shape: whether these are another model's, see ``CostCurve``.
-        trial_share: of the time, for trials and for asking.
     """
 
-    def __init__(
-        self,
-        *,
-        most: int = 9,
-        seconds: Mapping[int, float] | None = None,
-        only_shape: bool = False,
-        trial_share: float = 0.005,
-    ) -> None:
+    def __init__(self, *, most: int = 9, seconds: Mapping[int, float] | None = None, only_shape: bool = False) -> None:
         self.most = most
         self.curve = CostCurve(seconds, only_shape=only_shape)
-        self._trial_share = trial_share
         # Bookkeeping and sampling of a round, and asking drafters that then do not draft.
         self._own_s = self._ask_s = 0.0
         self._tokens = self._seconds = self._total_s = 0.0
@@ -169,7 +163,7 @@ class AdaptivePolicy:
         if offer is self._promising:
             return True
         lost_s = self._lost_s.get(offer.name, 0.0)
-        return self._since_trial >= _BETWEEN_TRIALS and lost_s <= self._trial_share * self._total_s
+        return self._since_trial >= _BETWEEN_TRIALS and lost_s <= _TRIAL_SHARE * self._total_s
 
     def chose(self, offer: Offer | None, *, n_drafted: int = 0, is_trial: bool = False) -> None:
         """The next round is this drafter's, which has drafted so many tokens, verified or not; or none's."""
@@ -201,7 +195,7 @@ class AdaptivePolicy:
             self._learn_of(used, done, seconds)
         elif not self._resting and done.draft_s > 0:
             self._ask_s += 0.2 * (done.draft_s - self._ask_s)
-            self._resting = min(256, int(self._ask_s / max(self._trial_share * self.plain_s, 1e-9)))
+            self._resting = min(256, int(self._ask_s / max(_TRIAL_SHARE * self.plain_s, 1e-9)))
         self._used_before = used
         self._tokens = self._tokens * _FADE + len(done.tokens)
         self._seconds = self._seconds * _FADE + seconds

@@ -176,9 +176,9 @@ class _Chains:
         return hash(tuple(self._text[end - self._n : end])) & (len(self._latest) - 1)
 
 
-def table_bytes(n_tokens: int, *, n_lengths: int = _LONGEST - _SHORTEST + 1, max_bytes: int = _MAX_BYTES) -> int:
+def table_bytes(n_tokens: int) -> int:
     """The most that the table of a text takes: a number per token, and per length one more and the buckets."""
-    return min(max_bytes, _needed_bytes(n_tokens, n_lengths))
+    return min(_MAX_BYTES, _needed_bytes(n_tokens, _LONGEST - _SHORTEST + 1))
 
 
 def _needed_bytes(n_tokens: int, n_lengths: int) -> int:
