@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["TextModel"]
 
 _ASKED = ("max_tokens", "stop", "grammar", "json_schema", "on_progress")
-"""What is asked of replies beside their sampler's settings."""
+"""What is asked of replies besides their sampler's settings."""
 
 
 class TextModel(DescribedModel):

@@ -1,7 +1,7 @@
 """The drafter of a model on this computer: chosen by ``edge-spec pair``, or made by ``edge-spec drafter make``.
 
 Both are in the user's data folder, ``drafters/FINGERPRINT``, the fingerprint being the target's (see ``inspect``): a
-made one as ``drafter.gguf`` beside its card, a chosen one as ``chosen.json``, which names a file elsewhere.
+made one as ``drafter.gguf`` next to its card, a chosen one as ``chosen.json``, which names a file elsewhere.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def choose_drafter(target: ModelFile, drafter: ModelFile, measured: Mapping[str,
     path = made_drafter_folder(target) / _CHOICE
     path.parent.mkdir(parents=True, exist_ok=True)
     choice = {"path": str(drafter.path.resolve()), "fingerprint": drafter.fingerprint, "measured": dict(measured)}
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(choice, indent=1), "utf-8")
-    beside.replace(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(choice, indent=1), "utf-8")
+    temporary.replace(path)
     return path
 
 

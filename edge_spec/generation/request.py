@@ -64,7 +64,7 @@ class ReplyRequest:
         written: tokens of the reply that are there already; it continues after them.
         drawn: what ``Reply.drawn`` said after them.
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
-        logprobs: how many of the likeliest tokens events tell beside each token; None for no log probabilities.
+        logprobs: how many of the likeliest tokens events tell besides each token; None for no log probabilities.
         timeout: seconds after which it ends, waiting for its turn and reading the prompt included; None for no limit.
         on_notice: told each sentence that the reader should see.
         on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
