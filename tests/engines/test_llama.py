@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logits_rows import next_row, some_text
 
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
@@ -25,16 +26,6 @@ from edge_spec.speculation.tree import Tree
 
 Opener = Callable[..., LlamaModel]
 Loader = Callable[[str], LlamaWeights]
-
-
-def some_text(n: int, *, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
-
-
-def next_row(model: LlamaModel, token: int = 777) -> np.ndarray[Any, Any]:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
 
 
 @pytest.fixture

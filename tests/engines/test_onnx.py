@@ -13,6 +13,7 @@ import pytest
 from gguf_files import GEMMA3, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logits_rows import next_row, some_text
 
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.model import OnnxModel
@@ -30,16 +31,6 @@ Opener = Callable[..., OnnxModel]
 
 
 LLAMA: dict[str, Any] = {}
-
-
-def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
-    return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]
-
-
-def next_row(model: OnnxModel, token: int = 777) -> np.ndarray[Any, Any]:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
 
 
 @pytest.fixture(scope="module")

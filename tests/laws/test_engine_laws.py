@@ -31,7 +31,7 @@ NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p"
 N_SEEDS = 20_000
 
 
-# --- plain text has the exact law
+# --- plain text has the exact distribution
 
 
 def distribution(row: Logits, text: list[int], asked: dict[str, Any]) -> list[float]:

@@ -10,9 +10,9 @@ from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
 
-def some_text(n: int, *, seed: int = 0) -> list[int]:
-    """Token ids that stand for text; the same for the same seed."""
-    return np.random.default_rng(seed).integers(300, 8192, n).tolist()  # type: ignore[no-any-return]
+def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
+    """Ids from 300 to ``most``, which stand for text; the same for the same seed."""
+    return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]
 
 
 def next_row(model: LanguageModel, token: int = 777) -> np.ndarray[Any, Any]:
