@@ -14,6 +14,7 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
+from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["DescribedModel", "ModelInfo"]
 
@@ -148,6 +149,14 @@ class DescribedModel:
     def choices(self) -> Mapping[str, Choice]:
         """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
         return self._access.speculator.drafter.choices
+
+    def speed_up(self, done: Statistics) -> float | None:
+        """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
+        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``."""
+        plain = self.choices.get("off")
+        if plain is None or not plain.round_s or not done.drafted or not done.decode_s:
+            return None
+        return done.tokens * plain.round_s / done.decode_s
 
     @property
     def followed(self) -> Mapping[str, FollowedText]:

@@ -35,7 +35,7 @@ MODULES = modules_of(ROOT)
 IMPORTS = graph_of(MODULES, all_kinds=True)
 """Which modules each module imports; imports in functions and those for type checkers count as well."""
 
-PYTHON_FOLDERS = ("edge_spec", "models", "memory", "cli", "training", "benchmarks", "docs", "tests")
+PYTHON_FOLDERS = ("edge_spec", "models", "memory", "cli", "training", "benchmarks", "docs", "examples", "tests")
 MAX_LOOSE_FILES, MAX_LINES, MAX_LEVELS = 9, 350, 10
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from edge_spec.errors import Cancelled
@@ -134,7 +134,12 @@ class Prepared:
         self.job = job
         kind = ChatChoice if isinstance(asked, ChatFields) else CompletionChoice
         self.choices: list[Choice] = [kind(job, model, number) for number in range(len(job.prompts) * job.n)]
+        self._model = model
         self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
+
+    def speed_up(self, answers: Sequence[Answer]) -> float | None:
+        """How much faster the only answer was for its drafts, as far as is known."""
+        return self._model.speed_up(answers[0].statistics) if len(answers) == 1 else None
 
 
 async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
@@ -142,7 +147,7 @@ async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
     async for number, batch in work:
         prepared.choices[number].keep(batch)
     found = [choice.whole(_ended(answer)) for choice, answer in zip(prepared.choices, work.answers, strict=True)]
-    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_told(work))
+    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_told(work, prepared))
 
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
@@ -159,7 +164,7 @@ async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]
         for each in found:
             yield envelope.holding([each], **more)
     if include_usage:
-        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_told(work))
+        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_told(work, prepared))
 
 
 def _ended(answer: Answer) -> Answer:
@@ -174,10 +179,11 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
     return usage(work.answers, sum(map(len, job.prompts)))
 
 
-def _told(work: Work) -> dict[str, Any]:
+def _told(work: Work, prepared: Prepared) -> dict[str, Any]:
     """What OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
     return {
         "seed": work.answers[0].settings.seed,
         "timings": [answer.statistics.timings() for answer in work.answers],
+        "speed_up": prepared.speed_up(work.answers),
         "notices": work.replies.notices if work.replies is not None else [],
     }

@@ -194,3 +194,11 @@ def test_a_growing_conversation_is_not_read_again_and_stays_the_same(serve: Call
         assert cached >= n_before - 1
         n_before = answer.usage.prompt_tokens
         messages += [{"role": "assistant", "content": fresh}, {"role": "user", "content": "And then?"}]
+
+
+def test_an_answer_tells_its_speed_up_where_it_was_drafted(served: Any) -> None:
+    told = [served.chat(max_tokens=60, seed=seed) for seed in range(3)]
+    speeds = [(answer.usage.drafted_tokens > 0, answer.model_extra["edge_spec"]["speed_up"]) for answer in told]
+    assert all((speed is not None and 0 < speed < 20) == drafted for drafted, speed in speeds)
+    assert served.chat(extra_body={"speculation": "off"}).model_extra["edge_spec"]["speed_up"] is None
+    assert served.chat(n=2).model_extra["edge_spec"]["speed_up"] is None

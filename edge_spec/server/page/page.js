@@ -111,6 +111,7 @@ function showFigures({ usage, edge_spec: told }) {
   const timings = told.timings[0];
   const figures = [`${timings.tokens_per_s.toFixed(0)} tokens/s`];
   if (usage.rounds) figures.push(`${(usage.completion_tokens / usage.rounds).toFixed(2)} tokens per round`);
+  if (told.speed_up) figures.push(`${told.speed_up.toFixed(2)} times as fast as without drafts`);
   if (usage.drafted_tokens) figures.push(`${usage.accepted_tokens} of ${usage.drafted_tokens} drafted ones accepted`);
   $("speed").textContent = figures.join(" · ");
   if (told.notices.length) tell(told.notices.join(" "));
