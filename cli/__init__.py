@@ -14,7 +14,14 @@ _INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command and leave with its exit code, see ``edge_spec.cli.command``."""
+    """Run the command and leave with its exit code, see ``edge_spec.cli.command``.
+
+    Args:
+        arguments: of the command line; None for those of this process, which is the command then: Ctrl-C ends it at
+            once and without a word wherever nothing else listens for it.
+    """
+    if arguments is None:
+        _leave_when_interrupted()
     try:
         # Here, so that an interruption while Python still imports leaves as quietly as any other.
         from edge_spec.cli import command
@@ -22,3 +29,13 @@ def main(arguments: list[str] | None = None) -> Any:
         return command.main(arguments)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+
+
+def _leave_when_interrupted() -> None:
+    """Python's own handler raises an exception, which imports and callbacks of libraries swallow or print."""
+    import os
+    import signal
+
+    # Programs that a shell starts in the background ignore Ctrl-C, and other handlers are not ours.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(_INTERRUPTED))

@@ -12,7 +12,7 @@ from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
-from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
@@ -58,12 +58,11 @@ def command(**values: Any) -> int:
     about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
 
     def work() -> int:
-        from rich.console import Console
         from rich.progress import Progress
 
         total = len(modes) * (1 + values["rounds"] * len(prompts))
         is_hidden = values["as_json"] or not sys.stderr.isatty()
-        with Progress(console=Console(stderr=True), transient=True, disable=is_hidden) as progress:
+        with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
             task = progress.add_task("writing", total=total)
 
             def opened(mode: str) -> TextModel:
@@ -93,7 +92,7 @@ def command(**values: Any) -> int:
             print_json({"verdict": {**about, **vars(verdict)}})
         else:
             _print(speeds)
-            _print_verdict(verdict, about, n_replies=len(prompts) * values["rounds"])
+            _print_verdict(verdict, about, n_replies=len(prompts) * values["rounds"], n_modes=len(modes))
         return 0
 
     return interruptible(work, lambda: False)
@@ -124,9 +123,11 @@ def _print(speeds: list[Speed]) -> None:
         print_table(("speed-up in", *(speed.mode for speed in speeds[1:])), by_category, right=range(1, len(speeds)))
 
 
-def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int) -> None:
+def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int, n_modes: int) -> None:
     click.echo()
-    if verdict.best == "off":
+    if n_modes == 1:
+        click.echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
+    elif verdict.best == "off":
         click.echo("best here: off; no way to speculate is faster than plain decoding beyond doubt")
     else:
         low, high = verdict.interval
@@ -137,6 +138,8 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int
         )
     if verdict.auto is not None:
         click.echo(f"auto: {verdict.auto:.2f} times as fast")
+    if n_modes == 1:
+        return
     same = "every token is the same" if verdict.same_text else "TOKENS DIFFER, see edge-spec check"
     processor = f", {about['processor']}" if about["processor"] else ""
     click.echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")

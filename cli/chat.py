@@ -26,6 +26,7 @@ from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.wording import in_options
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.text_stream import stops_of
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
@@ -109,7 +110,7 @@ def _session_options(values: dict[str, Any]) -> dict[str, Any]:
     if values["max_tokens"] is not None:
         options["max_tokens"] = values["max_tokens"]
     if values["stop"]:
-        options["stop"] = [argument_text(text, "--stop") for text in values["stop"]]
+        options["stop"] = list(stops_of([argument_text(text, "--stop") for text in values["stop"]]))
     return options
 
 

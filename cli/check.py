@@ -102,7 +102,7 @@ def modes_of(values: Mapping[str, Any]) -> list[str]:
     possible = ["auto", *possible_modes(values["model"], values["draft"], values["intermediate"])]
     if values["modes"] is None:
         return [mode for mode in possible if mode != "auto"]
-    modes = [mode.strip() for mode in values["modes"].split(",")]
+    modes = list(dict.fromkeys(mode.strip() for mode in values["modes"].split(",")))
     for mode in modes:
         if mode not in MODES and mode != "auto":
             raise click.BadParameter(f"{mode!r} is not one of auto, {', '.join(MODES)}", param_hint="--modes")

@@ -104,8 +104,11 @@ def main(arguments: list[str] | None = None) -> Any:
 
         code = _complain(described(error), _USAGE if getattr(error, "argument", "") else 1)
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")
+        if error.filename is None and _stdout_fails():
+            code = _complain(f"standard output: {error.strerror or error}; check where it goes")
+        else:
+            name = f"{error.filename}: " if error.filename else ""
+            code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")
         _forget_stdout()
     except MemoryError:
         code = _complain("out of memory; use a smaller --ctx or a smaller model")
@@ -119,6 +122,15 @@ def _complain(message: str, code: int = 1) -> int:
     with suppress(OSError, AttributeError):
         sys.stderr.write("edge-spec: error: " + " ".join(message.split()) + "\n")
     return code
+
+
+def _stdout_fails() -> bool:
+    """Whether what has been printed cannot be written: what failed once is still in the buffer."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _forget_stdout() -> None:

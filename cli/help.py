@@ -26,6 +26,20 @@ class Option(click.Option):
 class Verb(click.Command):
     """A command whose help lists its options section by section."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Click suggests options that the help hides, and takes no argument for one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-")
+            for parameter in self.get_params(ctx):
+                if isinstance(parameter, click.Argument) and parameter.name == name:
+                    written = f"{ctx.command_path} {parameter.make_metavar(ctx).strip('[]')}"
+                    raise click.UsageError(f"{error.option_name} is not an option; write {written}", ctx) from None
+                if isinstance(parameter, click.Option) and parameter.hidden:
+                    error.possibilities = [each for each in error.possibilities or () if each not in parameter.opts]
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["hears_interrupts", "interruptible", "silent_keys"]
+__all__ = ["hears_interrupts", "interruptible", "raise_interrupt", "silent_keys"]
 
 T = TypeVar("T")
 
@@ -66,6 +66,11 @@ def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def raise_interrupt() -> None:
+    """A listener for ``hears_interrupts`` that ends what runs, as Python does by itself."""
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -8,16 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
+from edge_spec.arguments import require_whole
 from edge_spec.cli.folders import ModelName, folder_options
 from edge_spec.cli.help import Count, default_of, option
 from edge_spec.cli.output import Bar
 from edge_spec.cli.wording import in_options
-from edge_spec.controller.request import DEFAULT_N_CTX
-from edge_spec.engines.registry import AUTO, engine_names, fallback, titles_with
+from edge_spec.controller.request import DEFAULT_N_CTX, require_n_ctx
+from edge_spec.engines.registry import AUTO, engine_names, fallback, settings_of, titles_with
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.loading import load
-from edge_spec.memory.budget import SHARE
+from edge_spec.memory.budget import SHARE, parse_size
+from edge_spec.models import resolve, resolve_family
 from edge_spec.speculation.modes import MODES
 
 __all__ = ["load_arguments", "max_tokens_option", "model_options", "speculation_option"]
@@ -40,6 +42,7 @@ _PASSED = (
     "memory",
     "cache_dir",
 )
+_SETTINGS = ("n_threads", "n_threads_batch", "kv_k", "kv_v", "repack")
 
 
 class _Context(click.ParamType):  # type: ignore[type-arg]
@@ -94,7 +97,13 @@ def model_options(command: Command) -> Command:
 
 
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``edge_spec.load`` from the values of the options here, taken only where given."""
+    """Arguments of ``edge_spec.load`` from the values of the options here, taken only where given.
+
+    What can be seen to be wrong without opening a file is refused here, before anybody asks for a prompt.
+
+    Raises:
+        SettingsError: a value out of its range. ModelNotFound, NotAModel: there is no such model.
+    """
     arguments = {name: values[name] for name in _PASSED if values.get(name) is not None}
     arguments["verbose"] = values["verbose"]
     arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {in_options(sentence)} ...", err=True)
@@ -107,7 +116,23 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         arguments |= {"kv_k": keys, "kv_v": cached if separator else keys}
     if values["no_repack"]:
         arguments["repack"] = False
+    _refuse_wrong(arguments)
     return arguments
+
+
+def _refuse_wrong(arguments: Mapping[str, Any]) -> None:
+    """What ``load`` would refuse as well, but later."""
+    for name in {"n_ctx", "min_n_ctx"} & arguments.keys():
+        require_n_ctx(name, arguments[name])
+    settings = settings_of(DEFAULT_N_CTX, {name: arguments[name] for name in _SETTINGS if name in arguments})
+    if "draft_limit" in arguments:
+        require_whole("draft_limit", arguments["draft_limit"], 1, settings.max_rows - 1)
+    if "memory" in arguments:
+        parse_size(arguments["memory"])
+    resolve_family(arguments.get("model"))
+    for role in ("draft", "intermediate"):
+        if role in arguments:
+            resolve(arguments[role])
 
 
 def speculation_option(command: Command) -> Command:

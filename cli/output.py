@@ -14,11 +14,21 @@ import click
 from edge_spec.cli.wording import in_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.model import TextModel
 
-__all__ = ["Bar", "print_json", "print_notes", "print_summary", "print_summary_of_several", "print_table"]
+__all__ = [
+    "Bar",
+    "print_json",
+    "print_notes",
+    "print_summary",
+    "print_summary_of_several",
+    "print_table",
+    "progress_console",
+]
 
 
 def print_json(record: Any) -> None:
@@ -80,6 +90,19 @@ def print_summary_of_several(model: TextModel, replies: Replies, seconds: float)
     )
 
 
+def progress_console() -> Console:
+    """Standard error for progress bars."""
+    from rich.console import Console
+
+    class Steady(Console):
+        """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    return Steady(stderr=True)
+
+
 class Bar:
     """Called with a stage, what is done of it and the total, shows a bar until they are equal.
 
@@ -116,7 +139,6 @@ class Bar:
             self._shown = None
 
     def _show(self, stage: str, total: int) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -126,13 +148,7 @@ class Bar:
             TimeRemainingColumn,
         )
 
-        class Steady(Console):
-            """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
-
-            def show_cursor(self, show: bool = True) -> bool:
-                return False
-
-        console = Steady(stderr=True)
+        console = progress_console()
         # Prompts are counted in tokens, files in bytes.
         amount = MofNCompleteColumn() if stage == "reading" else DownloadColumn()
         columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())

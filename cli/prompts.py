@@ -52,16 +52,21 @@ def argument_text(argument: str, name: str) -> str:
 
 
 def file_or_text(argument: str, name: str) -> str:
-    """The text of a file if the value names one, else the value itself.
+    """The text of a file if the value is a path, else the value itself.
+
+    A value with a character that grammars and schemas need is a text.
 
     Raises:
         PromptError: it is not UTF-8, or looks like the path of a file that does not exist.
     """
     if not argument.strip():
         raise PromptError(f"{name} is empty", hint="give a text or the path of a file")
-    if any(sign in argument for sign in "\n{=") or argument in ("true", "false"):
+    if any(sign in argument for sign in '\n{=["') or argument in ("true", "false", "null"):
         return argument_text(argument, name)
-    return decoded(_bytes_of(argument), argument)
+    try:
+        return decoded(_bytes_of(argument), argument)
+    except PromptError as error:
+        raise PromptError(f"{name}: {error.message}", hint="give the path of a file, or the text itself") from None
 
 
 def read_prompts(path: str) -> list[Prompt]:
@@ -103,7 +108,9 @@ def _bytes_of(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise PromptError(f"{path} cannot be read: {error.strerror}", hint="check the path") from None
+        raise PromptError(f"{path[:200]} cannot be read: {error.strerror}", hint="check the path") from None
+    except ValueError:  # a zero byte
+        raise PromptError(f"{path[:200]!r} cannot be a path", hint="check it") from None
 
 
 def decoded(raw: bytes, name: str) -> str:

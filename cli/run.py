@@ -17,6 +17,7 @@ from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sa
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.text_stream import stops_of
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 
@@ -56,8 +57,11 @@ def command(**values: Any) -> int:
       edge-spec run --answers 4 -p "Give me a name for a cat."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
-    prompt = read_prompt(values["prompt"], values["file"])
+    # What was typed comes before what standard input says, or fails to say.
+    arguments = load_arguments(values)
     sampling, grammar = sampler_arguments(values), grammar_arguments(values)
+    stop = stops_of([argument_text(text, "--stop") for text in values["stop"]])
+    prompt = read_prompt(values["prompt"], values["file"])
     writing: list[Reply | Replies] = []
 
     def cancel() -> bool:
@@ -66,9 +70,9 @@ def command(**values: Any) -> int:
         return bool(writing)
 
     def work() -> bool:
-        with load(**load_arguments(values)) as model:
+        with load(**arguments) as model:
             print_notes(model.notes)
-            written = _generate(model, prompt, values, {**grammar, **sampling})
+            written = _generate(model, prompt, values, {"stop": stop, **grammar, **sampling})
             writing.append(written)
             if isinstance(written, Reply):
                 _write(model, written, values, has_grammar=bool(grammar))
@@ -128,7 +132,6 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         messages if model.has_chat_template and not values["raw"] else prompt,
         raw=values["raw"],
         max_tokens=values["max_tokens"],
-        stop=[argument_text(text, "--stop") for text in values["stop"]],
         ignore_eos=values["ignore_eos"],
         n=values["answers"],
         on_progress=Bar(),

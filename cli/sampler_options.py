@@ -12,6 +12,8 @@ import click
 from edge_spec.cli.help import option
 from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling.gbnf import check_gbnf
+from edge_spec.sampling.json_schema import schema_to_gbnf
 
 __all__ = ["grammar_arguments", "grammar_options", "sampler_arguments", "sampler_options"]
 
@@ -84,12 +86,22 @@ def grammar_options(command: Command) -> Command:
 
 
 def grammar_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``TextModel.generate`` from the values of ``grammar_options``, taken only where given."""
+    """Arguments of ``TextModel.generate`` from the values of ``grammar_options``, taken only where given.
+
+    Raises:
+        SettingsError, PromptError: one is not valid, or its file cannot be read; better now than after a model has
+            been loaded.
+    """
     flags = {"grammar": "--grammar", "json_schema": "--json-schema"}
     given = {name: flag for name, flag in flags.items() if values[name] is not None}
     if len(given) > 1:
         raise click.UsageError("give --grammar or --json-schema, not both")
-    return {name: file_or_text(values[name], flag) for name, flag in given.items()}
+    found = {name: file_or_text(values[name], flag) for name, flag in given.items()}
+    if "grammar" in found:
+        check_gbnf(found["grammar"])
+    if "json_schema" in found:
+        schema_to_gbnf(found["json_schema"])
+    return found
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -78,11 +78,7 @@ def command(**values: Any) -> int:
       edge-spec serve llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
-    try:
-        from edge_spec.server.running import ModelServer, listen
-    except ImportError as error:
-        raise click.ClickException(f"{error.name} is not installed; pip install 'edge-spec[serve]'") from None
-
+    arguments = load_arguments(values)
     settings = ServerSettings(
         name=values["name"] or _name_of(values["model"]),
         host=values["host"],
@@ -98,7 +94,10 @@ def command(**values: Any) -> int:
         sampling=sampler_arguments(values),
         log=_log,
     )
-    arguments = load_arguments(values)
+    try:
+        from edge_spec.server.running import ModelServer, listen
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is not installed; run: pip install 'edge-spec[serve]'") from None
     # A taken port is found before anybody waits for a model; who comes before it is there waits for it.
     with (
         listen(settings.host, settings.port) as listening,

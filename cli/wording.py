@@ -49,7 +49,13 @@ _RENAMED = {
 OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME} | _RENAMED
 """Options by the arguments of ``load``, ``generate`` and ``chat`` that they set."""
 
-_COMMANDS = {"retry()": "/retry", "continue_answer()": "/continue", "undo()": "/undo", "edit()": "/edit"}
+_COMMANDS = {
+    "retry()": "/retry",
+    "continue_answer()": "/continue",
+    "undo()": "/undo",
+    "edit()": "/edit",
+    "generate()": "edge-spec run",
+}
 
 
 def option_of(argument: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["require_one_of", "require_path", "require_whole"]
+__all__ = ["refuse_unknown", "require_one_of", "require_path", "require_whole"]
 
 _UNLIMITED = (1 << 31) - 1
 """Limits from here on only keep numbers within what C can hold; they are not worth telling."""
@@ -34,6 +34,27 @@ def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
     known = tuple(choices)
     if value not in known:
         raise SettingsError(f"is {value!r} and must be one of {', '.join(known)}", argument=name)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse settings of other names, with the one that may be meant.
+
+    Raises:
+        SettingsError: there are some.
+    """
+    names = sorted(known)
+    unknown = sorted(set(given) - set(names))
+    if not unknown:
+        return
+    from difflib import get_close_matches
+
+    near = [
+        each
+        for name in unknown
+        for each in [other for other in names if other.startswith(name)] or get_close_matches(name, names, 2)
+    ]
+    hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"known are {', '.join(names)}"
+    raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=hint)
 
 
 def require_path(name: str, value: Any) -> None:

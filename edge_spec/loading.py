@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, smallest, stage_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.open_models import OpenModels
-from edge_spec.controller.plan import Plan, make_plan, thresholds_text
+from edge_spec.controller.plan import Plan, make_plan
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
 from edge_spec.engines.base import Progress
 from edge_spec.engines.tokenizers import BudgetedGrammars
-from edge_spec.errors import ModelFileError, OutOfMemory, SettingsError, VocabularyMismatch
+from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
@@ -107,8 +108,7 @@ def load(
         **settings,
     )
     request.load_libraries(verbose=verbose)
-    with _advised(request):
-        budget = budget_of(memory)
+    budget = budget_of(memory)
     openers = {
         each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
     }
@@ -207,8 +207,7 @@ def plan(
         # Measured as a load would, after what measuring itself takes.
         probe()
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        with _advised(request):
-            budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
+        budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
     least: dict[str, Candidate] = {}
@@ -234,18 +233,6 @@ def _other_requests(model: StrPath | None, asked: Mapping[str, Any]) -> Iterator
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
             yield request_of(model, **{**asked, "speculation": mode.name, "draft_limit": None})
-
-
-@contextmanager
-def _advised(request: Request) -> Iterator[None]:
-    """Refuse a budget that is not valid, or more than this computer has, with those that would do."""
-    try:
-        yield
-    except (SettingsError, OutOfMemory) as error:
-        free = budget_of(None)
-        with Estimates(request.files, base_bytes=free.held_bytes, budget_bytes=free.budget_bytes) as estimates:
-            error.hint = f"{error.hint}; {thresholds_text(smallest(request, estimates))}"
-        raise
 
 
 def possible_modes(
@@ -291,6 +278,8 @@ def _text_model(
 
 
 def _cache_dir(cache_dir: Path | str | None) -> Path | None:
+    if cache_dir is not None:
+        require_path("cache_dir", cache_dir)
     if cache_dir == "default":
         from platformdirs import user_cache_path
 

@@ -167,8 +167,10 @@ class TextModel(DescribedModel):
             SettingsError, PromptError, PromptTooLong, Closed.
         """
         prompts = self.prompts
-        if (prompt is None) == (tokens is None):
-            raise SettingsError("give either `prompt` or `tokens`")
+        if prompt is None and tokens is None:
+            raise SettingsError("there is no prompt", hint="give a text, messages, or `tokens`")
+        if prompt is not None and tokens is not None:
+            raise SettingsError("`prompt` and `tokens` are both given", hint="give one of them")
         if tokens is None:
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=raw)
@@ -203,8 +205,9 @@ class TextModel(DescribedModel):
             SettingsError, Closed.
         """
         tokens_of = self.prompts.tokens_of
-        if isinstance(prompts, str):
-            raise SettingsError("is one text", argument="prompts", hint="give a list of texts, or use `generate()`")
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            what = "one text" if isinstance(prompts, str) else type(prompts).__name__
+            raise SettingsError(f"is {what}", argument="prompts", hint="give a list of texts, or use `generate()`")
         asked = {name: options.pop(name) for name in tuple(options) if name in _ASKED}
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **options)
         # What is wrong with these is wrong with all replies.

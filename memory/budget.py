@@ -45,7 +45,7 @@ def parse_size(text: str | int) -> int:
 def format_size(n_bytes: int) -> str:
     """MiB, or GiB from ten on, rounded up: the printed size is enough."""
     mib = -(-n_bytes // (1 << 20))
-    return f"{mib:,} MiB" if mib < 10 << 10 else f"{mib / 1024:.1f} GiB"
+    return f"{mib:,} MiB" if mib < 10 << 10 else f"{mib / 1024:,.1f} GiB"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,8 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     package = _package_folder()
     if name_or_path is None:
         return _default_family(package)
+    if not os.fspath(name_or_path):
+        raise ModelNotFound("the name of the model is empty", hint=_known(package))
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     name = os.fspath(name_or_path)
@@ -98,16 +100,14 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
         raise ModelNotFound(
             f"the folder {name!r} holds {len(ggufs)} models: {listed}", hint=f"name one, such as {ggufs[0]}"
         )
-    known = ", ".join(_names(package))
-    if not known:
+    if not _names(package):
         raise ModelNotFound(
             f"there is no model {name!r}, and the models that come with edge-spec are missing",
             hint="install it again; a program frozen with PyInstaller needs --collect-data edge_spec",
         )
     raise ModelNotFound(
         f"the folder {name!r} holds no model" if is_folder else f"there is no model {name!r}",
-        hint=f"known names: {known}, and what `edge-spec list` shows; "
-        "a path to a .gguf or .onnx file, or a folder with one, works too",
+        hint=_known(package),
     )
 
 
@@ -123,6 +123,14 @@ def _path_of(name: str) -> Path:
 def family_names() -> tuple[str, ...]:
     """The names of the families that come with the package."""
     return _names(_package_folder())
+
+
+def _known(package: Path) -> str:
+    names = ", ".join(_names(package))
+    return (
+        f"known names: {names}, and what `edge-spec list` shows; "
+        "a path to a .gguf or .onnx file, or a folder with one, works too"
+    )
 
 
 def _default_family(package: Path) -> Family:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-from edge_spec.cli.interrupt import hears_interrupts
+from edge_spec.cli.interrupt import hears_interrupts, raise_interrupt
 from edge_spec.cli.terminal.commands import find
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.wording import in_options
@@ -27,8 +25,7 @@ class ConversationLoop(Conversation):
             EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
         """
         # A person leaves in other ways; stopping a script ends it.
-        ignored = hears_interrupts(lambda: None) if self.reader.is_interactive else nullcontext()
-        with ignored:
+        with hears_interrupts((lambda: None) if self.reader.is_interactive else raise_interrupt):
             try:
                 while not self.is_over:
                     self._turn()

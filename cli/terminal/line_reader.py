@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import BinaryIO, TextIO
 
-from edge_spec.cli.interrupt import hears_interrupts
+from edge_spec.cli.interrupt import hears_interrupts, raise_interrupt
 from edge_spec.cli.prompts import decoded
 from edge_spec.errors import PromptError
 
@@ -58,7 +58,7 @@ class LineReader:
             PromptError: it is not UTF-8, or quotation marks are not closed.
             KeyboardInterrupt: Ctrl-C.
         """
-        with hears_interrupts(_interrupt):
+        with hears_interrupts(raise_interrupt):
             while (text := self._line("> ")) is not None:
                 while is_open(text):
                     more = self._line(". ")
@@ -80,7 +80,3 @@ class LineReader:
                 self._person.write("\n")
             raise
         return decoded(raw, "standard input").rstrip("\r\n") if raw else None
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt

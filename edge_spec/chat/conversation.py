@@ -142,7 +142,7 @@ class Conversation:
             SettingsError: nothing has been asked yet.
         """
         if not self.turns:
-            raise SettingsError("nothing has been said yet", hint="send() something first")
+            raise SettingsError("nothing has been said yet", hint="send a message first")
         return self.turns[-1]
 
     @property

@@ -19,29 +19,21 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal", "thresholds_text"]
-
-_MAKES_POSSIBLE = {"tables": "n-gram speculation", "drafter": "a drafter model", "hierarchy": "the hierarchy"}
-
-
-def thresholds_text(least: Mapping[str, Candidate]) -> str:
-    """The smallest budgets by what they make possible, see ``smallest``, as the end of a sentence."""
-    fits = least["fits"]
-    parts = [f"minimum {format_size(fits.needed_bytes)} (context {fits.n_ctx}, cache {'/'.join(fits.kv)})"]
-    for name, what in _MAKES_POSSIBLE.items():
-        if name in least:
-            parts.append(f"{what} from {format_size(least[name].needed_bytes)}")
-    return ", ".join(parts)
+__all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
     """Sentences about what differs from what was asked for."""
+    reasons: dict[str, list[str]] = {}
     for role, engine in chosen.engines.items():
-        name, first = request.files[role].path.name, request.engines[role][0]
-        if role in request.passed_over:
-            yield f"{engine.title} runs {name}: {request.passed_over[role]}"
-        elif engine is not first:
-            yield f"{engine.title} runs {name}: on {first.title} less context would fit the memory"
+        first = request.engines[role][0]
+        why = request.passed_over.get(role)
+        if why is None and engine is not first:
+            why = f"on {first.title} less context would fit the memory"
+        if why is not None:
+            reasons.setdefault(f"{engine.title} runs {{}}: {why}", []).append(request.files[role].path.name)
+    for sentence, names in reasons.items():
+        yield sentence.replace("{}", " and ".join(names), 1)
     asked, budget = request.settings, f"to fit {format_size(budget_bytes)}"
     if chosen.mode is not request.modes[0]:
         yield f"speculation is {chosen.mode.name!r} instead of {request.modes[0].name!r} {budget}"
@@ -64,20 +56,18 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
 def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
     """The error for a request of which nothing fits, with what would fit."""
     least = smallest(request, estimates)
-    hints = [thresholds_text(least)]
     nearest = _nearest(request, estimates, error.allowed_bytes)
     if nearest is not None:
         changes = ", ".join(_changes(request, nearest))
-        hints.insert(0, f"with {f'`{changes}`' if changes else nearest.described} it would fit")
-    others = set(request.in_question) - set(least["fits"].engines.values())
-    if others:
-        titles = " and ".join(sorted(each.title for each in others))
-        name = least["fits"].engines["target"].name
-        hints.append(f"without {titles} (`engine={name!r}`) the program itself takes less")
-    what = f"{request.target.path.name} as asked for" if nearest is not None else request.target.path.name
-    return BudgetExceeded(
-        what, needed_bytes=error.needed_bytes, allowed_bytes=error.allowed_bytes, hint="; ".join(hints)
-    )
+        what = f"{request.target.path.name} as asked for"
+        hint = f"with {f'`{changes}`' if changes else nearest.described} it would fit"
+    else:
+        fits, what = least["fits"], request.target.path.name
+        shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}"
+        hint = f"raise `memory`, the minimum is {format_size(fits.needed_bytes)} ({shown})"
+        if set(request.in_question) - set(fits.engines.values()):
+            hint += f", or try `engine={fits.engines['target'].name!r}`, with which the program itself takes less"
+    return BudgetExceeded(what, needed_bytes=error.needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
 
 
 def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candidate | None:

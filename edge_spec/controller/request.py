@@ -19,7 +19,7 @@ from edge_spec.models.heads import require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
-__all__ = ["DEFAULT_N_CTX", "Request", "StrPath", "fallbacks", "given_roles", "request_of"]
+__all__ = ["DEFAULT_N_CTX", "Request", "StrPath", "fallbacks", "given_roles", "request_of", "require_n_ctx"]
 
 StrPath = str | os.PathLike[str]
 
@@ -143,6 +143,8 @@ def request_of(
     if n_ctx is not None and min_n_ctx is not None:
         raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
     wanted = n_ctx if min_n_ctx is None else min_n_ctx
+    if wanted is not None:
+        require_n_ctx("n_ctx" if min_n_ctx is None else "min_n_ctx", wanted)
     settings = settings_of(_n_ctx(target) if wanted is None else wanted, given)
     if draft_limit is not None:
         require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
@@ -172,6 +174,15 @@ def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
     trained = target.n_ctx_train
     if 0 < trained < n_ctx:
         yield f"{target.path.name} was trained for {trained} tokens, not {n_ctx}; `n_ctx={trained}` avoids that"
+
+
+def require_n_ctx(name: str, n_ctx: object) -> None:
+    """Refuse a context without room for a prompt and a reply of a token each.
+
+    Raises:
+        SettingsError: it is not a whole number, or too small.
+    """
+    require_whole(name, n_ctx, 2, (1 << 31) - 1)
 
 
 def _mode_and_files(

@@ -7,6 +7,7 @@ processor, these weights and this cache end up with.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -238,6 +239,7 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 
 _VERSION = 5
+_FOLDER = "probes"
 
 _SMALL_PARAMS = 20_000_000
 """A drafter with fewer parameters is probed too quickly to be worth a sentence."""
@@ -246,10 +248,21 @@ ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
 
 
-def announce_probe(file: ModelFile, settings: ModelSettings, on_wait: Callable[[str], None]) -> None:
-    """Say that a model is probed, if that takes a noticeable time."""
+def announce_probe(
+    file: ModelFile, settings: ModelSettings, on_wait: Callable[[str], None], cache_dir: Path | None
+) -> None:
+    """Say that a model is probed, if that takes a noticeable time, and that it is not repeated, if that is so."""
     if settings.exact or file.n_params > _SMALL_PARAMS:
-        on_wait(f"calibrating {file.path.name} for this device (first run only)")
+        once = " (first time only)" if cache_dir is not None and _is_writable(cache_dir) else ""
+        on_wait(f"calibrating {file.path.name} for this device and these settings{once}")
+
+
+def _is_writable(cache_dir: Path) -> bool:
+    try:
+        (cache_dir / _FOLDER).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(cache_dir / _FOLDER, os.W_OK)
 
 
 def probe_once(
@@ -306,7 +319,7 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
     key = json.dumps([_VERSION, file, values, probed_depths(settings.n_ctx), facts], sort_keys=True)
-    return cache_dir / "probes" / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+    return cache_dir / _FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
 def _read(path: Path | None) -> ProbeResult | None:

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -71,9 +72,6 @@ def settings_of(n_ctx: int, given: Mapping[str, Any]) -> ModelSettings:
 
     common = {field.name for field in fields(ModelSettings)} - {"n_ctx", "extras"}
     extras = frozenset[str]().union(*(each.extras for each in engines()))
-    unknown = sorted(given.keys() - common - extras)
-    if unknown:
-        known = ", ".join(sorted(common | extras))
-        raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {known}")
+    refuse_unknown(given, {"n_ctx", *common, *extras})
     values = {name: value for name, value in given.items() if name in common}
     return ModelSettings(n_ctx=n_ctx, **values, extras={name: given[name] for name in given if name in extras})

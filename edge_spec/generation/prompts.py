@@ -21,6 +21,8 @@ __all__ = ["Messages", "PromptBuilder", "render_chat"]
 Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
 
+_MESSAGE = 'a message is {"role": "user", "content": "..."}'
+
 _OPENING_TOKENS = 8
 """A mark that opens a thought has no more tokens at the end of a prompt."""
 
@@ -58,9 +60,16 @@ class PromptBuilder:
             if not isinstance(prompt, str):
                 raise _no_template()
             return self.tokenize(prompt)
+        if isinstance(prompt, str) and not prompt.strip():
+            raise PromptError("the prompt is empty", hint="give some text")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
-            raise PromptError("a prompt is a text or a list of messages", hint='one is {"role": ..., "content": ...}')
+            raise PromptError("a prompt is a text or a list of messages", hint=_MESSAGE)
+        if not messages:
+            raise PromptError("the list of messages is empty", hint=f"give at least one: {_MESSAGE}")
+        for number, message in enumerate(messages):
+            if not isinstance(message.get("role"), str) or ("content" not in message and "tool_calls" not in message):
+                raise PromptError(f"message {number} lacks its role or its content", hint=_MESSAGE)
         return self.tokenize_rendered(self.render(messages))
 
     def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
@@ -77,7 +86,7 @@ class PromptBuilder:
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text, with ``add_special`` after those that begin every text."""
         if not isinstance(text, str):
-            raise PromptError(f"a text is needed, not {type(text).__name__}")
+            raise PromptError(f"a text is needed, not {type(text).__name__}", hint="give a str")
         return self._tokenizer.tokenize(text, add_special=add_special)
 
     def tokenize_rendered(self, text: str) -> list[int]:
@@ -102,7 +111,9 @@ class PromptBuilder:
             raise PromptError("tokens must be whole numbers", hint="`tokenize()` makes them from a text") from None
         bad = next((token for token in known if not 0 <= token < self._n_vocab), None)
         if bad is not None:
-            raise PromptError(f"token {bad} is not in the vocabulary of {self._n_vocab}")
+            raise PromptError(
+                f"token {bad} is not in the vocabulary of {self._n_vocab}", hint=f"ids are 0 to {self._n_vocab - 1}"
+            )
         return known
 
     def is_control(self, token: int) -> bool:

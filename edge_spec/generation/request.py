@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from time import monotonic
 from typing import Any
 
-from edge_spec.arguments import require_whole
+from edge_spec.arguments import refuse_unknown, require_whole
 from edge_spec.errors import PromptError, SettingsError
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.sampling import SamplerSettings
@@ -20,6 +20,10 @@ from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Deadline", "ReplyOptions", "ReplyRequest", "ignore", "require_max_tokens", "require_timeout"]
+
+
+_BESIDE_SAMPLING = ("max_tokens", "stop", "ignore_eos", "grammar", "json_schema", "logprobs", "reuse", "tokens", "raw")
+"""What else a reply may be asked for: meant, perhaps, where a name is not known."""
 
 
 def require_max_tokens(value: object) -> None:
@@ -172,6 +176,7 @@ class ReplyOptions:
         if ignore_eos:
             ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
+        refuse_unknown(sampling, (*(each.name for each in fields(SamplerSettings)), *_BESIDE_SAMPLING))
         settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
         outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
         if outside is not None:
@@ -189,7 +194,7 @@ class ReplyOptions:
         if text is None and schema is None:
             return None
         if text is not None and schema is not None:
-            raise SettingsError("give either `grammar` or `json_schema`")
+            raise SettingsError("`grammar` and `json_schema` are both given", hint="give one of them")
         if self._grammars is None:
             raise SettingsError("this model does not support grammars", hint="leave the grammar out")
         if schema is not None:

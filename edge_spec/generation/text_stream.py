@@ -19,7 +19,7 @@ def stops_of(stop: object) -> tuple[str, ...]:
     found = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,) if stop else ()
     if not all(isinstance(text, str) and text for text in found):
         raise SettingsError(
-            "a stop string must be a text that is not empty", hint="give texts of at least one character"
+            "must be texts that are not empty", argument="stop", hint="give texts of at least one character"
         )
     return found
 

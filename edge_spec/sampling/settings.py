@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
+from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
 
 __all__ = ["SamplerSettings"]
@@ -157,10 +158,7 @@ class SamplerSettings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SamplerSettings:
         """Settings from names and values, such as keyword arguments; unknown names are errors."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}")
+        refuse_unknown(values, (field.name for field in fields(cls)))
         return cls(**values)
 
     @property

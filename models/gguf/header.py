@@ -123,7 +123,9 @@ def _parse(cursor: Cursor) -> GGUFHeader:
     path = cursor.path
     if cursor.file_bytes < 4 or cursor.take(4) != b"GGUF":
         what = "is empty" if cursor.file_bytes == 0 else "is not a GGUF file"
-        raise NotAModel(f"{path} {what}", hint="models for llama.cpp are files that end in .gguf")
+        damaged_file = "it may be damaged or only half downloaded; get it again"
+        other_file = "models for llama.cpp are files that end in .gguf"
+        raise NotAModel(f"{path} {what}", hint=damaged_file if path.suffix.lower() == ".gguf" else other_file)
     version = cursor.integer("I")
     if version not in _VERSIONS:
         # In the wrong byte order, the digits of a small number are in the upper half.

@@ -204,6 +204,32 @@ main()
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_an_interrupt_that_a_library_would_swallow_leaves_all_the_same() -> None:
+    """As imports and callbacks do, which print or forget an exception."""
+    interrupted = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Swallows:
+    def find_spec(self, name, path=None, target=None):
+        if name == "edge_spec.cli.run":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                print("swallowed")
+sys.meta_path.insert(0, Swallows())
+from edge_spec.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted, "run", "demo", "-p", "x", "-n", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 # --- help
 
 

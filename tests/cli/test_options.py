@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -207,6 +208,36 @@ def test_a_value_that_cannot_be_is_named_as_its_option(
     names = {"--temp": "--temperature"}
     assert re.search(rf"{names.get(option, option)}(?![\w-])", line), line
     assert not re.search(r"\b(n_ctx|kv_k|kv_v|n_threads\w*|max_tokens|draft_limit|top_p)\b", line), line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "demo", "--kv", "q3"], "--kv"),
+        (["run", "demo", "--memory", "banana"], "--memory"),
+        (["run", "no-such.gguf"], "no-such.gguf"),
+        (["run", "demo", "--draft", "no-such.gguf"], "no-such.gguf"),
+        (["run", ""], "the name of the model is empty"),
+        (["run", "demo", "--ctx", "1", "-p", "A"], "--ctx is 1"),
+        (["run", "demo", "--stop=", "-p", "A"], "--stop must be"),
+        (["run", "demo", "--grammar", "root", "-p", "A"], "--grammar"),
+        (["run", "demo", "--json-schema", "[]", "-p", "A"], "--json-schema"),
+        (["run", "--model", "demo"], "write edge-spec run MODEL"),
+        (["serve", "no-such.gguf"], "no-such.gguf"),
+        (["serve", "demo", "--kv", "q3"], "--kv"),
+    ],
+)
+def test_what_was_typed_comes_before_prompts_and_extras(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert says in failed(capsys, *arguments)[1]
+
+
+def test_hidden_options_are_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    _, line = failed(capsys, "run", "--mitdle", "x")
+    assert "--middle" not in line
 
 
 def test_short_options_are_named_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -339,7 +339,7 @@ def test_a_dead_end_is_an_error_and_the_next_reply_is_written(probe_cache: Path)
             reply.read()
         assert reply.finish_reason == "error"
         assert model.generate("Hello", grammar='root ::= "yes" | "no"', seed=1).read() in ("yes", "no")
-        with pytest.raises(SettingsError, match="either"):
+        with pytest.raises(SettingsError, match="both"):
             model.generate("Hello", grammar='root ::= "a"', json_schema={})
         with pytest.raises(SettingsError, match="text"):
             model.generate("Hello", grammar=3)  # type: ignore[arg-type]

@@ -156,7 +156,7 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
         ("0", "write 2GiB"),
         ("banana", "write 2GiB"),
         ("-3", "write 2GiB"),
-        ("30MiB", "a drafter model from"),
+        ("30MiB", "raise --memory, the minimum is"),
         ("900TiB", "choose a smaller"),
     ],
 )

@@ -62,10 +62,10 @@ def test_a_context_beyond_reason_is_advised_against_with_the_trained_size() -> N
     assert "with `n_ctx=1024` it would fit" in caught.value.hint
 
 
-@pytest.mark.parametrize("memory", ["banana", "0", 1 << 59])
-def test_a_budget_that_is_not_valid_is_answered_with_those_that_are(memory: Any) -> None:
+@pytest.mark.parametrize(("memory", "hint"), [("banana", "2GiB"), ("0", "2GiB"), (1 << 59, "choose a smaller")])
+def test_a_budget_that_is_not_valid_is_answered_with_what_is(memory: Any, hint: str) -> None:
     for ask in (load, *([plan] if memory != 1 << 59 else [])):
-        with pytest.raises((SettingsError, OutOfMemory), match=r"minimum .* MiB \(context 256"):
+        with pytest.raises((SettingsError, OutOfMemory), match=hint):
             ask(memory=memory)
 
 
@@ -79,7 +79,7 @@ def test_a_refusal_names_the_engine_that_takes_less() -> None:
 
 
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:
-    with pytest.raises(BudgetExceeded, match=r"would fit; minimum .* the hierarchy from") as caught:
+    with pytest.raises(BudgetExceeded, match=r"it would fit$") as caught:
         plan("demo", memory="96MiB", held_bytes=HELD, speculation="hierarchy")
     assert "`speculation=" in caught.value.hint
 

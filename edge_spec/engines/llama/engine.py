@@ -71,7 +71,7 @@ class LlamaOpener(Opener):
                 own,
                 file=file.fingerprint,
                 cache_dir=self._cache_dir,
-                on_probe=lambda: announce_probe(file, own, self._on_wait),
+                on_probe=lambda: announce_probe(file, own, self._on_wait, self._cache_dir),
             )
         return OpenedModel(model=model, probed=probed)
 

@@ -76,7 +76,7 @@ class OnnxOpener(Opener):
         """See ``Opener``. The library does not say what it allocates."""
 
         def on_probe() -> None:
-            announce_probe(file, settings, self._on_wait)
+            announce_probe(file, settings, self._on_wait, self._cache_dir)
 
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)

@@ -111,8 +111,8 @@ def transcribe(
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
-            f"{file.path.name} cannot be transcribed into {cache_dir} ({error.strerror or error})",
-            hint="use `engine='llama'`",
+            f"the cache folder {cache_dir} cannot be written ({error.strerror or error})",
+            hint="give another `cache_dir`, or use `engine='llama'`",
         ) from error
     found = read_transcription(folder)
     if found is None:
