@@ -159,25 +159,51 @@ def parse(kind: type[F], body: Mapping[str, Any]) -> F:
         return kind.model_validate(given)
     except ValidationError as error:
         # Of a union each branch complains; what came furthest into the request says most.
-        worst = max(error.errors(include_url=False), key=lambda each: len(_place(each["loc"], given)))
-        param = _place(worst["loc"], given)
-        raise ApiError(400, f"{param}: {_wanted(worst)}", code="invalid_value", param=param) from None
+        complaints = [
+            (_place(each["loc"], given, missing=each["type"] == "missing"), _wanted(each))
+            for each in error.errors(include_url=False)
+        ]
+        param = max((place for place, _ in complaints), key=len)
+        first, *others = dict.fromkeys(wanted for place, wanted in complaints if place == param)
+        wanted = " or ".join((first, *(each.removeprefix("must be ") for each in others)))
+        raise ApiError(400, f"{param}: {wanted}", code="invalid_value", param=param) from None
 
 
-def _place(loc: tuple[int | str, ...], value: Any) -> str:
+def _place(loc: tuple[int | str, ...], value: Any, *, missing: bool) -> str:
     """Where in the request: ``messages[0].content``. Names of a union's branches are left out."""
     place = ""
     for part in loc:
         if isinstance(part, int):
             place += f"[{part}]"
             value = value[part] if isinstance(value, list) and part < len(value) else None
-        elif isinstance(value, Mapping) and (part in value or part == loc[-1]):
+        elif isinstance(value, Mapping) and (part in value or (missing and part == loc[-1])):
             place += f".{part}" if place else part
             value = value.get(part)
     return place
 
 
+_WANTED = {
+    "missing": "this field is needed",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a text",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "literal_error": "must be one of {expected}",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have at most {max_length} items",
+    "greater_than_equal": "must be {ge:g} or more",
+    "less_than_equal": "must be at most {le:g}",
+    "string_pattern_mismatch": "must be 1 to 128 letters, digits, dots, dashes and underscores",
+}
+"""In the words of this API: the library's own name its classes."""
+
+
 def _wanted(error: Any) -> str:
-    if error["type"] == "missing":
-        return "this field is needed"
-    return f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    sentence = _WANTED.get(error["type"], "is not what OpenAI's API describes here")
+    return sentence.format(**error.get("ctx", {}))
