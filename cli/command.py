@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
+from traceback import walk_tb
 from typing import Any
 
 import click
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
         code = _complain(described(error), _USAGE if getattr(error, "argument", "") else 1)
     except OSError as error:
-        if error.filename is None and _stdout_fails():
+        if error.filename is None and _was_printing(error):
             code = _complain(f"standard output: {error.strerror or error}; check where it goes")
         else:
             name = f"{error.filename}: " if error.filename else ""
@@ -124,13 +125,10 @@ def _complain(message: str, code: int = 1) -> int:
     return code
 
 
-def _stdout_fails() -> bool:
-    """Whether what has been printed cannot be written: what failed once is still in the buffer."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        return True
-    return False
+def _was_printing(error: OSError) -> bool:
+    """Whether an error without a file comes from standard output: the command itself writes nothing else."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith(("edge_spec.cli", "click"))
 
 
 def _forget_stdout() -> None:

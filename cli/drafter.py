@@ -87,11 +87,15 @@ def make(
     from edge_spec.errors import UnsupportedModel
     from edge_spec.models import inspect, resolve
 
-    if find_spec("torch") is None:
-        raise click.ClickException('PyTorch is not installed; run: pip install "edge-spec[training]"')
+    engine, device, threads, _ = (values.pop(name) for name in ("engine", "device", "threads", "model_dir"))
+    settings = MakeSettings(**values)
     target = inspect(resolve(model))
     if target.trimmed is not None:
         raise UnsupportedModel(f"{target.path.name} is a drafter itself", hint="give the model that it drafts for")
+    if not Path(texts).is_dir():
+        raise click.UsageError(f"--texts is {texts!r}, which is not a folder; give one with texts")
+    if find_spec("torch") is None:
+        raise click.ClickException('PyTorch is not installed; run: pip install "edge-spec[training]"')
 
     from edge_spec.training.clock import Clock, TimeIsUp
     from edge_spec.training.drafter.card import table_of
@@ -99,13 +103,12 @@ def make(
     from edge_spec.training.drafter.opened import engine_for
     from edge_spec.training.precision import device_of
 
-    engine, device, threads, _ = (values.pop(name) for name in ("engine", "device", "threads", "model_dir"))
     clock = Clock(time_limit)
     maker = DrafterMaker(
         target=target,
         texts=Path(texts),
         out=Path(out),
-        settings=MakeSettings(**values),
+        settings=settings,
         on=engine_for(target, engine),
         device=device_of(device, threads),
         clock=clock,

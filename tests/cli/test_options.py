@@ -225,6 +225,9 @@ def test_a_value_that_cannot_be_is_named_as_its_option(
         (["run", "--model", "demo"], "write edge-spec run MODEL"),
         (["serve", "no-such.gguf"], "no-such.gguf"),
         (["serve", "demo", "--kv", "q3"], "--kv"),
+        (["drafter", "make", "no-such.gguf", "--texts", ".", "--out", "o"], "no-such.gguf"),
+        (["drafter", "make", "demo", "--texts", "no-such", "--out", "o"], "--texts is 'no-such'"),
+        (["drafter", "make", "demo", "--texts", ".", "--out", "o", "--width", "33"], "--width is 33"),
     ],
 )
 def test_what_was_typed_comes_before_prompts_and_extras(
