@@ -128,7 +128,7 @@ def _complain(message: str, code: int = 1) -> int:
 def _was_printing(error: OSError) -> bool:
     """Whether an error without a file comes from standard output: the command itself writes nothing else."""
     *_, (frame, _) = walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).startswith(("edge_spec.cli", "click"))
+    return str(frame.f_globals.get("__name__")).startswith((str(__package__), "click"))
 
 
 def _forget_stdout() -> None:

@@ -31,14 +31,15 @@ class Verb(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-")
+            name, hidden = error.option_name.lstrip("-"), set[str]()
             for parameter in self.get_params(ctx):
                 if isinstance(parameter, click.Argument) and parameter.name == name:
                     written = f"{ctx.command_path} {parameter.make_metavar(ctx).strip('[]')}"
                     raise click.UsageError(f"{error.option_name} is not an option; write {written}", ctx) from None
                 if isinstance(parameter, click.Option) and parameter.hidden:
-                    error.possibilities = [each for each in error.possibilities or () if each not in parameter.opts]
-            raise
+                    hidden |= set(parameter.opts)
+            likely = [each for each in error.possibilities or () if each not in hidden]
+            raise click.NoSuchOption(error.option_name, possibilities=likely, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
