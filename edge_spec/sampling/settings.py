@@ -9,7 +9,6 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
 
 __all__ = ["SamplerSettings"]
@@ -158,7 +157,10 @@ class SamplerSettings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SamplerSettings:
         """Settings from names and values, such as keyword arguments; unknown names are errors."""
-        refuse_unknown(values, (field.name for field in fields(cls)))
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}")
         return cls(**values)
 
     @property
