@@ -23,6 +23,8 @@ _VERBS = {
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",
+    "pull": "Fetch a model and its drafter from the hub.",
+    "rm": "Remove models from the model folder.",
     "list": "List the models on this computer.",
     "info": "Show what a model is, and what fits it.",
     "pair": "Find the best drafter for a model on this computer.",

@@ -15,6 +15,7 @@
     ├── OutOfMemory               it would not fit; both numbers are in the error
     │   └── BudgetExceeded        more than the memory budget allows
     ├── DiskFull                  a file would not fit; both numbers are in the error
+    ├── DownloadError             a file cannot be fetched, or is not what was promised
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── Closed                    used after close()
     ├── StateError                saved state that is damaged or belongs to another model
@@ -35,6 +36,7 @@ __all__ = [
     "Closed",
     "ContextFull",
     "DiskFull",
+    "DownloadError",
     "EdgeSpecError",
     "GrammarDeadEnd",
     "ModelFileError",
@@ -171,6 +173,10 @@ class DiskFull(EdgeSpecError):
         super().__init__(_shortage(sentence, what, needed_bytes, available_bytes), hint=hint)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+
+
+class DownloadError(EdgeSpecError):
+    """A file cannot be fetched from where it is, or what came is not what was promised."""
 
 
 class Cancelled(EdgeSpecError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from edge_spec.evaluation.bench import bench
@@ -48,9 +49,7 @@ def pairings(
         options: further ones of ``bench``.
     """
     for draft in drafts:
-        speeds = bench(
-            lambda mode, draft=draft: open_model(draft, mode), prompts, modes=("sequence", "auto"), **options
-        )
+        speeds = bench(partial(open_model, draft), prompts, modes=("sequence", "auto"), **options)
         by_mode = {speed.mode: speed for speed in speeds}
         sequence, auto = by_mode["sequence"], by_mode["auto"]
         yield (

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 from edge_spec.errors import ModelNotFound, NotAModel, UnsupportedModel
 from edge_spec.models.gguf.cursor import ARRAY, STRING, VALUE_TYPES, Cursor, GGUFArray, damaged, truncated
 from edge_spec.models.gguf.types import TYPES_BY_NUMBER, TensorType
 
-__all__ = ["GGUFArray", "GGUFHeader", "TensorInfo", "Value", "read_header"]
+__all__ = ["GGUFArray", "GGUFHeader", "TensorInfo", "Value", "header_of", "read_header"]
 
 Value = bool | int | float | str | GGUFArray
 """A value of the metadata."""
@@ -110,6 +111,19 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
         raise ModelNotFound(f"there is no file {path}", hint=hint) from error
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read ({error.strerror or error})", hint=hint) from error
+
+
+def header_of(file: BinaryIO, path: Path, file_bytes: int) -> GGUFHeader:
+    """Read and check a header from what can only be read forward, such as a download.
+
+    Args:
+        path: what errors name, and where arrays are read later.
+        file_bytes: size of the whole file, of which only the header is read.
+
+    Raises:
+        NotAModel, TruncatedModel, UnsupportedModel: as ``read_header``.
+    """
+    return _parse(Cursor(file, path, file_bytes))
 
 
 def _mode(path: Path) -> int:
