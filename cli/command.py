@@ -28,6 +28,7 @@ _VERBS = {
     "list": "List the models on this computer.",
     "info": "Show what a model is, and what fits it.",
     "pair": "Find the best drafter for a model on this computer.",
+    "quantise": "Write a model in another type of weights.",
     "cache": "Show or clear what is kept on the disk besides models.",
     "drafter": "Make a drafter for a model.",
     "doctor": "Show this computer and what limits memory on it.",

@@ -1,0 +1,55 @@
+"""edge-spec quantise: write a model in another type of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edge_spec.cli.folders import ModelName, model_dir_option
+from edge_spec.cli.help import Count, Verb, option
+from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.output import Bar
+from edge_spec.engines.llama.quantise import part_of, quantise
+from edge_spec.memory import format_size
+from edge_spec.models import inspect, resolve
+
+__all__ = ["command"]
+
+
+@click.command("quantise", cls=Verb)
+@click.argument("model", type=ModelName())
+@click.argument("out", type=click.Path(dir_okay=False))
+@option("Output", "--type", "kind", required=True, metavar="TYPE", help="Such as Q4_0, Q4_K_M or Q8_0.")
+@option("Output", "--requantise", is_flag=True, help="Even where MODEL is quantised already, which loses more.")
+@option("Running", "--threads", type=Count(), metavar="N", help="Threads. [default: all cores]")
+@model_dir_option
+def command(model: str, out: str, kind: str, requantise: bool, threads: int | None, model_dir: str | None) -> int:
+    """Write the GGUF MODEL as OUT, with weights of another type.
+
+    llama.cpp does it, by its own recipes: Q4_K_M keeps some matrices in Q6_K. Q4_0 is the fastest on most processors,
+    Q4_K_M a little closer to the original. Give the F16 or BF16 file of a model.
+
+    \b
+    Example:
+      edge-spec quantise smollm2-360m-f16.gguf smollm2-360m-q4_0.gguf --type Q4_0
+    """
+    source, path, bar = inspect(resolve(model)), Path(out), Bar()
+
+    def work() -> int:
+        n_bytes = quantise(
+            source,
+            path,
+            kind.upper(),
+            n_threads=threads or 0,
+            requantise=requantise,
+            on_progress=lambda done, total: bar("quantising", done, total),
+        )
+        click.echo(f"{path}: {format_size(n_bytes)}, was {format_size(source.weight_bytes)}")
+        return 0
+
+    def cancel() -> bool:
+        part_of(path).unlink(missing_ok=True)
+        return False
+
+    return interruptible(work, cancel)
