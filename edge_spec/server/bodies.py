@@ -15,6 +15,10 @@ __all__ = ["ClientGone", "read_json"]
 _MAX_READ_S = 60
 """A body that takes longer to arrive is not waited for: whoever sends it may want to keep a connection busy."""
 
+_DISCARDED_BYTES = 64 << 20
+"""What is too large is read and thrown away up to so much more: where a connection is closed while its client still
+sends, the client may never see the answer."""
+
 
 class ClientGone(Exception):
     """Nobody waits for the answer any more."""
@@ -46,13 +50,20 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced[:18]) > max_bytes:
+    is_too_large = announced.isascii() and announced.isdigit() and int(announced[:18]) > max_bytes
+    if is_too_large and "expect" in request.headers:
+        # The client asks before it sends.
         raise _too_large(max_bytes)
-    raw = bytearray()
+    raw, n_bytes = bytearray(), 0
     async for part in request.stream():
-        raw += part
-        if len(raw) > max_bytes:
-            raise _too_large(max_bytes)
+        n_bytes += len(part)
+        is_too_large = is_too_large or n_bytes > max_bytes
+        if not is_too_large:
+            raw += part
+        elif n_bytes > max_bytes + _DISCARDED_BYTES:
+            break
+    if is_too_large:
+        raise _too_large(max_bytes)
     return bytes(raw)
 
 

@@ -47,7 +47,7 @@ WRONG: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"n": 10**6}, 400, "invalid_value", "n"),
     ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
     ({"max_tokens": True}, 400, "invalid_value", "max_tokens"),
-    ({"stop": ""}, 400, "invalid_value", None),
+    ({"stop": ""}, 400, "invalid_value", "stop"),
     ({"stop": 5}, 400, "invalid_value", "stop"),
     ({"logit_bias": {"x": 1}}, 400, "invalid_value", "logit_bias"),
     ({"logit_bias": {"99999999": 1}}, 400, "invalid_value", "logit_bias"),
@@ -118,9 +118,12 @@ def test_unknown_fields_and_nulls_do_no_harm(served: Any) -> None:
     assert plain["choices"] == rich["choices"]
 
 
-def test_what_is_too_large_is_refused_before_it_is_read(serve: Callable[..., Any]) -> None:
+def test_what_is_too_large_is_refused_and_the_client_is_told(serve: Callable[..., Any]) -> None:
     served = serve(max_body_bytes=2048)
-    for more in ({"content": b" " * 4096}, {"content": iter([b" " * 1024] * 4)}):
+    asks_first = {"content": b" " * 4096, "headers": {"Expect": "100-continue"}}
+    # So much does not fit the buffers of a connection: the client still sends when the answer is certain.
+    large = {"content": b" " * (16 << 20)}
+    for more in ({"content": b" " * 4096}, {"content": iter([b" " * 1024] * 4)}, large, asks_first):
         found = served.post(**more)
         assert (found.status_code, found.json()["error"]["code"]) == (413, "body_too_large")
     assert served.chat(max_tokens=1).usage.completion_tokens == 1
