@@ -11,10 +11,11 @@ from traceback import walk_tb
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from edge_spec.errors import EdgeSpecError
 
-__all__ = ["main"]
+__all__ = ["main", "root", "verb"]
 
 _VERBS = {
     "run": "Write a reply to a prompt.",
@@ -31,12 +32,23 @@ _VERBS = {
     "quantise": "Write a model in another type of weights.",
     "cache": "Show or clear what is kept on the disk besides models.",
     "drafter": "Make a drafter for a model.",
+    "config": "Show the settings that hold, and where they come from.",
+    "completion": "Print what lets a shell complete the command.",
     "doctor": "Show this computer and what limits memory on it.",
 }
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
 """As a shell reports a program that SIGPIPE ended."""
+
+
+def verb(name: str) -> click.Command | None:
+    """The command of a verb; None if there is none of that name."""
+    if name not in _VERBS:
+        return None
+    command = import_module(f"edge_spec.cli.{name}").command
+    assert isinstance(command, click.Command)
+    return command
 
 
 class _Verbs(click.Group):
@@ -46,11 +58,13 @@ class _Verbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
-            return None
-        command = import_module(f"edge_spec.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
+        return verb(cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # Click would import every verb to ask whether it is hidden.
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name, help=said) for name, said in _VERBS.items() if name.startswith(incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         # Click would make it exit code 1.
@@ -74,8 +88,21 @@ class _Verbs(click.Group):
 @click.pass_context
 def _edge_spec(ctx: click.Context) -> None:
     """Runs 4-bit language models on small computers, with drafts that never change a token."""
-    if ctx.invoked_subcommand is None:
+    name = ctx.invoked_subcommand
+    if name is None:
         click.echo(ctx.get_help())
+        return
+    command = verb(name)
+    # The verb that shows settings must not fail on them.
+    if command is not None and name not in ("config", "completion"):
+        from edge_spec.cli.configuration import defaults_of, read_configuration
+
+        ctx.default_map = {name: defaults_of(command, name, read_configuration(os.environ))}
+
+
+def root() -> click.Group:
+    """The command with all its verbs."""
+    return _edge_spec
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from edge_spec.cli.help import option
 
@@ -23,6 +24,15 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
 
     name = "model"
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from edge_spec.library.stores import all_models
+        from edge_spec.models.catalogue import family_names
+
+        given = os.environ.get("EDGE_SPEC_MODEL_DIR")
+        names = [*family_names(), *(found.name for found in all_models(models_in(given), os.environ))]
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from edge_spec.library.stores import locate
 
@@ -36,14 +46,13 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
 def cache_dir_option(command: Command) -> Command:
     """``--cache-dir``, or the variable in its place."""
     text = "For what is made of models on this computer; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
-    return option(_FOLDERS, "--cache-dir", metavar="FOLDER", envvar="EDGE_SPEC_CACHE_DIR", help=text)(command)
+    return option(_FOLDERS, "--cache-dir", metavar="FOLDER", help=text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
     """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
     text = "Where names of models are looked for first; or set EDGE_SPEC_MODEL_DIR. [default: the user's data]"
-    more = {"metavar": "FOLDER", "envvar": "EDGE_SPEC_MODEL_DIR", "is_eager": True}
-    return option(_FOLDERS, "--model-dir", help=text, **more)(command)
+    return option(_FOLDERS, "--model-dir", metavar="FOLDER", is_eager=True, help=text)(command)
 
 
 def folder_options(command: Command) -> Command:

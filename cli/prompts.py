@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +23,11 @@ class Prompt(NamedTuple):
     category: str = ""
 
 
-def read_prompt(prompt: str | None, file: str | None) -> str:
-    """The prompt from ``-p``, ``-f`` or standard input.
+def read_prompt(prompt: str | None, file: str | None, words: str | None = None) -> str:
+    """The prompt from ``-p``, ``-f`` or standard input, or what stands behind the model.
+
+    ``-p`` is the whole prompt, and standard input is not touched. ``words`` follow what a file or standard input holds,
+    the latter only where it is a pipe or a file: another program's terminal, or nothing, is not waited for.
 
     Raises:
         PromptError: it is empty, or not UTF-8.
@@ -30,16 +35,32 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     if prompt is not None and file is not None:
         raise click.UsageError("give the prompt with -p or with -f, not with both")
     if prompt is not None:
+        if words is not None:
+            raise click.UsageError("give the prompt with -p or behind the model, not both")
         text = argument_text(prompt, "the prompt")
     elif file is not None and file != "-":
         text = decoded(_bytes_of(file), file)
+    elif words is not None and file is None and not _is_piped():
+        text = ""
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
-        raise click.UsageError("no prompt; give one with -p TEXT, -f FILE, or on standard input")
+        raise click.UsageError("no prompt; give one behind the model, with -p TEXT, -f FILE, or on standard input")
     else:
         text = decoded(sys.stdin.buffer.read(), "standard input")
+    if words is not None:
+        asked = argument_text(words, "the prompt")
+        text = f"{text.rstrip()}\n\n{asked}" if text.strip() else asked
     if not text.strip():
         raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
     return text
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def argument_text(argument: str, name: str) -> str:

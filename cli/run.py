@@ -41,13 +41,14 @@ __all__ = ["command"]
 @grammar_options
 @speculation_option
 @model_options
+@click.argument("words", metavar="[PROMPT]", required=False)
 @sampler_options()
 def command(**values: Any) -> int:
     """Write a reply to a prompt.
 
     MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
     demo. If not given, smollm2 where it is installed, else demo. The prompt comes from -p, from -f or from standard
-    input.
+    input. PROMPT, behind MODEL, follows what -f, a pipe or a file at standard input holds; -p reads nothing else.
 
     \b
     Examples:
@@ -55,13 +56,14 @@ def command(**values: Any) -> int:
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
       edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}}' -p "Name a dog."
       edge-spec run --answers 4 -p "Give me a name for a cat."
+      git diff | edge-spec run smollm2 "Write a commit message for this."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     # What was typed comes before what standard input says, or fails to say.
     arguments = load_arguments(values)
     sampling, grammar = sampler_arguments(values), grammar_arguments(values)
     stop = stops_of([argument_text(text, "--stop") for text in values["stop"]])
-    prompt = read_prompt(values["prompt"], values["file"])
+    prompt = read_prompt(values["prompt"], values["file"], values["words"])
     writing: list[Reply | Replies] = []
 
     def cancel() -> bool:

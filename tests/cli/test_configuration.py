@@ -1,0 +1,125 @@
+"""Laws of settings: what is typed comes before variables, these before the file, and mistakes are named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from edge_spec.cli import main
+from edge_spec.cli.command import verb
+from edge_spec.cli.configuration import COMMON
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints, in a home of its own; ``code`` is what it should leave with."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in COMMON:
+        monkeypatch.delenv(f"EDGE_SPEC_{name.upper().replace('-', '_')}", raising=False)
+
+    def of(*arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(list(arguments))
+        shown = capsys.readouterr()
+        assert (left.value.code or 0) == code, shown.err
+        return shown.err if code else shown.out
+
+    return of
+
+
+def configure(folder: Path, text: str) -> None:
+    (folder / "edge-spec").mkdir(exist_ok=True)
+    (folder / "edge-spec" / "config.toml").write_text(text)
+
+
+def context(said: Callable[..., str], *arguments: str) -> int:
+    return int(json.loads(said("plan", "--json", *arguments))["chosen"]["choices"]["context"])
+
+
+def test_every_setting_is_an_option_or_argument_of_a_verb() -> None:
+    command = verb("run")
+    assert command is not None
+    flags = {flag for param in command.params if isinstance(param, click.Option) for flag in param.opts}
+    assert {f"--{name}" for name in COMMON} - flags == {"--model"}
+
+
+def test_what_is_typed_comes_before_variables_and_these_before_the_file(
+    said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path, 'model = "demo"\nctx = 300\nmemory = "1GiB"\n[plan]\nspeculation = "off"\n[run]\nseed = 4\n')
+    assert context(said) == 300
+    assert json.loads(said("plan", "--json"))["chosen"]["choices"]["speculation"] == "off"
+    monkeypatch.setenv("EDGE_SPEC_CTX", "400")
+    assert context(said) == 400
+    assert context(said, "--ctx", "500") == 500
+    shown = said("config")
+    assert "EDGE_SPEC_CTX" in shown and "config.toml" in shown and "plan.speculation" in shown
+    settings = json.loads(said("config", "--json"))["settings"]
+    assert settings == {
+        "model": "demo",
+        "ctx": "400",
+        "memory": "1GiB",
+        "plan": {"speculation": "off"},
+        "run": {"seed": 4},
+    }
+    (tmp_path / "other.toml").write_text("ctx = 350")
+    monkeypatch.delenv("EDGE_SPEC_CTX")
+    monkeypatch.setenv("EDGE_SPEC_CONFIG", str(tmp_path / "other.toml"))
+    assert context(said, "demo") == 350
+
+
+def test_folders_are_settings(said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(tmp_path, f'cache-dir = "{tmp_path / "caches"}"\nmodel_dir = "{tmp_path / "models"}"\n')
+    folders = json.loads(said("config", "--json"))["folders"]
+    assert folders == {"cache-dir": str(tmp_path / "caches"), "model-dir": str(tmp_path / "models")}
+    assert str(tmp_path / "caches") in said("cache", "clear")
+    monkeypatch.setenv("EDGE_SPEC_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert str(tmp_path / "elsewhere") in said("cache", "clear")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("memory 3", "config.toml cannot be read"),
+        ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model"),
+        ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`"),
+        ("ctx = 'many'", "--ctx"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(text: str, line: str, said: Callable[..., str], tmp_path: Path) -> None:
+    configure(tmp_path, text)
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "demo"])
+    assert left.value.code in (1, 2)
+    configure(tmp_path, text)
+    assert line in said("plan", "demo", code=int(left.value.code))
+
+
+def test_a_table_of_no_verb_is_named_where_settings_are_shown(said: Callable[..., str], tmp_path: Path) -> None:
+    configure(tmp_path, "[plam]\nctx = 3")
+    assert "no verb 'plam'" in said("config", code=1)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str, said: Callable[..., str]) -> None:
+    text = said("completion", shell)
+    assert "_EDGE_SPEC_COMPLETE" in text and f"{shell}_complete" in text
+
+
+def test_verbs_options_and_models_are_completed(
+    said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def completed(*words: str) -> set[str]:
+        monkeypatch.setenv("_EDGE_SPEC_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", " ".join(("edge-spec", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return {line.partition(",")[2] for line in said().splitlines()}
+
+    assert completed("p") == {"plan", "pull", "pair"}
+    assert "--speculation" in completed("run", "--spec")
+    assert completed("run", "de") == {"demo"}

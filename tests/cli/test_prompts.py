@@ -1,0 +1,77 @@
+"""Laws of where a prompt comes from: what is typed, files, pipes, and standard inputs that are closed or inherited."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from edge_spec.cli.prompts import read_prompt
+from edge_spec.errors import PromptError
+
+
+@pytest.fixture
+def standard_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Makes a descriptor standard input."""
+    opened = []
+
+    def use(descriptor: int) -> None:
+        opened.append(os.fdopen(descriptor, "r"))
+        monkeypatch.setattr(sys, "stdin", opened[-1])
+
+    yield use
+    for each in opened:
+        each.close()
+
+
+def piped(content: bytes) -> int:
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    return reader
+
+
+def test_words_behind_the_model_follow_what_is_piped(standard_input: Callable[[int], None]) -> None:
+    standard_input(piped(b"a diff\n\n"))
+    assert read_prompt(None, None, "Describe it.") == "a diff\n\nDescribe it."
+    standard_input(piped(b" \n"))
+    assert read_prompt(None, None, "Hello") == "Hello"
+    standard_input(piped(b"all of it\n"))
+    assert read_prompt(None, None) == "all of it\n"
+
+
+def test_words_follow_a_file(standard_input: Callable[[int], None], tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("notes\n")
+    standard_input(os.open(tmp_path / "notes", os.O_RDONLY))
+    assert read_prompt(None, None, "Sum up.") == "notes\n\nSum up."
+    standard_input(piped(b"not this"))
+    assert read_prompt(None, str(tmp_path / "notes"), "Sum up.") == "notes\n\nSum up."
+    standard_input(piped(b"this"))
+    assert read_prompt(None, "-", "Sum up.") == "this\n\nSum up."
+
+
+def test_nothing_is_waited_for_where_standard_input_is_no_pipe(
+    standard_input: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard_input(os.open(os.devnull, os.O_RDONLY))
+    assert read_prompt(None, None, "Hello") == "Hello"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert read_prompt(None, None, "Hello") == "Hello"
+    with pytest.raises(click.UsageError, match="no prompt"):
+        read_prompt(None, None)
+
+
+def test_the_option_reads_nothing_else(standard_input: Callable[[int], None]) -> None:
+    reader, writer = os.pipe()  # never closed: a reader would wait for ever
+    standard_input(reader)
+    assert read_prompt("Hello", None) == "Hello"
+    os.close(writer)
+    for arguments in (("a", "b", None), ("a", None, "c")):
+        with pytest.raises(click.UsageError):
+            read_prompt(*arguments)
+    with pytest.raises(PromptError, match="empty"):
+        read_prompt(None, None, " ")
