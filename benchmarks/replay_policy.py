@@ -5,8 +5,9 @@
 TRACES is a folder of recordings, NAME-tTEMPERATURE.jsonl (plain or .xz), one per drafter: JSON objects with ``truth``,
 the token ids that the target wrote, and ``drafts``, for each of their places the tokens, parents and values of what a
 drafter would have drafted there. Time is computed, not measured: a decode of n rows costs what the
-curve says, each drafted token what its drafter costs. Printed are speeds relative to plain decoding: of the best fixed
-length in hindsight, and of the adaptive policy, over all rounds and after the first 30.
+curve says, each drafted level what its drafter costs. Printed are speeds relative to plain decoding: of the best fixed
+size in hindsight, and of the adaptive policy, over all rounds and after the first 30. ``intermediate`` is the recorded
+chain with the siblings along it that the recorded tree has, as ``auto`` drafts them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ Curve = Callable[[int], float]
 OWN_S = 0.4e-3
 """Bookkeeping and sampling of a round."""
 
-STEP_S = {"intermediate-chain": 0.3e-3, "draft-chain": 0.35e-3, "ngram": 0.0}
+STEP_S = {"intermediate": 0.3e-3, "intermediate-chain": 0.3e-3, "draft-chain": 0.35e-3, "ngram": 0.0}
+"""Of a level."""
+
+OFFERS = (
+    ["intermediate-chain"],
+    ["intermediate"],
+    ["ngram"],
+    ["intermediate-chain", "ngram"],
+    ["intermediate", "ngram"],
+    ["intermediate", "draft-chain", "ngram"],
+)
+"""What the policy chooses among."""
 WARM_UP = 30
 _MEASURED = {
     "ours": {1: 19.3, 4: 21.8, 6: 26.5, 8: 29.4, 16: 56.3},
@@ -70,22 +82,22 @@ class Recording(Drafter):
         """Go to the beginning of a reply."""
         self._reply, self._place = reply, 0
 
-    def _recorded(self, limit: int) -> Tree:
+    def _recorded(self) -> Tree:
         drafts = self.replies[self._reply]["drafts"]
-        return Tree(*map(tuple, drafts[self._place])).first(limit) if self._place < len(drafts) else EMPTY
+        return Tree(*map(tuple, drafts[self._place])) if self._place < len(drafts) else EMPTY
 
     def draft(self, limit: int) -> Tree:
-        draft = self._recorded(limit)
-        self.spent_s += len(draft) * STEP_S[self.name]
-        return draft
+        return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        whole = self._recorded(limit)
-        n = min(1, len(whole))
-        while 0 < n < len(whole) and worth_more(whole.first(n)):
-            n += 1
-        self.spent_s += n * STEP_S[self.name]
-        return whole.first(n)
+        whole = self._recorded()
+        nodes: list[int] = []
+        best, draft, n_levels = -1, EMPTY, 0
+        while (level := whole.children(best)) and n_levels < limit and (not nodes or worth_more(draft)):
+            nodes += level
+            best, draft, n_levels = level[0], part(whole, nodes), n_levels + 1
+        self.spent_s += n_levels * STEP_S[self.name]
+        return draft.best(limit) if draft.values else draft.first(limit)
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._place += len(tokens)
@@ -127,15 +139,26 @@ def rounds(
             yield len(tokens), draft_s + verify_s + OWN_S
 
 
-def fixed(recording: Recording, length: int, curve: Curve) -> float:
-    """Tokens per second of drafts of one length."""
+def part(tree: Tree, nodes: Sequence[int]) -> Tree:
+    """Some nodes of a tree, each behind its parent."""
+    places = {-1: -1, **{node: place for place, node in enumerate(nodes)}}
+    return Tree(
+        tuple(tree.tokens[node] for node in nodes),
+        tuple(places[tree.parents[node]] for node in nodes),
+        tuple(tree.values[node] for node in nodes) if tree.values else (),
+    )
+
+
+def fixed(recording: Recording, size: int, curve: Curve) -> float:
+    """Tokens per second of drafts of one size."""
     tokens, seconds = 0, 0.0
     for reply in recording.replies:
         truth, place = reply["truth"], 0
         while place < len(truth):
-            draft = Tree(*map(tuple, reply["drafts"][place])).first(length)
+            draft = Tree(*map(tuple, reply["drafts"][place])).best(size)
             n = min(len(draft.descend(truth[place:])) + 1, len(truth) - place)
-            seconds += curve(len(draft) + 1) + len(draft) * STEP_S[recording.name] + OWN_S
+            n_levels = len(draft.counts_by_depth()) if draft else 0
+            seconds += curve(len(draft) + 1) + n_levels * STEP_S[recording.name] + OWN_S
             tokens, place = tokens + n, place + n
     return tokens / seconds
 
@@ -149,6 +172,37 @@ def read(folder: Path, name: str, temperature: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
+def with_siblings(chain: Sequence[Any], tree: Sequence[Any]) -> list[list[Any]]:
+    """A recorded chain, and the siblings along it that a recorded tree has."""
+    path, recorded = Tree(*map(tuple, chain)), Tree(*map(tuple, tree))
+    tokens: list[int] = []
+    parents: list[int] = []
+    values: list[float] = []
+    above, met = -1, -1
+    for token, value in zip(path.tokens, path.values, strict=True):
+        siblings = recorded.children(met) if met is not None else ()
+        level = [(token, value), *((recorded.tokens[n], recorded.values[n]) for n in siblings)]
+        level = [(t, v) for place, (t, v) in enumerate(level) if place == 0 or t != token]
+        met = recorded.child(met, token) if met is not None else None
+        most = values[above] if above >= 0 else 1.0
+        tokens += [t for t, _ in level]
+        parents += [above] * len(level)
+        values += [min(v, most) for _, v in level]
+        above = len(tokens) - len(level)
+    return [tokens, parents, values]
+
+
+def read_all(folder: Path, temperature: str) -> dict[str, list[dict[str, Any]]]:
+    """The replies of all recordings of one temperature, by drafter."""
+    found = {name: read(folder, name, temperature) for name in STEP_S if name != "intermediate"}
+    chains, trees = found["intermediate-chain"], read(folder, "intermediate-tree", temperature)
+    found["intermediate"] = [
+        {"truth": chain["truth"], "drafts": list(map(with_siblings, chain["drafts"], tree["drafts"]))}
+        for chain, tree in zip(chains, trees, strict=True)
+    ]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path)
@@ -157,19 +211,19 @@ def main() -> None:
     options = parser.parse_args()
     slopes = [f"{slope / 100:g}" for slope in range(5, 70, 10)]
     for temperature in ("0.8", "0.0"):
-        replies = {name: read(options.traces, name, temperature) for name in STEP_S}
+        replies = read_all(options.traces, temperature)
         for name in options.curve or [*_MEASURED, *slopes]:
             curve = curve_of(name)
             plain = 1 / (curve(1) + OWN_S)
-            lengths = {
+            sizes = {
                 f"{drafter} {n}": fixed(Recording(drafter, replies[drafter]), n, curve) / plain
                 for drafter in STEP_S
                 for n in range(1, 10)
             }
-            best = max([("plain", 1.0), *lengths.items()], key=lambda item: item[1])
+            best = max([("plain", 1.0), *sizes.items()], key=lambda item: item[1])
             found: dict[str, Any] = {"curve": name, "temperature": float(temperature)}
             found |= {"best_fixed": best[0], "best_fixed_speed_up": round(best[1], 3)}
-            for drafters in (["intermediate-chain"], ["ngram"], ["intermediate-chain", "ngram"], list(STEP_S)):
+            for drafters in OFFERS:
                 recordings = [Recording(drafter, replies[drafter]) for drafter in drafters]
                 policy = AdaptivePolicy(seconds={n: curve(n) for n in (1, 2, 4, 6, 8, 12, 16)})
                 done = list(

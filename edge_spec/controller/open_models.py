@@ -266,6 +266,7 @@ class _SmallerModels:
         probed: ProbeResult,
     ) -> None:
         self.n_ctx = candidate.n_ctx
+        self.takes_trees = probed.capabilities.takes_trees
         self.seconds = probed.seconds
         self._candidate = candidate
         self._files = files

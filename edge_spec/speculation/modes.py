@@ -23,12 +23,19 @@ from edge_spec.speculation.policy import FixedPolicy
 __all__ = ["MODES", "DraftModels", "Mode", "guided", "mode_of", "require_models"]
 
 
+_SIBLINGS = 3
+
+
 class DraftModels(Protocol):
     """The smaller models that were given along with the target, opened on demand."""
 
     @property
     def n_ctx(self) -> int:
         """The most tokens of a text."""
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether the target decodes trees."""
 
     @property
     def seconds(self) -> Mapping[int, float]:
@@ -96,16 +103,21 @@ def _adaptive(models: DraftModels, *drafters: Drafter) -> Drafter:
 
 
 def _auto_sequence(models: DraftModels) -> Drafter:
-    # Where to stop is the policy's to say.
-    return _adaptive(models, ModelDrafter(models.draft(trees=False)))
+    return _adaptive(models, _path(models.draft(trees=False), siblings=models.takes_trees))
 
 
 def _auto_hierarchy(models: DraftModels) -> Drafter:
     intermediate = models.intermediate(trees=True)
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
     policy = AdaptivePolicy(seconds=models.seconds, only_shape=True)
-    leaf = AdaptiveDrafter([ModelDrafter(models.draft(trees=True)), _ngram(models)], policy)
+    path = _path(models.draft(trees=True), siblings=intermediate.capabilities.takes_trees)
+    leaf = AdaptiveDrafter([path, _ngram(models)], policy)
     return _adaptive(models, HierarchyDrafter(guided(leaf), intermediate, policy=FixedPolicy(policy.most)))
+
+
+def _path(model: LanguageModel, *, siblings: bool) -> Drafter:
+    """The likeliest path, with the siblings along it. Where to stop, and which to verify, is the policy's to say."""
+    return ModelDrafter(model, width=_SIBLINGS if siblings else 1, beam=1)
 
 
 def _hierarchy(models: DraftModels) -> Drafter:

@@ -88,6 +88,17 @@ class Tree:
         """The child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
         return self._children.get((parent, token))
 
+    def children(self, parent: int) -> tuple[int, ...]:
+        """The nodes below ``parent`` in the order in which they were drafted; those that follow the text for -1."""
+        return self._below.get(parent, ())
+
+    @cached_property
+    def _below(self) -> dict[int, tuple[int, ...]]:
+        below: dict[int, tuple[int, ...]] = {}
+        for node, parent in enumerate(self.parents):
+            below[parent] = (*below.get(parent, ()), node)
+        return below
+
     def path_to(self, node: int) -> list[int]:
         """The nodes from the top down to ``node``; empty for -1."""
         path: list[int] = []

@@ -93,8 +93,8 @@ class Case:
         elif kind == "choice":
             drafter = AdaptiveDrafter([self._build(part) for part in rest], RandomChoices(self.seed))
         elif kind == "model":
-            width, depth, min_value, model = rest
-            drafter = ModelDrafter(self._model(model), width=width, depth=depth, min_value=min_value)
+            width, beam, depth, min_value, model = rest
+            drafter = ModelDrafter(self._model(model), width=width, beam=beam, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
             drafter = HierarchyDrafter(guided(self._build(leaf)), self._model(model), policy=FixedPolicy(leaf_limit))
@@ -116,13 +116,14 @@ def recipes() -> st.SearchStrategy[tuple[Any, ...]]:
     model = st.tuples(
         st.sampled_from([0.0, 0.3, 1.0, 3.0]), st.booleans(), st.sampled_from([2, 3, 8, 64]), st.sampled_from([0, 0, 7])
     )
-    chain = st.tuples(st.just("model"), st.just(1), st.just(1), st.sampled_from([0.0, 0.1]), model)
-    tree = st.tuples(st.just("model"), st.integers(2, 5), st.integers(1, 5), st.sampled_from([0.0, 0.1]), model)
+    least = st.sampled_from([0.0, 0.1])
+    chain = st.tuples(st.just("model"), st.just(1), st.just(1), st.just(1), least, model)
+    tree = st.tuples(st.just("model"), st.integers(2, 5), st.integers(1, 5), st.integers(1, 5), least, model)
     ngram = st.tuples(st.just("ngram"), st.integers(1, 2), st.integers(2, 4))
     leaf = st.one_of(chain, tree, ngram, st.just(("off",)))
     hierarchy = st.tuples(st.just("hierarchy"), leaf, st.integers(0, 5), model)
     nested = st.tuples(st.just("hierarchy"), hierarchy, st.integers(0, 5), model)
-    choice = st.tuples(st.just("choice"), chain, ngram, hierarchy)
+    choice = st.tuples(st.just("choice"), st.one_of(chain, tree), ngram, hierarchy)
     return st.one_of(tree, chain, ngram, hierarchy, nested, choice)
 
 

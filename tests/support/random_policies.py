@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from edge_spec.speculation.adaptive import AdaptivePolicy
 from edge_spec.speculation.adaptive.offer import Offer
@@ -31,10 +31,10 @@ class RandomChoices(AdaptivePolicy):
     def learn(self, done: Round) -> None:
         self._n_rounds += 1
 
-    def best_length(self, chances: Sequence[float]) -> tuple[int, float]:
-        return self._random.randint(0, len(chances)), self._random.uniform(-1, 1)
+    def best_size(self, values: Iterable[float]) -> tuple[int, float]:
+        return self._random.randint(0, len(list(values))), self._random.uniform(-1, 1)
 
-    def is_worth_more(self, offer: Offer, reached: float, n: int) -> bool:
+    def is_worth_more(self, offer: Offer, value: float, n: int, depth: int) -> bool:
         return self._random.random() < 0.7
 
     def expected_gain(self, offer: Offer) -> float:

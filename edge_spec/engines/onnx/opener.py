@@ -41,7 +41,8 @@ def cache_kind(settings: ModelSettings) -> str | None:
 def onnx_settings(settings: ModelSettings) -> ModelSettings:
     """Settings as a session is made with them: a type of cache that there is, and none that only others have."""
     kind = cache_kind(settings) or "f32"
-    return replace(settings, kv_k=kind, kv_v=kind, extras={})
+    # A mask is all that trees need; the same is found out, and remembered, with and without.
+    return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
 
 
 class OnnxOpener(Opener):

@@ -33,10 +33,11 @@ class AdaptiveDrafter(Drafter):
     """Asks tables for free, a model only where its rounds are expected to pay, and drafts the best beginning.
 
     Tables are scored on every token of the text, whether their drafts were used or not. A model's draft stops as soon
-    as another token would not pay. A model does not read a text before it is wanted, and then piece by piece.
+    as another level would not pay. Of a tree, the nodes that are worth their rows are verified: where rows are dear
+    its likeliest path, where they are cheap the siblings as well. A model does not read a text before it is wanted, and then piece by piece.
 
     Args:
-        drafters: of sequences. One without a model (a table) counts as free to ask.
+        drafters: one without a model (a table) counts as free to ask.
         policy: decides; for this drafter alone, since it remembers what was chosen.
     """
 
@@ -64,26 +65,33 @@ class AdaptiveDrafter(Drafter):
 
     def draft(self, limit: int) -> Tree:
         policy = self._policy
-        best, length, gain = None, 0, policy.plain_gain
+        best, verified, gain = None, EMPTY, policy.plain_gain
         for option in self._tables:
             option.draft = option.drafter.draft(limit)
-            n, gained = policy.best_length(option.offer.chances(option.draft))
+            draft, gained = self._best_of(option)
             if gained > gain:
-                best, length, gain = option, n, gained
+                best, verified, gain = option, draft, gained
         model, is_trial = self._model(gain)
         if model is not None and not self._has_read(model, is_trial=is_trial):
             model = None
         if model is not None:
             model.draft = model.drafter.draft_while(limit, lambda draft: self._is_worth_more(model, draft))
-            n, gained = policy.best_length(model.offer.chances(model.draft))
+            draft, gained = self._best_of(model, least=int(is_trial))
             if best is None or gained > gain or is_trial:
                 # The round counts as the model's even where nothing of its draft is worth verifying: it took the time.
-                best, length = model, max(n, 1) if is_trial else n
+                best, verified = model, draft
         if best is None:
             policy.chose(None)
             return EMPTY
-        policy.chose(best.offer, n_drafted=len(best.draft), is_trial=is_trial and best is model)
-        return best.draft.first(length)
+        n_levels = len(best.draft.counts_by_depth()) if best.draft else 0
+        policy.chose(best.offer, n_levels=n_levels, is_trial=is_trial and best is model)
+        return verified
+
+    def _best_of(self, option: _Option, *, least: int = 0) -> tuple[Tree, float]:
+        """The part of an option's draft that is worth verifying, of at least so many nodes, and what that gains."""
+        draft = option.offer.reached(option.draft)
+        n, gain = self._policy.best_size(draft.values)
+        return draft.best(max(n, least)), gain
 
     def _has_read(self, option: _Option, *, is_trial: bool) -> bool:
         """Whether a model can draft now; if not, it has read some more of the text."""
@@ -108,10 +116,11 @@ class AdaptiveDrafter(Drafter):
         return chosen, False
 
     def _is_worth_more(self, option: _Option, draft: Tree) -> bool:
-        reached = 1.0
-        for chance in option.offer.chances(draft):
-            reached *= chance
-        return self._policy.is_worth_more(option.offer, reached, len(draft))
+        draft = option.offer.reached(draft)
+        depth = max(draft.depths)
+        value = max(value for value, at in zip(draft.values, draft.depths, strict=True) if at == depth)
+        n = sum(other >= value for other in draft.values)
+        return self._policy.is_worth_more(option.offer, value, n, depth + 1)
 
     def accept(self, tokens: Sequence[int]) -> None:
         for option in self._options:

@@ -20,8 +20,8 @@ class Offer:
 
     Attributes:
         name: of the drafter, for people.
-        reach: the chance that a draft's token is accepted given that those before it were, by depth.
-        step_s: seconds of drafting one token; None before it was measured.
+        reach: the chance that a draft's path goes on given that it was accepted so far, by depth.
+        step_s: seconds of drafting one level; None before it was measured.
 
     Args:
         by_depth: whether claims at different depths are worth different things, as those of tables are.
@@ -41,26 +41,33 @@ class Offer:
         """A reply begins; its temperature decides what claims are worth."""
         self.calibration = self._calibrations[greedy]
 
-    def chances(self, draft: Tree) -> list[float]:
-        """The chance of each token of a sequence given the one before: calibrated, or measured where it claims none."""
-        if not draft.values:
-            return [self._reach(depth) for depth in range(len(draft))]
-        return [self.calibration(claim, depth * self._ranks) for depth, claim in enumerate(claims(draft))]
+    def reached(self, draft: Tree) -> Tree:
+        """A draft whose values are the chances that a node is accepted: calibrated, or measured if it claims none."""
+        values: list[float] = []
+        for node, parent in enumerate(draft.parents):
+            above = values[parent] if parent >= 0 else 1.0
+            values.append(above * self._chance(draft, node))
+        return Tree(draft.tokens, draft.parents, tuple(values))
 
     def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
-        """The text has continued with ``tokens``: what a sequence had drafted is decided up to its first wrong one."""
-        stated = claims(draft)
-        for depth, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
-            right = drafted == token
-            if stated:
-                self.calibration.learn(stated[depth], right, depth * self._ranks)
+        """The text has continued with ``tokens``: what was drafted is decided along them, and for their siblings."""
+        parent = -1
+        for depth, token in enumerate(tokens):
+            siblings = draft.children(parent)
+            if not siblings:
+                break
+            if draft.values:
+                for node in siblings:
+                    right = draft.tokens[node] == token
+                    self.calibration.learn(_claim(draft, node), right, self._rank(draft, node))
+            parent = draft.child(parent, token)
             if depth < len(self.reach):
-                self.reach[depth] += _FOLLOW * (right - self.reach[depth])
-            if not right:
+                self.reach[depth] += _FOLLOW * ((parent is not None) - self.reach[depth])
+            if parent is None:
                 break
 
     def learn_step(self, step_s: float, *, after_pause: bool) -> None:
-        """Drafting one token has taken so long. After a pause a drafter first reads what it missed."""
+        """Drafting one level has taken so long. After a pause a drafter first reads what it missed."""
         now = self.step_s
         if now is None:
             self.step_s = step_s
@@ -90,11 +97,18 @@ class Offer:
         """Seconds and tokens of its last rounds; None before it was tried."""
         return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
 
-    def _reach(self, depth: int) -> float:
-        return self.reach[min(depth, len(self.reach) - 1)]
+    def _chance(self, draft: Tree, node: int) -> float:
+        """That a node is accepted, given that the one above it is."""
+        if draft.values:
+            return self.calibration(_claim(draft, node), self._rank(draft, node))
+        return self.reach[min(draft.depths[node], len(self.reach) - 1)]
+
+    def _rank(self, draft: Tree, node: int) -> int:
+        return draft.depths[node] if self._ranks else draft.children(draft.parents[node]).index(node)
 
 
-def claims(draft: Tree) -> list[float]:
-    """What a sequence claims for each token given the one before it; nothing where it has no values."""
-    above = (1.0, *draft.values[:-1]) if draft.values else ()
-    return [value / before if before > 0 else 0.0 for value, before in zip(draft.values, above, strict=True)]
+def _claim(draft: Tree, node: int) -> float:
+    """What a draft claims for a node, given the one above it."""
+    parent = draft.parents[node]
+    above = draft.values[parent] if parent >= 0 else 1.0
+    return draft.values[node] / above if above > 0 else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from edge_spec.speculation.adaptive.costs import CostCurve
@@ -27,7 +27,7 @@ _BETWEEN_TRIALS = 8
 _READING_ROUNDS = 3
 _MEMORY = 0.9995
 _UNKNOWN_STEP = 0.15
-"""Of a plain round: what drafting one token takes as long as it was not measured."""
+"""Of a plain round: what drafting one level takes as long as it was not measured."""
 
 _TRIAL_SHARE = 0.005
 """Of the time, for trials and for asking."""
@@ -46,7 +46,7 @@ class AdaptivePolicy:
     round, they are not asked for several rounds.
 
     Args:
-        most: tokens of the longest draft.
+        most: nodes of the largest draft.
         seconds: first estimates of seconds per decode, by number of rows.
         only_shape: whether these are another model's, see ``CostCurve``.
     """
@@ -64,7 +64,7 @@ class AdaptivePolicy:
         self._promising: Offer | None = None
         self._used: Offer | None = None
         self._used_before: Offer | None = None
-        self._n_drafted = 0
+        self._n_levels = 0
         self._is_trial = False
         self._reader: Offer | None = None
         self._reading_s = 0.0
@@ -99,32 +99,36 @@ class AdaptivePolicy:
         """What a round without a draft gains."""
         return 1 - self.rate * self.plain_s
 
-    def best_length(self, chances: Sequence[float]) -> tuple[int, float]:
-        """How many tokens of a drafted sequence to verify, and what that gains; 0 if plain decoding gains more.
+    def best_size(self, values: Iterable[float]) -> tuple[int, float]:
+        """How many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
 
         Args:
-            chances: of each token, given the one before it.
+            values: the chances that its nodes are accepted. The best of them always form a tree.
         """
         rate, own_s, curve = self.rate, self._own_s, self.curve
-        best, gain = 0, self.plain_gain
-        tokens = reached = 1.0
-        for n, chance in enumerate(chances, 1):
-            reached *= chance
-            tokens += reached
+        best, gain, tokens = 0, self.plain_gain, 1.0
+        for n, value in enumerate(sorted(values, reverse=True), 1):
+            tokens += value
             gained = tokens - rate * (curve(n + 1) + own_s)
             if gained > gain:
                 best, gain = n, gained
         return best, gain
 
-    def is_worth_more(self, offer: Offer, reached: float, n: int) -> bool:
-        """Whether drafting further pays after ``n`` tokens, all of which are right with the chance ``reached``."""
+    def is_worth_more(self, offer: Offer, value: float, n: int, depth: int) -> bool:
+        """Whether drafting another level pays, or several.
+
+        Args:
+            value: the chance that the node which would be continued is accepted.
+            n: nodes of the draft that are worth as much.
+            depth: levels that it has.
+        """
         rate, curve, step_s = self.rate, self.curve, self._step_s(offer)
         gained = 0.0
         for more in range(1, _LOOK_AHEAD + 1):
-            if n + more > min(len(offer.reach), self.most):
+            if max(n, depth) + more > min(len(offer.reach), self.most):
                 break
-            reached *= offer.reach[n + more - 1]
-            gained += reached
+            value *= offer.reach[depth + more - 1]
+            gained += value
             if gained > rate * (more * step_s + curve(n + more + 1) - curve(n + 1)):
                 return True
         return False
@@ -165,9 +169,9 @@ class AdaptivePolicy:
         lost_s = self._lost_s.get(offer.name, 0.0)
         return self._since_trial >= _BETWEEN_TRIALS and lost_s <= _TRIAL_SHARE * self._total_s
 
-    def chose(self, offer: Offer | None, *, n_drafted: int = 0, is_trial: bool = False) -> None:
-        """The next round is this drafter's, which has drafted so many tokens, verified or not; or none's."""
-        self._used, self._n_drafted, self._is_trial = offer, n_drafted, is_trial
+    def chose(self, offer: Offer | None, *, n_levels: int = 0, is_trial: bool = False) -> None:
+        """The next round is this drafter's, which has drafted so many levels, verified or not; or none's."""
+        self._used, self._n_levels, self._is_trial = offer, n_levels, is_trial
         if is_trial:
             self._since_trial = 0
 
@@ -206,11 +210,11 @@ class AdaptivePolicy:
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
         """What a round tells of the drafter that it used."""
         # After a pause a drafter reads what it missed, once: that says nothing of its speed.
-        draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_drafted, 1))
+        draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_levels, 1))
         usual_s = seconds - done.draft_s + draft_s
         gain = len(done.tokens) - self.rate * usual_s
-        if self._n_drafted:
-            used.learn_step(done.draft_s / self._n_drafted, after_pause=used is not self._used_before)
+        if self._n_levels:
+            used.learn_step(done.draft_s / self._n_levels, after_pause=used is not self._used_before)
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
         if self._is_trial:
             if gain > self.plain_gain:

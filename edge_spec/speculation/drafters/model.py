@@ -19,27 +19,41 @@ class ModelDrafter(Drafter):
 
     A node's value is the product of the estimated chances of acceptance along its path, and the estimate comes
     from the margin to the best candidate under the shared noise (``Sampler.guess``). Each level expands the
-    ``width`` most valuable nodes of the level above (dynamic trees by level: DySpec, arXiv 2410.11744, with
-    the beam of EAGLE-2, arXiv 2406.16858). Pruning by value is free of bias, since shared noise asks nothing
+    ``beam`` most valuable nodes of the level above (dynamic trees by level: DySpec, arXiv 2410.11744, with
+    the beam of EAGLE-2, arXiv 2406.16858). With a beam of 1 the tree is a path and the siblings along it, which cost
+    the drafter nothing: they are in the rows of the path. Pruning by value is free of bias, since shared noise asks nothing
     of drafts.
 
     Args:
-        model: the drafter's own model and cache; must take trees if ``width`` is above 1.
-        width: nodes expanded per level and candidates considered per node.
-        depth: levels of a tree; a sequence goes as deep as its limit.
+        model: the drafter's own model and cache; must take trees if ``beam`` is above 1.
+        width: candidates considered per node.
+        beam: nodes expanded per level; as many as ``width`` if None.
+        depth: levels of a tree; a path goes as deep as its limit.
         min_value: nodes worth less are not drafted.
     """
 
-    def __init__(self, model: LanguageModel, *, width: int = 1, depth: int = 4, min_value: float = 0.0) -> None:
-        if width < 1 or depth < 1:
-            raise SettingsError(f"a draft tree of width {width} and depth {depth}; both must be 1 or more")
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        width: int = 1,
+        beam: int | None = None,
+        depth: int = 4,
+        min_value: float = 0.0,
+    ) -> None:
+        beam = width if beam is None else beam
+        if width < 1 or beam < 1 or depth < 1:
+            raise SettingsError(
+                f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more"
+            )
         if not model.capabilities.can_rollback:
             raise SettingsError("this drafter's model cannot roll back drafts", hint="use `speculation='ngram'`")
-        if width > 1 and not model.capabilities.takes_trees:
+        if beam > 1 and not model.capabilities.takes_trees:
             raise SettingsError("this drafter's model cannot take trees", hint="use `speculation='sequence'`")
-        self.name = "sequence" if width == 1 else "tree"
+        self.name = "sequence" if beam == 1 else "tree"
         self._text = FollowedText(model)
         self._width = width
+        self._beam = beam
         self._depth = depth
         self._min_value = min_value
         # What has been decoded since the text grew last.
@@ -60,7 +74,7 @@ class ModelDrafter(Drafter):
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         sampler, text, model = self._sampler, self._text.tokens, self._text.model
         assert sampler is not None, "begin() comes first"
-        levels = min(limit if self._width == 1 else self._depth, limit, model.n_ctx - len(text))
+        levels = min(limit if self._beam == 1 else self._depth, limit, model.n_ctx - len(text))
         if levels < 1:
             return EMPTY
         if self._pending:
@@ -78,7 +92,7 @@ class ModelDrafter(Drafter):
             for node, row in zip(frontier, rows, strict=True):
                 candidates.add(node, sampler.guess(row, text + candidates.path_to(node), self._width))
             # All of a tree takes no more rows than one decode may: that bounds its branches and cells.
-            room = min(self._width, model.capabilities.max_rows - len(decoded)) if self._width > 1 else 1
+            room = min(self._beam, model.capabilities.max_rows - len(decoded)) if self._beam > 1 else 1
             frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
             if not frontier or not worth_more(candidates.tree()):
                 break
