@@ -53,6 +53,11 @@ class AdaptiveDrafter(Drafter):
         self._options = options
         self._policy = policy
 
+    @property
+    def drafters(self) -> list[Drafter]:
+        """What it chooses among."""
+        return [option.drafter for option in self._options]
+
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._policy.begin()
         for option in self._options:

@@ -18,6 +18,9 @@ _FADE = 0.99
 _PLAIN_ROUNDS = 10
 """Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
 
+_MARGIN = 0.02
+"""By how much a draft must bring more than the time of its rows: where it just pays, claims are not that exact."""
+
 _LOOK_AHEAD = 9
 _ENOUGH_ROUNDS = 8
 _RECHECK_PLAIN = 128
@@ -106,10 +109,11 @@ class AdaptivePolicy:
             values: the chances that its nodes are accepted. The best of them always form a tree.
         """
         rate, own_s, curve = self.rate, self._own_s, self.curve
+        plain_s = curve(1)
         best, gain, tokens = 0, self.plain_gain, 1.0
         for n, value in enumerate(sorted(values, reverse=True), 1):
             tokens += value
-            gained = tokens - rate * (curve(n + 1) + own_s)
+            gained = tokens - rate * (curve(n + 1) + own_s + _MARGIN * (curve(n + 1) - plain_s))
             if gained > gain:
                 best, gain = n, gained
         return best, gain

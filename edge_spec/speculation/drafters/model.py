@@ -43,9 +43,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         beam = width if beam is None else beam
         if width < 1 or beam < 1 or depth < 1:
-            raise SettingsError(
-                f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more"
-            )
+            raise SettingsError(f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more")
         if not model.capabilities.can_rollback:
             raise SettingsError("this drafter's model cannot roll back drafts", hint="use `speculation='ngram'`")
         if beam > 1 and not model.capabilities.takes_trees:

@@ -1,0 +1,82 @@
+"""Laws of the policy over recorded drafts: near the best choice in hindsight, and never below plain decoding.
+
+The recordings in ``traces`` are of the demo family: what ``edge-spec bench --record`` wrote for its target with the
+intermediate model as drafter, over 16 of the package's own prompts. Time is computed from cost curves, never measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from edge_spec.evaluation.replay import Replay, fixed_speed, read_recordings, replayed_rounds
+
+TRACES = Path(__file__).parent / "traces"
+CURVES: dict[str, Mapping[int, float]] = {
+    "rows that cost little": {1: 19.3, 4: 21.8, 6: 26.5, 8: 29.4, 16: 56.3},
+    "rows that cost much": {1: 20.0, 4: 52.3, 6: 81.9, 8: 95.5, 16: 139.4},
+    "rows for nothing": {1: 20.0, 16: 20.0},
+    "a cliff at the second row": {1: 20.0, 2: 42.0, 16: 56.0},
+    "rows in groups of four": {1: 20.0, 2: 27.0, 4: 27.0, 5: 42.0, 8: 42.0, 9: 57.0, 12: 57.0, 13: 72.0, 16: 72.0},
+    "every row as much as the first": {1: 20.0, 16: 320.0},
+}
+"""Milliseconds of a decode by its number of rows, as measured on two engines and as they might be on others."""
+
+OWN_S = 0.4e-3
+STEP_S = 0.3e-3
+WARM_UP = 30
+
+
+def seconds(points: Mapping[int, float], n: int) -> float:
+    above = min(width for width in points if width >= n)
+    below = max(width for width in points if width <= n)
+    share = (n - below) / (above - below) if above > below else 0.0
+    return (points[below] + share * (points[above] - points[below])) / 1e3
+
+
+def speed(rounds: Sequence[tuple[int, float]]) -> float:
+    """Tokens per second of rounds."""
+    return sum(n for n, _ in rounds) / sum(s for _, s in rounds)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", CURVES)
+def test_the_policy_is_near_the_best_choice_in_hindsight(name: str, temperature: float) -> None:
+    def curve(n: int) -> float:
+        return seconds(CURVES[name], n)
+
+    replays = {
+        drafter: Replay(drafter, replies, 0.0 if drafter == "ngram" else STEP_S)
+        for drafter, replies in read_recordings(TRACES, temperature).items()
+    }
+    assert set(replays) == {"ngram", "sequence"}
+    plain = 1 / (curve(1) + OWN_S)
+    fixed = [fixed_speed(replay, n, curve, own_s=OWN_S) for replay in replays.values() for n in range(1, 10)]
+    rounds = list(replayed_rounds(list(replays.values()), curve, own_s=OWN_S, greedy=temperature == 0))
+    assert sum(n for n, _ in rounds) == sum(len(reply["truth"]) for reply in replays["ngram"].replies)
+    assert speed(rounds) > 0.97 * max(plain, *fixed)
+    assert speed(rounds[WARM_UP:]) > 0.99 * plain
+
+
+def test_siblings_are_worth_their_rows_where_rows_are_cheap() -> None:
+    def curve(n: int) -> float:
+        return seconds(CURVES["rows for nothing"], n)
+
+    (replies,) = (found for name, found in read_recordings(TRACES, 0.8).items() if name == "sequence")
+    paths = [{**reply, "drafts": [path_of(*draft) for draft in reply["drafts"]]} for reply in replies]
+    speeds = []
+    for drafts in (replies, paths):
+        rounds = list(replayed_rounds([Replay("sequence", drafts, STEP_S)], curve, own_s=OWN_S, greedy=False))
+        speeds.append(speed(rounds))
+    assert speeds[0] > 1.05 * speeds[1]
+
+
+def path_of(tokens: list[int], parents: list[int], values: list[float]) -> list[list[float]]:
+    """The likeliest path of a recorded tree: its best child stands first."""
+    path: list[int] = []
+    for node, parent in enumerate(parents):
+        if parent == (path[-1] if path else -1):
+            path.append(node)
+    return [[tokens[n] for n in path], list(range(-1, len(path) - 1)), [values[n] for n in path]]
