@@ -114,5 +114,4 @@ def record(
             reply = model.generate(prompt, max_tokens=max_tokens, seed=seed + number, **generate)
             reply.read()
             on_run()
-            for recording in recorders[-1].recordings if recorders else ():
-                yield recording
+            yield from recorders[-1].recordings if recorders else ()

@@ -1,4 +1,4 @@
-"""Laws of recordings: they hold the text that the model writes alone, and at every place what would have been drafted."""
+"""Laws of recordings: they hold the text that the model writes alone, and what would have been drafted everywhere."""
 
 from __future__ import annotations
 

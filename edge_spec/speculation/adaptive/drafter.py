@@ -33,8 +33,9 @@ class AdaptiveDrafter(Drafter):
     """Asks tables for free, a model only where its rounds are expected to pay, and drafts the best beginning.
 
     Tables are scored on every token of the text, whether their drafts were used or not. A model's draft stops as soon
-    as another level would not pay. Of a tree, the nodes that are worth their rows are verified: where rows are dear
-    its likeliest path, where they are cheap the siblings as well. A model does not read a text before it is wanted, and then piece by piece.
+    as another level would not pay. Of a tree, the nodes that are worth their rows are verified: where rows are dear its
+    likeliest path, where they are cheap the siblings as well. A model does not read a text before it is wanted, and
+    then piece by piece.
 
     Args:
         drafters: one without a model (a table) counts as free to ask.

@@ -60,11 +60,12 @@ class Offer:
                 for node in siblings:
                     right = draft.tokens[node] == token
                     self.calibration.learn(_claim(draft, node), right, self._rank(draft, node))
-            parent = draft.child(parent, token)
+            child = draft.child(parent, token)
             if depth < len(self.reach):
-                self.reach[depth] += _FOLLOW * ((parent is not None) - self.reach[depth])
-            if parent is None:
+                self.reach[depth] += _FOLLOW * ((child is not None) - self.reach[depth])
+            if child is None:
                 break
+            parent = child
 
     def learn_step(self, step_s: float, *, after_pause: bool) -> None:
         """Drafting one level has taken so long. After a pause a drafter first reads what it missed."""

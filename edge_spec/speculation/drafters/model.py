@@ -21,8 +21,8 @@ class ModelDrafter(Drafter):
     from the margin to the best candidate under the shared noise (``Sampler.guess``). Each level expands the
     ``beam`` most valuable nodes of the level above (dynamic trees by level: DySpec, arXiv 2410.11744, with
     the beam of EAGLE-2, arXiv 2406.16858). With a beam of 1 the tree is a path and the siblings along it, which cost
-    the drafter nothing: they are in the rows of the path. Pruning by value is free of bias, since shared noise asks nothing
-    of drafts.
+    the drafter nothing: they are in the rows of the path. Pruning by value is free of bias, since shared noise asks
+    nothing of drafts.
 
     Args:
         model: the drafter's own model and cache; must take trees if ``beam`` is above 1.
