@@ -41,9 +41,9 @@ def chat_prompt(
     try:
         text = prompts.render(messages, options=options)
     except PromptError:
-        if syntax is not None or not tools:
+        if syntax is not None or messages[0]["role"] != "system":
             raise
-        # Some templates know no system message.
+        # Some templates, such as Gemma 2's, know no system message.
         text = prompts.render(_told_by_user(messages), options=options)
     return prompts.tokenize_rendered(text), syntax or HERMES
 
