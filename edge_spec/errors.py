@@ -29,7 +29,6 @@ do next. Arguments in messages, hints and notices stand in backticks, as they wo
 from __future__ import annotations
 
 __all__ = [
-    "BAD_RECORD",
     "BackendError",
     "BudgetExceeded",
     "Cancelled",
