@@ -126,17 +126,19 @@ class Bar:
             self._stage, self._began = stage, monotonic()
         if self._shown is None and done < total and monotonic() - self._began >= self._after_s:
             self._show(stage, total)
-        if self._shown is not None:
-            self._shown.update(self._task, completed=done)
+        # Ctrl-C closes it in another thread.
+        shown = self._shown
+        if shown is not None:
+            shown.update(self._task, completed=done)
         if done >= total:
             self.close()
 
     def close(self) -> None:
         """Take the bar away."""
         self._stage = ""
-        if self._shown is not None:
-            self._shown.stop()
-            self._shown = None
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.stop()
 
     def _show(self, stage: str, total: int) -> None:
         from rich.progress import (

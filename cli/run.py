@@ -65,8 +65,10 @@ def command(**values: Any) -> int:
     stop = stops_of([argument_text(text, "--stop") for text in values["stop"]])
     prompt = read_prompt(values["prompt"], values["file"], values["words"])
     writing: list[Reply | Replies] = []
+    bar = Bar()
 
     def cancel() -> bool:
+        bar.close()
         for each in writing:
             each.cancel()
         return bool(writing)
@@ -74,7 +76,7 @@ def command(**values: Any) -> int:
     def work() -> bool:
         with load(**arguments) as model:
             print_notes(model.notes)
-            written = _generate(model, prompt, values, {"stop": stop, **grammar, **sampling})
+            written = _generate(model, prompt, values, {"stop": stop, "on_progress": bar, **grammar, **sampling})
             writing.append(written)
             if isinstance(written, Reply):
                 _write(model, written, values, has_grammar=bool(grammar))
@@ -136,7 +138,6 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         max_tokens=values["max_tokens"],
         ignore_eos=values["ignore_eos"],
         n=values["answers"],
-        on_progress=Bar(),
         **options,
     )
     return written
