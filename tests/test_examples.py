@@ -151,9 +151,20 @@ def test_the_window_answers(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="needs Xvfb")
 def test_a_frozen_window_answers_in_an_empty_environment(tmp_path: Path) -> None:
     pytest.importorskip("PyInstaller")
+    # PyInstaller does not look through an editable install.
+    installed, root = tmp_path / "installed", EXAMPLES.parent
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(root)]
+    subprocess.run(pip, check=True)
     frozen = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--onedir", "--name=chat", "--distpath=dist"]
-    subprocess.run([*frozen, str(EXAMPLES / "desktop_chat.py")], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [*frozen, str(EXAMPLES / "desktop_chat.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        check=True,
+        capture_output=True,
+    )
     shutil.move(tmp_path / "dist" / "chat", tmp_path / "elsewhere")
+    shutil.rmtree(installed)
     done = subprocess.run(
         ["xvfb-run", "-a", str(tmp_path / "elsewhere" / "chat"), "demo", "--say=Tell me a story."],
         cwd=tmp_path,
