@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.measuring import print_curves, write_recordings
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
-from edge_spec.cli.prompts import Prompt
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
-from edge_spec.evaluation.recording import record
-from edge_spec.loading import load, possible_modes
+from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
-from edge_spec.speculation.modes import MODES, mode_of
 
 __all__ = ["command"]
 
@@ -44,6 +40,7 @@ _LIMIT = 8
 )
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
+@option("Output", "--curves", is_flag=True, help="Time decodes only: every model that auto opens, by rows and depth.")
 @option(
     "Output",
     "--record",
@@ -67,8 +64,10 @@ def command(**values: Any) -> int:
         modes.insert(0, "auto")
     modes = ["off", *(mode for mode in modes if mode != "off")]
     arguments, sampling = load_arguments(values), sampler_arguments(values)
+    if values["curves"]:
+        return interruptible(lambda: print_curves(values, arguments), lambda: False)
     if values["record"] is not None:
-        return interruptible(lambda: _record(values, prompts, arguments, sampling), lambda: False)
+        return interruptible(lambda: write_recordings(values, prompts, arguments, sampling), lambda: False)
 
     about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
 
@@ -111,30 +110,6 @@ def command(**values: Any) -> int:
         return 0
 
     return interruptible(work, lambda: False)
-
-
-def _record(
-    values: Mapping[str, Any], prompts: Sequence[Prompt], arguments: Mapping[str, Any], sampling: Mapping[str, Any]
-) -> int:
-    possible = possible_modes(values["model"], values["draft"], values["intermediate"])
-    auto = mode_of("auto", given=frozenset(need for mode in possible for need in MODES[mode].needs))
-    folder: Path = values["record"]
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as opened:
-        files: dict[str, TextIO] = {}
-        for recording in record(
-            lambda mode: load(**arguments, speculation=mode),
-            auto,
-            [prompt.text for prompt in prompts],
-            max_tokens=values["max_tokens"],
-            **sampling,
-        ):
-            if recording.drafter not in files:
-                path = folder / f"{recording.drafter}-t{recording.temperature:.1f}.jsonl"
-                files[recording.drafter] = opened.enter_context(path.open("w", encoding="utf-8"))
-                click.echo(f"edge-spec: writing {path}", err=True)
-            print(json.dumps(recording.as_json()), file=files[recording.drafter])
-    return 0
 
 
 def _print(speeds: list[Speed]) -> None:

@@ -277,3 +277,10 @@ def test_bad_input_is_one_line(
         assert (found, out) == (code, "")
         assert err.startswith("edge-spec: error: ")
         assert err.count("\n") == 1
+
+
+def test_the_bench_verb_measures_the_costs_of_decodes(command: Command) -> None:
+    code, out, _ = command("bench", "demo", "--curves", "--json", "--ctx", "64", "--threads", "1")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and {line["model"] for line in lines} == {"target", "hierarchy.target", "hierarchy.sequence"}
+    assert all(line["depth"] == 32 and len(line["milliseconds"]) > 5 for line in lines)
