@@ -63,7 +63,7 @@ def test_it_answers_as_run_does_and_ctrl_c_ends_it(surroundings: dict[str, str])
 
 def test_a_taken_port_is_told_before_a_model_is_loaded(surroundings: dict[str, str], served: Any) -> None:
     port = served.url.rpartition(":")[2]
-    command = [*MAIN, "serve", "no-such-model.gguf", "--port", port]
+    command = [*MAIN, "serve", "demo", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60)
     assert done.returncode == 1
     assert done.stderr == (
