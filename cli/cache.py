@@ -15,7 +15,7 @@ from edge_spec.memory import format_size
 __all__ = ["command"]
 
 
-@click.group("cache")
+@click.group("cache", no_args_is_help=False)
 def command() -> None:
     """Show or clear what is kept on the disk besides models."""
 

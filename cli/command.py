@@ -11,6 +11,7 @@ from traceback import walk_tb
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from edge_spec.errors import EdgeSpecError
@@ -123,7 +124,8 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.stdout.flush()
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "edge-spec"
-        code = _complain(f"{error.format_message().rstrip('.')}; see '{verb} --help'", _USAGE)
+        where = "edge-spec config" if _is_preset(error) else f"{verb} --help"
+        code = _complain(f"{error.format_message().rstrip('.')}; see '{where}'", _USAGE)
     except click.ClickException as error:
         code = _complain(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -153,6 +155,12 @@ def _complain(message: str, code: int = 1) -> int:
     with suppress(OSError, AttributeError):
         sys.stderr.write("edge-spec: error: " + " ".join(message.split()) + "\n")
     return code
+
+
+def _is_preset(error: click.UsageError) -> bool:
+    """Whether the value at fault was not typed, but comes from the user's settings."""
+    name = getattr(getattr(error, "param", None), "name", None)
+    return bool(error.ctx and name and error.ctx.get_parameter_source(name) == ParameterSource.DEFAULT_MAP)
 
 
 def _was_printing(error: OSError) -> bool:

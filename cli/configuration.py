@@ -106,6 +106,10 @@ def defaults_of(command: click.Command, verb: str, found: Configuration) -> dict
 
 
 def _defaults(command: click.Command, found: Configuration, own: Mapping[str, Any], table: str) -> dict[str, Any]:
+    if not isinstance(own, Mapping):
+        raise SettingsError(
+            f"{found.path}: {table[1:-1]} is {own!r} and must be a table", hint="see `edge-spec config`"
+        )
     if isinstance(command, click.Group):
         return {
             name: _defaults(each, found, own.get(name, {}), f"{table[:-1]}.{name}]")
@@ -120,6 +124,9 @@ def _defaults(command: click.Command, found: Configuration, own: Mapping[str, An
         )
     values = {name: value for name, value in found.common.items() if name in by_name}
     values |= {name.replace("_", "-"): value for name, value in own.items()}
+    for name, value in values.items():
+        if isinstance(value, dict) or (isinstance(value, list) and not getattr(by_name[name], "multiple", False)):
+            raise SettingsError(f"{found.path}: {name} is {value!r} and must be a single value", hint="correct it")
     return {str(by_name[name].name): value for name, value in values.items()}
 
 

@@ -47,7 +47,7 @@ def _size(name: str, text: str, *, of: Any = None, metavar: str = "N") -> Callab
     return option("Size", flag, type=of or Count(), default=default, metavar=metavar, help=text)
 
 
-@click.group("drafter")
+@click.group("drafter", no_args_is_help=False)
 def command() -> None:
     """Make a drafter for a model."""
 

@@ -17,6 +17,8 @@ __all__ = ["ModelName", "cache_dir_option", "cache_folder", "folder_options", "m
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FOLDERS = "Folders"
+_FOLDER = click.Path(file_okay=False, readable=False)
+"""A folder, which need not be there."""
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]
@@ -46,13 +48,13 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
 def cache_dir_option(command: Command) -> Command:
     """``--cache-dir``, or the variable in its place."""
     text = "For what is made of models on this computer; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
-    return option(_FOLDERS, "--cache-dir", metavar="FOLDER", help=text)(command)
+    return option(_FOLDERS, "--cache-dir", type=_FOLDER, metavar="FOLDER", help=text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
     """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
     text = "Where names of models are looked for first; or set EDGE_SPEC_MODEL_DIR. [default: the user's data]"
-    return option(_FOLDERS, "--model-dir", metavar="FOLDER", is_eager=True, help=text)(command)
+    return option(_FOLDERS, "--model-dir", type=_FOLDER, metavar="FOLDER", is_eager=True, help=text)(command)
 
 
 def folder_options(command: Command) -> Command:

@@ -16,6 +16,7 @@ from edge_spec.cli.output import print_notes
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.loading import load
 from edge_spec.memory import parse_size
+from edge_spec.models import resolve_family
 from edge_spec.server.settings import ServerSettings
 
 __all__ = ["command"]
@@ -80,7 +81,7 @@ def command(**values: Any) -> int:
     """
     arguments = load_arguments(values)
     settings = ServerSettings(
-        name=values["name"] or _name_of(values["model"]),
+        name=values["name"] or _name_of(values["model"] or resolve_family().name),
         host=values["host"],
         port=values["port"],
         api_key=values["api_key"] or None,

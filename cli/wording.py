@@ -33,8 +33,10 @@ _SAME = (
     "port",
     "api_key",
     "insecure",
+    "requantise",
 )
 _RENAMED = {
+    "n": "--answers",
     "n_ctx": "--ctx",
     "min_n_ctx": "--ctx",
     "n_threads": "--threads",

@@ -21,7 +21,8 @@ def require_whole(name: str, value: Any, least: int, most: int) -> None:
         SettingsError: it is something else, a truth value included, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        wanted = f"from {least} to {most:,}" if most < _UNLIMITED else f"{least} or more"
+        is_too_large = isinstance(value, int) and value > most
+        wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"{least} or more"
         raise SettingsError(f"is {value!r} and must be a whole number {wanted}", argument=name)
 
 

@@ -86,10 +86,12 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
         found = path.is_file()
         is_folder = path.is_dir()
         if is_folder:
-            from edge_spec.models.onnx.inspection import find_graph
+            from edge_spec.models.onnx.inspection import find_graph, is_empty
 
             ggufs = _ggufs(path)
-            graph = find_graph(path) or (ggufs[0] if len(ggufs) == 1 else None)
+            graph = find_graph(path)
+            if ggufs and (graph is None or is_empty(graph)):
+                graph = ggufs[0] if len(ggufs) == 1 else None
             path, found = graph or path, graph is not None
     except (OSError, ValueError):  # no permission, too long, or a zero byte
         found = False

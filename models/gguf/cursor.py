@@ -38,7 +38,7 @@ def damaged(path: Path, what: str) -> NotAModel:
 def truncated(path: Path, missing_bytes: int) -> TruncatedModel:
     """The error for a file that ends ``missing_bytes`` too early."""
     return TruncatedModel(
-        f"{path} ends too early, at least {missing_bytes:,} bytes are missing",
+        f"{path} ends too early, at least {missing_bytes:,} {'byte is' if missing_bytes == 1 else 'bytes are'} missing",
         hint="download or copy it again and compare the file sizes",
     )
 

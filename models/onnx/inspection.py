@@ -15,7 +15,7 @@ from edge_spec.models.onnx.signature import read_signature
 from edge_spec.models.onnx.tokens import kind_of, read_tokens, size_of_tokenizer, texts_by_id, vocabulary_of
 from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
 
-__all__ = ["find_graph", "inspect_published", "published_texts"]
+__all__ = ["find_graph", "inspect_published", "is_empty", "published_texts"]
 
 _SUFFIX = ".onnx"
 
@@ -43,6 +43,8 @@ def find_graph(folder: Path) -> Path | None:
             raise ModelNotFound(f"{folder / GENAI} names {name[:64]!r}, which is not in its folder", hint="download it")
         return graph
     graphs = sorted(path for each in (folder, folder / _SUBFOLDER) for path in each.glob(f"*{_SUFFIX}"))
+    # What a broken download has left stands for nothing as long as there is anything else.
+    graphs = [path for path in graphs if not is_empty(path)] or graphs
     if len(graphs) > 1:
         known = [path for stem in _PREFERRED for path in graphs if path.stem == stem]
         if not known:
@@ -50,6 +52,11 @@ def find_graph(folder: Path) -> Path | None:
             raise UnsupportedModel(f"{folder} holds several graphs ({names})", hint="give the path of one of them")
         return known[0]
     return graphs[0] if graphs else None
+
+
+def is_empty(graph: Path) -> bool:
+    """Whether there is nothing in a file, as a download leaves it that broke off at once."""
+    return graph.is_file() and graph.stat().st_size == 0
 
 
 def inspect_published(path: str | os.PathLike[str]) -> ModelFile:

@@ -90,6 +90,9 @@ def drafter_of_another_vocabulary() -> bytes:
         (["run", "demo", "--no-such-option", *LATER], None, b"", 2),
         (["run", "demo", "--logit-bias", "5", *LATER], None, b"", 2),
         (["run", "demo", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
+        (["run", "demo", "--cache-dir", "FILE", *LATER], lambda: b"A", b"", 2),
+        (["cache"], None, b"", 2),
+        (["serve", "--port", "99999"], None, b"", 2),
     ],
     ids=[
         "missing model",
@@ -118,6 +121,9 @@ def drafter_of_another_vocabulary() -> bytes:
         "unknown option",
         "bad bias",
         "-p and -f",
+        "file as folder",
+        "half a verb",
+        "serve without a model",
     ],
 )
 def test_bad_input_is_one_line_and_a_code(
@@ -190,6 +196,7 @@ def test_a_folder_of_models_lists_them(run: Run, tmp_path: Path) -> None:
     assert "3 models: a.gguf, b.gguf, c-00001-of-00002.gguf; name one" in said
     for name in ("b.gguf", "c-00001-of-00002.gguf", "c-00002-of-00002.gguf"):
         (tmp_path / name).unlink()
+    (tmp_path / "broken.onnx").touch()  # what a download left hides no model
     assert run("run", str(tmp_path), *LATER, "--speculation", "off").returncode == 0
 
 

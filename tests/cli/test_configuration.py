@@ -89,6 +89,8 @@ def test_folders_are_settings(said: Callable[..., str], tmp_path: Path, monkeypa
         ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model"),
         ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`"),
         ("ctx = 'many'", "--ctx"),
+        ("threads = 'many'", "'many' is not a valid integer; see 'edge-spec config'"),
+        ("threads = [1]", "config.toml: threads is [1] and must be a single value"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(text: str, line: str, said: Callable[..., str], tmp_path: Path) -> None:
