@@ -56,7 +56,7 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Load, take every step, and measure after each."""
     scarce = ScarceMemory()
     found: list[dict[str, Any]] = []
-    with edge_spec.load("demo", watch=scarce.watch(), **asked) as model:
+    with edge_spec.load(asked.pop("model"), watch=scarce.watch(), **asked) as model:
         scarce.model = model
         draw = random.Random(1)
         while True:

@@ -55,7 +55,14 @@ def command() -> None:
 @command.command("make", cls=Verb)
 @click.argument("model", type=ModelName())
 @option("Files", "--texts", required=True, metavar="FOLDER", help="Texts to ask about: .txt, .md, .jsonl, .jsonl.xz.")
-@option("Files", "--out", required=True, metavar="FOLDER", help="For what is made; an interrupted run continues here.")
+@option(
+    "Files",
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="For what is made; an interrupted run continues here.",
+)
 @option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
 @_size("tokens", "Tokens that the model writes.")
 @_size("passes", "How often its answers are read.", of=float, metavar="X")

@@ -89,7 +89,7 @@ def command(**values: Any) -> int:
         allowed_hosts=values["allow_host"],
         allowed_origins=values["allow_origin"],
         max_waiting=values["max_waiting"],
-        max_body_bytes=parse_size(values["max_body"]),
+        max_body_bytes=parse_size(values["max_body"], "max_body_bytes"),
         timeout_s=values["timeout_s"],
         max_tokens=values["max_tokens"],
         sampling=sampler_arguments(values),

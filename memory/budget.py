@@ -16,8 +16,11 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *(?:([kmgt])(ib?|b|)|b|)", r
 _MOST_BYTES = 1 << 60
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | int, argument: str = "memory") -> int:
     """Bytes from ``2GiB``, ``2GB``, ``512MiB``, ``1.5g`` or plain bytes; a single letter counts in powers of 1,024.
+
+    Args:
+        argument: what the error names.
 
     Raises:
         SettingsError: it is not a size, or not above 0.
@@ -29,7 +32,7 @@ def parse_size(text: str | int) -> int:
         if found is None:
             raise SettingsError(
                 f"is {str(text)[:32]!r}, which is not a valid size",
-                argument="memory",
+                argument=argument,
                 hint="write 2GiB, 512MiB or 1.5g",
             )
         number, prefix, binary = found.groups()
@@ -38,7 +41,7 @@ def parse_size(text: str | int) -> int:
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
     if not 0 < n_bytes <= _MOST_BYTES:
         what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
-        raise SettingsError(f"is {str(text)[:32]}, which {what}", argument="memory", hint="write 2GiB, 512MiB or 1.5g")
+        raise SettingsError(f"is {str(text)[:32]}, which {what}", argument=argument, hint="write 2GiB, 512MiB or 1.5g")
     return n_bytes
 
 

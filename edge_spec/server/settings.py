@@ -63,7 +63,7 @@ class ServerSettings:
             raise SettingsError(f"is {self.port} and must be from 0 to 65535", argument="port")
         if self.max_waiting < 0:
             raise SettingsError(f"is {self.max_waiting} and must be 0 or more", argument="max_waiting")
-        if self.timeout_s <= 0:
+        if not self.timeout_s > 0:  # nor is it NaN
             raise SettingsError(f"is {self.timeout_s:g} and must be above 0", argument="timeout_s")
         if self.max_body_bytes < 1024:
             raise SettingsError(f"is {self.max_body_bytes} and must be 1024 or more", argument="max_body_bytes")

@@ -93,6 +93,7 @@ def drafter_of_another_vocabulary() -> bytes:
         (["run", "demo", "--cache-dir", "FILE", *LATER], lambda: b"A", b"", 2),
         (["cache"], None, b"", 2),
         (["serve", "--port", "99999"], None, b"", 2),
+        (["serve", "--timeout", "nan"], None, b"", 2),
     ],
     ids=[
         "missing model",
@@ -124,6 +125,7 @@ def drafter_of_another_vocabulary() -> bytes:
         "file as folder",
         "half a verb",
         "serve without a model",
+        "no number of seconds",
     ],
 )
 def test_bad_input_is_one_line_and_a_code(
