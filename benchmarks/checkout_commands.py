@@ -25,6 +25,7 @@ RENAMED = {
     "middle_engine": "intermediate_engine",
     "given_up": "degradations",
     "held_bytes": "session_cache_bytes",
+    "least_n_ctx": "min_n_ctx",
 }
 """Arguments of ``load``, attributes of a model, roles in plans: the older name, and the newer one."""
 

@@ -17,8 +17,12 @@ import edge_spec
 __all__ = ["Talk", "attempt", "each_model", "facts", "opened", "written"]
 
 
-class Repeat:
-    """A drafter as users write them: guesses that the last token comes again."""
+# Older versions asked for methods, newer ones for a subclass.
+_Drafter: Any = getattr(edge_spec, "Drafter", object)
+
+
+class Repeat(_Drafter):  # type: ignore[misc]
+    """A drafter as users write them: guesses that the last token comes again. It has all that any version asks for."""
 
     name = "repeat"
 
