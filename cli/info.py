@@ -13,7 +13,7 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
 from edge_spec.engines.registry import engine
 from edge_spec.library.description import Description, describe
-from edge_spec.library.stores import all_models
+from edge_spec.library.stores import all_targets
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
 
@@ -38,7 +38,7 @@ def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
     family = resolve_family(model)
     near = [path for path in (family.draft, family.intermediate) if path is not None]
     near += _beside(family.target)
-    near += [found.path for found in all_models(models_in(model_dir), os.environ) if found.path.is_file()]
+    near += all_targets(models_in(model_dir), os.environ)
     found = describe(family.target, candidates=[path for path in near if path != family.target])
     if as_json:
         print_json(_as_json(found))

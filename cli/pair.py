@@ -19,7 +19,7 @@ from edge_spec.engines.registry import AUTO, engine_names
 from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.library.description import drafters_for
-from edge_spec.library.stores import all_models
+from edge_spec.library.stores import all_targets
 from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
@@ -110,7 +110,7 @@ def _near(name: str, target: ModelFile, model_dir: str | None) -> list[ModelFile
     """All models on this computer that fit."""
     family = resolve_family(name)
     known = (family.draft, family.intermediate, made_drafter(target), chosen_drafter(target))
-    found = [each.path for each in all_models(models_in(model_dir), os.environ) if each.path.is_file()]
+    found = all_targets(models_in(model_dir), os.environ)
     return drafters_for(target, [*(path for path in known if path), *sorted(target.path.parent.glob("*.gguf")), *found])
 
 

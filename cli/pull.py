@@ -14,7 +14,7 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.output import Bar, print_table
 from edge_spec.cli.wording import in_options
-from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
+from edge_spec.errors import BudgetExceeded, VocabularyMismatch
 from edge_spec.library.hub import Hub
 from edge_spec.library.pulling import Pull, find, preview, pull
 from edge_spec.library.wanted import read_catalogue, wanted
@@ -116,7 +116,7 @@ def _look(what: Pull, hub: Hub, values: dict[str, Any]) -> None:
         asked |= {role: path for role, path in previews.items() if role != "target"}
         try:
             found = plan(previews["target"], **asked)
-        except (BudgetExceeded, SettingsError) as error:
+        except BudgetExceeded as error:
             click.echo(in_options(f"edge-spec: note: as it is, it would not run here: {error}"), err=True)
             return
         chosen = found.chosen

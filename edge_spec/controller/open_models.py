@@ -192,7 +192,7 @@ class OpenModels:
         note = (
             f"speculation {mode.name!r} is off: {why}"
             if why
-            else ("this model's rows round differently from width to width: drafts may change near ties")
+            else ("this model's rows round differently from width to width: with drafts, the text may differ near ties")
         )
         self.notes += [note] if note not in self.notes else []
         return candidate.without_drafts() if why else candidate

@@ -29,6 +29,7 @@ __all__ = ["Pull", "find", "preview", "pull", "remove"]
 
 _MANIFEST, _PARTIAL = "family.json", ".partial"
 _PARTS = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
+_ANY_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def find(asked: Wanted, hub: Hub) -> Pull:
 def _matching(source: Source, files: Sequence[RemoteFile]) -> RemoteFile:
     for pattern in source.patterns:
         for file in sorted(files, key=lambda file: file.path):
-            is_later = "-of-" in file.name and not _PARTS.fullmatch(file.name)
+            is_later = _ANY_PART.fullmatch(file.name) and not _PARTS.fullmatch(file.name)
             names = (file.name.lower(), file.path.lower())
             if not is_later and "mmproj" not in names[0] and any(fnmatchcase(each, pattern.lower()) for each in names):
                 return file
@@ -151,9 +152,10 @@ def pull(
         ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. What has come is kept for the next attempt.
     """
     place = folder / what.name
+    names = _names_of(what)
     done = 0
     for file in (each for files in what.files.values() for each in files):
-        final = place / file.name
+        final = place / names[file.repo, file.path]
         if not _is(final, file):
             place.mkdir(parents=True, exist_ok=True)
             copy = next((path for path in _copies(file, folder, environment) if _is(path, file)), None)
@@ -167,26 +169,41 @@ def pull(
         done += file.n_bytes
         on_bytes(done, what.n_bytes)
     beside = place / f"{_MANIFEST}.new"
-    beside.write_text(json.dumps({role: files[0].name for role, files in what.files.items()}), "utf-8")
+    manifest = {role: names[files[0].repo, files[0].path] for role, files in what.files.items()}
+    beside.write_text(json.dumps(manifest), "utf-8")
     beside.replace(place / _MANIFEST)
     return place
+
+
+def _names_of(what: Pull) -> dict[tuple[str, str], str]:
+    """What each file is called here, by repository and path: as there, and with its role if two are called the same."""
+    names: dict[tuple[str, str], str] = {}
+    for role, files in what.files.items():
+        taken = {name for place, name in names.items() if place not in {(file.repo, file.path) for file in files}}
+        before = f"{role}-" if taken & {file.name for file in files} else ""
+        for file in files:
+            names.setdefault((file.repo, file.path), before + file.name)
+    return names
 
 
 def remove(name: str, folder: Path) -> int:
     """Remove a model from the user's folder; returns the bytes that were freed. What it only links to stays.
 
     Raises:
-        ModelNotFound: it is not there.
+        ModelNotFound: it is not there, or what is there is a folder that no model was fetched into.
     """
     paths = [folder / name, folder / f"{name}.gguf"]
     path = next((path for path in paths if path.parent == folder and path.exists() and path != folder), None)
     if path is None or name.startswith("."):
         raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
-    files = [each for each in (path.rglob("*") if path.is_dir() and not path.is_symlink() else [path])]
+    if path.is_dir() and not (path / _MANIFEST).is_file():
+        # The model folder may be anybody's home: only what is certainly a model goes.
+        raise ModelNotFound(f"{path} has no {_MANIFEST}", hint="remove the folder yourself if it is a model")
+    files = list(path.rglob("*")) if path.is_dir() and not path.is_symlink() else [path]
     freed = sum(each.stat().st_size for each in files if each.is_file() and not each.is_symlink())
     if path.is_dir() and not path.is_symlink():
         # The manifest goes first: half a model has no name.
-        (path / _MANIFEST).unlink(missing_ok=True)
+        (path / _MANIFEST).unlink()
         shutil.rmtree(path)
     else:
         path.unlink()

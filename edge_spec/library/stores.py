@@ -10,21 +10,25 @@ Besides the user's own model folder these are the folders of other programs:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_spec.models.catalogue import family_names
+from edge_spec.errors import EdgeSpecError
+from edge_spec.models.catalogue import family_names, resolve_family
 from edge_spec.models.user_folder import named_in
 
-__all__ = ["Found", "all_models", "locate"]
+__all__ = ["Found", "all_models", "all_targets", "locate"]
 
 _MANIFEST = "family.json"
 _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
 """What names of ollama's models leave out."""
 
-_LATER_PART, _PROJECTOR = "-of-", "mmproj"
+_LATER_PART = re.compile(r".*-(?!00001-)\d{5}-of-\d{5}")
+_PROJECTOR = "mmproj"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ def all_models(model_folder: Path, environment: Mapping[str, str]) -> Iterator[F
     """The models in the user's folder, and then those of other programs, by name within each."""
     yield from _own(model_folder)
     yield from _of_others(environment)
+
+
+def all_targets(model_folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """The files of the models in all stores, of a family that of its target; those that cannot be used are left out."""
+    for found in all_models(model_folder, environment):
+        with suppress(EdgeSpecError):
+            yield found.path if found.path.is_file() else resolve_family(found.path).target
 
 
 def _exists(name: str) -> bool:
@@ -130,8 +141,7 @@ def _ggufs_below(folder: Path) -> Iterator[Path]:
 
 
 def _is_part(path: Path) -> bool:
-    before, found, _ = path.stem.rpartition(_LATER_PART)
-    return bool(found) and not before.endswith("-00001")
+    return _LATER_PART.fullmatch(path.stem) is not None
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -127,6 +127,31 @@ def test_a_family_is_looked_at_fetched_run_and_removed(
             remove(name, tmp_path / "models")
 
 
+def test_only_what_is_certainly_a_model_is_removed(tmp_path: Path) -> None:
+    letters = tmp_path / "Documents" / "letter.txt"
+    letters.parent.mkdir()
+    letters.write_text("dear all")
+    with pytest.raises(ModelNotFound, match=r"has no family\.json"):
+        remove("Documents", tmp_path)
+    assert letters.read_text() == "dear all"
+
+
+def test_files_of_one_name_in_two_repositories_do_not_replace_each_other(
+    hub: FakeHub, catalogue: Path, models: dict[str, bytes], tmp_path: Path
+) -> None:
+    hub.repositories["org/small-GGUF"] = {"big-Q4_0.gguf": models["draft"]}
+    family = resolve_family(pull(find(wanted("tiny", catalogue), client(hub)), client(hub), tmp_path / "models", {}))
+    assert family.draft is not None
+    assert (family.target.name, family.draft.name) == ("big-Q4_0.gguf", "draft-big-Q4_0.gguf")
+    assert family.target.read_bytes() == models["target"]
+    assert family.draft.read_bytes() == models["draft"]
+
+
+def test_only_numbered_parts_of_a_model_are_parts(hub: FakeHub, models: dict[str, bytes]) -> None:
+    hub.repositories["org/merged-GGUF"] = {"best-of-both-Q4_0.gguf": models["target"]}
+    assert find(wanted("org/merged-GGUF"), client(hub)).name == "best-of-both-Q4_0"
+
+
 def test_an_interrupted_download_continues_where_it_ended(
     hub: FakeHub, models: dict[str, bytes], tmp_path: Path
 ) -> None:

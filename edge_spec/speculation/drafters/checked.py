@@ -13,7 +13,7 @@ __all__ = ["CheckedDrafter"]
 class CheckedDrafter(WrappingDrafter):
     """Leaves out of each draft what the target cannot decode.
 
-    That are nodes beyond the limit, tokens outside of the vocabulary, side branches where the target does not take
+    These are nodes beyond the limit, tokens outside of the vocabulary, side branches where the target does not take
     trees, and all that hangs below such nodes.
 
     Args:
