@@ -151,8 +151,8 @@ class Bar:
         )
 
         console = progress_console()
-        # Prompts are counted in tokens, files in bytes.
-        amount = MofNCompleteColumn() if stage == "reading" else DownloadColumn()
+        # Prompts are counted in tokens, what is quantised in tensors, files in bytes.
+        amount = MofNCompleteColumn() if stage in ("reading", "quantising") else DownloadColumn()
         columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
         hidden = not console.is_terminal or console.is_dumb_terminal
         self._shown = Progress(*columns, console=console, transient=True, disable=hidden)

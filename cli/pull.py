@@ -68,6 +68,13 @@ def command(name: str | None, **values: Any) -> int:
         click.echo(f"edge-spec: note: {asked.note}", err=True)
     folder = models_in(values["model_dir"])
 
+    bar = Bar()
+
+    def cancel() -> bool:
+        # What has come stays where it is: the same command continues.
+        bar.close()
+        return False
+
     def work() -> int:
         hub = Hub()
         what = find(asked, hub)
@@ -75,13 +82,11 @@ def command(name: str | None, **values: Any) -> int:
         what = Pull(name=values["own_name"] or what.name, files=kept)
         _look(what, hub, values)
         if not values["dry_run"]:
-            bar = Bar()
             place = pull(what, hub, folder, os.environ, on_bytes=lambda done, total: bar("fetching", done, total))
             click.echo(f"{what.name} is in {place}; run it with: edge-spec run {what.name} -p 'Hello'")
         return 0
 
-    # What has come stays where it is: the same command continues.
-    return interruptible(work, lambda: False)
+    return interruptible(work, cancel)
 
 
 def own_catalogue() -> Path:

@@ -49,6 +49,7 @@ def command(model: str, out: str, kind: str, requantise: bool, threads: int | No
         return 0
 
     def cancel() -> bool:
+        bar.close()
         part_of(path).unlink(missing_ok=True)
         return False
 
