@@ -209,10 +209,11 @@ def test_cancelling_from_another_thread_stops_a_long_prefill(open_demo: Opener) 
     other = threading.Thread(target=cancel)
     other.start()
     started.set()
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(Cancelled):
         model.prefill(text[20:])
-    took = time.monotonic() - begun
+    # Seconds of this process, whatever else the processor computes; all of the text takes half a minute.
+    took = time.process_time() - begun
     other.join()
     assert model.n_past == 20
     assert took < 2

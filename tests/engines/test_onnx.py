@@ -253,11 +253,12 @@ def test_wrong_calls_are_told(small: OnnxModel) -> None:
 def test_a_cancel_ends_a_long_prefill_and_leaves_the_model_usable(open_demo_onnx: Opener) -> None:
     model = open_demo_onnx("target", n_ctx=8000)
     timer = threading.Timer(0.1, model.cancel)
-    started = time.perf_counter()
+    started = time.process_time()
     timer.start()
     with pytest.raises(Cancelled):
         model.prefill(some_text(8000))
-    assert time.perf_counter() - started < 2
+    # Seconds of this process, whatever else the processor computes.
+    assert time.process_time() - started < 2
     n_past = model.n_past
     assert n_past % model.settings.prefill_chunk == 0
     model.rollback(min(n_past, 5))
