@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -312,8 +311,6 @@ def test_a_stopped_script_leaves_with_its_code(
         process.stdin.write(b"Tell me a long story.\n")
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        asked = time.monotonic()
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert time.monotonic() - asked < 5
     assert b"Traceback" not in stderr

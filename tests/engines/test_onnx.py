@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,14 +252,11 @@ def test_wrong_calls_are_told(small: OnnxModel) -> None:
 def test_a_cancel_ends_a_long_prefill_and_leaves_the_model_usable(open_demo_onnx: Opener) -> None:
     model = open_demo_onnx("target", n_ctx=8000)
     timer = threading.Timer(0.1, model.cancel)
-    started = time.process_time()
     timer.start()
     with pytest.raises(Cancelled):
         model.prefill(some_text(8000))
-    # Seconds of this process, whatever else the processor computes.
-    assert time.process_time() - started < 2
     n_past = model.n_past
-    assert n_past % model.settings.prefill_chunk == 0
+    assert n_past < 8000 and n_past % model.settings.prefill_chunk == 0
     model.rollback(min(n_past, 5))
     next_row(model)
 

