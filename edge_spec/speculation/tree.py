@@ -130,6 +130,10 @@ class Tree:
             (*([1.0] * n), *self.values) if self.values else (),
         )
 
+    def valued(self, values: Iterable[float]) -> Tree:
+        """This tree with other values."""
+        return Tree(self.tokens, self.parents, tuple(values))
+
     def first(self, n: int) -> Tree:
         """The first ``n`` nodes; a tree, since parents stand before their children."""
         return self if n >= len(self.tokens) else Tree(self.tokens[:n], self.parents[:n], self.values[:n])

@@ -81,7 +81,8 @@ class AdaptiveDrafter(Drafter):
         if model is not None and not self._has_read(model, is_trial=is_trial):
             model = None
         if model is not None:
-            model.draft = model.drafter.draft_while(limit, lambda draft: self._is_worth_more(model, draft))
+            known: list[float] = []
+            model.draft = model.drafter.draft_while(limit, lambda draft: self._is_worth_more(model, draft, known))
             draft, gained = self._best_of(model, least=int(is_trial))
             if best is None or gained > gain or is_trial:
                 # The round counts as the model's even where nothing of its draft is worth verifying: it took the time.
@@ -95,9 +96,10 @@ class AdaptiveDrafter(Drafter):
 
     def _best_of(self, option: _Option, *, least: int = 0) -> tuple[Tree, float]:
         """The part of an option's draft that is worth verifying, of at least so many nodes, and what that gains."""
-        draft = option.offer.reached(option.draft)
-        n, gain = self._policy.best_size(draft.values)
-        return draft.best(max(n, least)), gain
+        draft, values = option.draft, option.offer.values(option.draft)
+        n, gain = self._policy.best_size(values)
+        n = max(n, least)
+        return (draft.first(n) if draft.is_sequence else draft.valued(values).best(n)), gain
 
     def _has_read(self, option: _Option, *, is_trial: bool) -> bool:
         """Whether a model can draft now; if not, it has read some more of the text."""
@@ -121,11 +123,12 @@ class AdaptiveDrafter(Drafter):
                 option.offer.passed_over()
         return chosen, False
 
-    def _is_worth_more(self, option: _Option, draft: Tree) -> bool:
-        draft = option.offer.reached(draft)
+    def _is_worth_more(self, option: _Option, draft: Tree, known: list[float]) -> bool:
+        """Whether another level pays; ``known`` are the values of earlier levels, and afterwards of this one too."""
+        known[:] = option.offer.values(draft, known)
         depth = max(draft.depths)
-        value = max(value for value, at in zip(draft.values, draft.depths, strict=True) if at == depth)
-        n = sum(other >= value for other in draft.values)
+        value = max(value for value, at in zip(known, draft.depths, strict=True) if at == depth)
+        n = sum(other >= value for other in known)
         return self._policy.is_worth_more(option.offer, value, n, depth + 1)
 
     def accept(self, tokens: Sequence[int]) -> None:

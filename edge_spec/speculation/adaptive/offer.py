@@ -41,13 +41,18 @@ class Offer:
         """A reply begins; its temperature decides what claims are worth."""
         self.calibration = self._calibrations[greedy]
 
-    def reached(self, draft: Tree) -> Tree:
-        """A draft whose values are the chances that a node is accepted: calibrated, or measured if it claims none."""
-        values: list[float] = []
-        for node, parent in enumerate(draft.parents):
+    def values(self, draft: Tree, known: Sequence[float] = ()) -> list[float]:
+        """The chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
+
+        Args:
+            known: those of its first nodes. A draft that grows is asked about after every level.
+        """
+        values = list(known)
+        for node in range(len(values), len(draft)):
+            parent = draft.parents[node]
             above = values[parent] if parent >= 0 else 1.0
             values.append(above * self._chance(draft, node))
-        return Tree(draft.tokens, draft.parents, tuple(values))
+        return values
 
     def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
         """The text has continued with ``tokens``: what was drafted is decided along them, and for their siblings."""
@@ -105,7 +110,7 @@ class Offer:
         return self.reach[min(draft.depths[node], len(self.reach) - 1)]
 
     def _rank(self, draft: Tree, node: int) -> int:
-        return draft.depths[node] if self._ranks else draft.children(draft.parents[node]).index(node)
+        return draft.depths[node] if self._ranks else draft.parents[:node].count(draft.parents[node])
 
 
 def _claim(draft: Tree, node: int) -> float:
