@@ -68,6 +68,7 @@ def as_json(found: Plan) -> dict[str, Any]:
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
         "thresholds": dict(found.thresholds),
+        "speed_ups": dict(found.speed_ups),
     }
 
 
@@ -110,7 +111,9 @@ def _print(found: Plan) -> None:
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]
         cache = "/".join(least.kv)
-        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
+        gain = f"; {found.speed_ups[name]:.2f}x plain decoding here" if name in found.speed_ups else ""
+        says = f"{_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}{gain}"
+        click.echo(f"  {_mib(n_bytes):>10} MiB  {says}")
 
 
 def _mib(n_bytes: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, smallest, stage_of
 from edge_spec.controller.degradation import Degradation
+from edge_spec.controller.experience import Experience
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
@@ -113,7 +114,8 @@ def load(
         each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
     }
     planned = make_plan(request, budget, openers)
-    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder))
+    experience = Experience(folder, request.files)
+    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder), experience=experience)
     try:
         models.apply(planned.chosen)
         return _text_model(models, request, planned, policy, draft_limit, watch)
@@ -222,7 +224,14 @@ def plan(
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
-    return replace(found, least=least, profile=named)
+    experience = Experience(folder, request.files)
+    return replace(found, least=least, profile=named, speed_ups=_speed_ups(experience, (found.chosen, *least.values())))
+
+
+def _speed_ups(experience: Experience, ways: Iterable[Candidate]) -> dict[str, float]:
+    """What ``auto`` has gained on this device, by what drafts."""
+    found = [(each.stage, experience.speed_up(each)) for each in ways if each.mode.limit]
+    return {stage: speed_up for stage, speed_up in found if speed_up is not None}
 
 
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
+from edge_spec.controller.experience import Experience
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
@@ -19,7 +20,7 @@ from edge_spec.models import ModelFile, kept_tokens
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import Mode
+from edge_spec.speculation.modes import Learner, Mode
 from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.tokenizer import FileTokenizer
 
@@ -48,6 +49,7 @@ class OpenModels:
 
     Args:
         folder: where caches can be kept on the disk; the system's own for temporary files if None.
+        experience: remembers what drafters learn; nothing does if None.
     """
 
     candidate: Candidate
@@ -61,6 +63,7 @@ class OpenModels:
         ledger: Ledger,
         *,
         folder: Path | None = None,
+        experience: Experience | None = None,
     ) -> None:
         self.files = files
         self.ledger = ledger
@@ -72,6 +75,9 @@ class OpenModels:
         # What is open: the target's engine and settings, and the mode of the drafter.
         self._target: tuple[Engine, ModelSettings] | None = None
         self._mode: Mode | None = None
+        # What learns in the drafter that is open, and the candidate that it belongs to.
+        self._experience = experience or Experience(None, files)
+        self._learning: tuple[Candidate, dict[str, Learner]] | None = None
         self._cells: CachesOnDisk | None = None
 
     def apply(self, candidate: Candidate) -> None:
@@ -121,6 +127,7 @@ class OpenModels:
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
+        self._keep_experience()
         if self._first is not None and not self.is_lost:
             self.speculator.close()
         for model in self._models.values():
@@ -203,6 +210,8 @@ class OpenModels:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
             smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
             drafter = candidate.mode.drafter(smaller, self.speculator.model)
+            self._experience.recall(candidate, smaller.learners)
+            self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
             self.speculator.change_drafter(drafter)
         except BaseException:
@@ -212,11 +221,17 @@ class OpenModels:
 
     def _stop_drafting(self, keep: Collection[str] = ()) -> None:
         """Close the drafter and its models; the weights of roles in ``keep`` stay."""
+        self._keep_experience()
         self.speculator.change_drafter(None)
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
         for role in self._models.keys() - {"target"}:
             self._close(role, keep_weights=role in keep)
+
+    def _keep_experience(self) -> None:
+        if self._learning is not None:
+            self._experience.keep(*self._learning)
+            self._learning = None
 
     # Single models.
 
@@ -268,9 +283,14 @@ class _SmallerModels:
         self.n_ctx = candidate.n_ctx
         self.takes_trees = probed.capabilities.takes_trees
         self.seconds = probed.seconds
+        self.learners: dict[str, Learner] = {}
         self._candidate = candidate
         self._files = files
         self._open = open_it
+
+    def remember(self, name: str, learner: Learner) -> None:
+        """Note what learns; it is given what was learned before as soon as the whole drafter is built."""
+        self.learners[name] = learner
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from edge_spec.arguments import require_one_of
 from edge_spec.errors import SettingsError
@@ -20,10 +20,28 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.policy import FixedPolicy
 
-__all__ = ["MODES", "DraftModels", "Mode", "guided", "mode_of", "require_models"]
+__all__ = ["MODES", "DraftModels", "Learner", "Mode", "guided", "mode_of", "require_models"]
 
 
 _SIBLINGS = 3
+
+
+class Learner(Protocol):
+    """A drafter, or a part of one, that learns what pays on this device."""
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether it has learned enough to be worth keeping."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """What it has learned."""
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what was learned in an earlier run.
+
+        Raises:
+            ValueError, TypeError, LookupError, AttributeError: it is damaged.
+        """
 
 
 class DraftModels(Protocol):
@@ -40,6 +58,13 @@ class DraftModels(Protocol):
     @property
     def seconds(self) -> Mapping[int, float]:
         """First estimates of the seconds that a decode of the target takes, by its number of rows."""
+
+    def remember(self, name: str, learner: Learner) -> None:
+        """Let a learner begin with what it learned in an earlier run, and keep what it learns in this one.
+
+        Args:
+            name: unique within a mode.
+        """
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """The drafter's model."""
@@ -99,7 +124,9 @@ def _tree(models: DraftModels) -> Drafter:
 
 
 def _adaptive(models: DraftModels, *drafters: Drafter) -> Drafter:
-    return AdaptiveDrafter([*drafters, _ngram(models)], AdaptivePolicy(seconds=models.seconds))
+    drafter = AdaptiveDrafter([*drafters, _ngram(models)], AdaptivePolicy(seconds=models.seconds))
+    models.remember("text", drafter)
+    return drafter
 
 
 def _auto_sequence(models: DraftModels) -> Drafter:
@@ -112,6 +139,7 @@ def _auto_hierarchy(models: DraftModels) -> Drafter:
     policy = AdaptivePolicy(seconds=models.seconds, only_shape=True)
     path = _path(models.draft(trees=True), siblings=intermediate.capabilities.takes_trees)
     leaf = AdaptiveDrafter([path, _ngram(models)], policy)
+    models.remember("leaf", leaf)
     return _adaptive(models, HierarchyDrafter(guided(leaf), intermediate, policy=FixedPolicy(policy.most)))
 
 

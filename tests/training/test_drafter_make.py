@@ -146,6 +146,20 @@ def test_other_settings_need_another_folder(made: SimpleNamespace, probe_cache: 
         maker(made.folder, probe_cache, settings=MakeSettings(**{**TINY.as_json(), "seed": 2, "width": 96}))
 
 
+def test_what_is_asked_and_learned_can_change_until_the_vocabulary_is_chosen(tmp_path: Path, probe_cache: Path) -> None:
+    write_texts(tmp_path / "texts")
+    maker(tmp_path, probe_cache)
+    larger = MakeSettings(**{**TINY.as_json(), "tokens": TINY.tokens * 2, "width": 96})
+    assert maker(tmp_path, probe_cache, settings=larger).settings == larger
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["tokens"] == larger.tokens
+    with pytest.raises(SettingsError, match="begun with another answer_tokens"):
+        maker(tmp_path, probe_cache, settings=MakeSettings(**{**TINY.as_json(), "answer_tokens": 9}))
+    (tmp_path / "out" / "prepared").mkdir()
+    (tmp_path / "out" / "prepared" / "prepared.json").write_text("{}")
+    with pytest.raises(SettingsError, match="begun with another tokens and another width"):
+        maker(tmp_path, probe_cache)
+
+
 def test_a_disk_that_fills_up_loses_nothing(
     made: SimpleNamespace, tmp_path: Path, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

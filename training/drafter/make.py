@@ -37,6 +37,8 @@ _PROMPT_TOKENS = 512
 _LEAST_TOKENS = 24
 """No more prompts are kept than are asked if all answers to one have so many tokens together."""
 _VALID_SHARE, _VALID_ROWS = 100, 64
+_ASKED_WITH = ("target", "answer_tokens", "held_out", "seed")
+"""Settings that answers depend on. The others can change until the vocabulary is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +71,13 @@ class DrafterMaker:
     def __post_init__(self) -> None:
         asked = {"target": self.target.fingerprint, **self.settings.as_json()}
         path = self.out / "settings.json"
-        if not path.is_file():
+        begun = _read_json(path) if path.is_file() else {}
+        different = sorted(name for name, value in begun.items() if asked.get(name) != value)
+        if not (self.out / "prepared" / "prepared.json").is_file():
+            different = [name for name in different if name in _ASKED_WITH]
+        if not different:
             _write_json(path, asked)
-            return
-        different = sorted(name for name, value in _read_json(path).items() if asked.get(name) != value)
-        if different:
+        else:
             raise SettingsError(
                 f"{self.out} was begun with another {' and another '.join(different)}",
                 hint="continue with what settings.json in it says, or use another folder",

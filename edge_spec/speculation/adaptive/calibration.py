@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import exp, log
+from typing import Any
+
+from edge_spec.speculation.adaptive.records import chance, positive, whole
 
 __all__ = ["Calibration"]
 
@@ -12,6 +16,9 @@ _MAX_RANK = 2
 
 _PRIOR, _MEMORY = 6.0, 600.0
 """Claims that the prior is worth, and claims of one bin that count."""
+
+_RECALLED = 60.0
+"""Claims that an earlier run is worth at most: this text may be another one."""
 
 
 class Calibration:
@@ -45,6 +52,22 @@ class Calibration:
         counts = self._bin(claim, rank)
         counts[0] = counts[0] * (1 - 1 / _MEMORY) + came_true
         counts[1] = counts[1] * (1 - 1 / _MEMORY) + 1
+
+    def as_json(self) -> list[tuple[int, int, float, float]]:
+        """What was counted: rank, bin, share of its claims that came true, and how many there were."""
+        return [(rank, place, true / tried, tried) for (rank, place), (true, tried) in sorted(self._counts.items())]
+
+    def recall(self, counts: Iterable[Sequence[Any]]) -> None:
+        """Begin with what was counted in an earlier run.
+
+        Raises:
+            ValueError, TypeError: it is damaged; nothing has changed.
+        """
+        found: dict[tuple[int, int], list[float]] = {}
+        for rank, place, share, tried in counts:
+            n = min(positive(tried), _RECALLED)
+            found[min(whole(rank, least=0), _MAX_RANK), whole(place)] = [chance(share) * n, n]
+        self._counts |= found
 
     def _bin(self, claim: float, rank: int) -> list[float]:
         claim = min(max(claim, _EDGE), 1 - _EDGE)

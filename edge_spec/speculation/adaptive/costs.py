@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
+from typing import Any
+
+from edge_spec.speculation.adaptive.records import positive, whole
 
 __all__ = ["CostCurve"]
 
@@ -70,6 +73,22 @@ class CostCurve:
         if n_seen >= _SURE and age <= _RECENT:
             self._factor *= ratio**_COMMON
         self._set(n_rows, shape)
+
+    def as_json(self) -> dict[str, float]:
+        """Seconds by number of rows, as ``recall`` takes them."""
+        return {str(n): self(n) for n in self._widths}
+
+    def recall(self, seconds: Mapping[str, Any]) -> None:
+        """Begin with what was known at the end of an earlier run.
+
+        Raises:
+            ValueError, TypeError: it is damaged; nothing has changed.
+        """
+        shape = {whole(n, least=1): positive(s) for n, s in seconds.items()}
+        self._shape = self._shape | shape
+        self._widths = sorted(self._shape)
+        self._n_seen |= dict.fromkeys(shape, _SURE)
+        self._cached.clear()
 
     def _set(self, n_rows: int, shape: float) -> None:
         if n_rows not in self._shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.adaptive.offer import Offer
@@ -152,6 +153,27 @@ class AdaptiveDrafter(Drafter):
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
         for option in self._options:
             option.drafter.restore(states, text)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether it has learned enough to be worth keeping."""
+        return self._policy.has_learned
+
+    def as_json(self) -> dict[str, Any]:
+        """What it has learned of this device and of its drafters, as ``recall`` takes it."""
+        offers = {option.offer.name: option.offer.as_json() for option in self._options}
+        return {**self._policy.as_json(), "drafters": offers}
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what was learned in an earlier run.
+
+        Raises:
+            ValueError, TypeError, LookupError, AttributeError: it is damaged; at most a part of it counts.
+        """
+        self._policy.recall(learned)
+        for option in self._options:
+            if option.offer.name in learned["drafters"]:
+                option.offer.recall(learned["drafters"][option.offer.name])
 
     def close(self) -> None:
         for option in self._options:

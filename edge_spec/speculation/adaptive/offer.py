@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from edge_spec.speculation.adaptive.calibration import Calibration
+from edge_spec.speculation.adaptive.records import chance, positive
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["Offer"]
@@ -102,6 +104,29 @@ class Offer:
     def usual_round(self) -> tuple[float, float] | None:
         """Seconds and tokens of its last rounds; None before it was tried."""
         return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
+
+    def as_json(self) -> dict[str, Any]:
+        """What was learned, as ``recall`` takes it."""
+        sampled, greedy = self._calibrations
+        return {
+            "step_s": self.step_s,
+            "reach": self.reach,
+            "sampled": sampled.as_json(),
+            "greedy": greedy.as_json(),
+        }
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what was learned in an earlier run.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
+        """
+        reach = [chance(each) for each in learned["reach"]][: len(self.reach)]
+        step_s = positive(learned["step_s"]) if learned["step_s"] is not None else None
+        for calibration, kept in zip(self._calibrations, ("sampled", "greedy"), strict=True):
+            calibration.recall(learned[kept])
+        self.reach[: len(reach)] = reach
+        self.step_s = step_s
 
     def _chance(self, draft: Tree, node: int) -> float:
         """That a node is accepted, given that the one above it is."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.adaptive.records import positive, whole
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.round import Round
 
@@ -34,6 +36,12 @@ _UNKNOWN_STEP = 0.15
 
 _TRIAL_SHARE = 0.005
 """Of the time, for trials and for asking."""
+
+_ENOUGH_TO_KEEP = 32
+"""Rounds without which a run has learned nothing worth keeping."""
+
+_AS_MANY_ROUNDS = 1024
+"""That the speed-up of earlier runs counts for at most."""
 
 
 class AdaptivePolicy:
@@ -71,6 +79,9 @@ class AdaptivePolicy:
         self._is_trial = False
         self._reader: Offer | None = None
         self._reading_s = 0.0
+        # Of earlier runs, and of this one.
+        self._known_rounds, self._known_speed_up = 0, 1.0
+        self._n_rounds = 0
 
     def begin(self) -> None:
         """A reply begins: what is known stays, and choices are counted from here."""
@@ -208,8 +219,39 @@ class AdaptivePolicy:
         self._tokens = self._tokens * _FADE + len(done.tokens)
         self._seconds = self._seconds * _FADE + seconds
         self._total_s = self._total_s * _MEMORY + seconds
+        self._n_rounds += 1
         for name in self._lost_s:
             self._lost_s[name] *= _MEMORY
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether this run has learned enough to be worth keeping."""
+        return self._n_rounds >= _ENOUGH_TO_KEEP
+
+    def as_json(self) -> dict[str, Any]:
+        """What was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
+        speed_up = self._tokens / self._seconds * self.plain_s if self._seconds > 0 else 1.0
+        known = min(self._known_rounds, _AS_MANY_ROUNDS)
+        n_rounds = known + self._n_rounds
+        if known:
+            speed_up = (known * self._known_speed_up + self._n_rounds * speed_up) / n_rounds
+        return {
+            "seconds": self.curve.as_json(),
+            "own_s": self._own_s,
+            "rounds": n_rounds,
+            "speed_up": speed_up,
+        }
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what was learned in an earlier run; what depends on its text is left out.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
+        """
+        own_s, n_rounds = positive(learned["own_s"]), whole(learned["rounds"], least=1)
+        speed_up = positive(learned["speed_up"])
+        self.curve.recall(learned["seconds"])
+        self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up
 
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
         """What a round tells of the drafter that it used."""

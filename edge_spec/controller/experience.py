@@ -1,0 +1,90 @@
+"""What drafters have learned of this device, kept from run to run.
+
+None of it changes a token: drafts that are chosen differently are verified all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from edge_spec.controller.candidates import Candidate
+from edge_spec.engines.base import ModelSettings
+from edge_spec.errors import BAD_RECORD
+from edge_spec.models import ModelFile
+from edge_spec.speculation.modes import Learner
+
+__all__ = ["Experience"]
+
+_VERSION = 1
+_FOLDER = "probes"
+
+
+class Experience:
+    """Remembers what was learned with the same models, engines, threads and caches.
+
+    Args:
+        cache_dir: where it is kept; None for nowhere.
+        files: by role.
+    """
+
+    def __init__(self, cache_dir: Path | None, files: Mapping[str, ModelFile]) -> None:
+        self._cache_dir = cache_dir
+        self._files = files
+
+    def recall(self, candidate: Candidate, learners: Mapping[str, Learner]) -> None:
+        """Let the learners of a candidate begin with what was kept of them."""
+        kept = self._read(candidate)
+        for name, learner in learners.items():
+            if name in kept:
+                # A record that is damaged is worth less than one that is missing, and no reason to fail.
+                with suppress(*BAD_RECORD):
+                    learner.recall(kept[name])
+
+    def keep(self, candidate: Candidate, learners: Mapping[str, Learner]) -> None:
+        """Keep what they have learned, whole or not at all; a folder that cannot be written is no reason to fail."""
+        learned = {name: learner.as_json() for name, learner in learners.items() if learner.has_learned}
+        path = self._place(candidate)
+        if path is None or not learned:
+            return
+        with suppress(OSError, ValueError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+                json.dump(self._read(candidate) | learned, file, allow_nan=False)
+            Path(file.name).replace(path)
+
+    def speed_up(self, candidate: Candidate) -> float | None:
+        """Tokens per second of ``auto`` over plain decoding with these models, as measured here; None if never."""
+        with suppress(*BAD_RECORD):
+            return float(self._read(candidate)["text"]["speed_up"])
+        return None
+
+    def _read(self, candidate: Candidate) -> dict[str, Any]:
+        path = self._place(candidate)
+        if path is None:
+            return {}
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _place(self, candidate: Candidate) -> Path | None:
+        if self._cache_dir is None:
+            return None
+        models = {
+            role: (engine.name, self._files[role].fingerprint, _settings(candidate.models[role]))
+            for role, engine in candidate.engines.items()
+        }
+        key = json.dumps([_VERSION, models], sort_keys=True)
+        return self._cache_dir / _FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+
+
+def _settings(own: ModelSettings) -> dict[str, Any]:
+    """Those that the cost of a decode depends on most; how it grows with the rest is learned soon."""
+    return {"threads": own.threads, "kv": (own.kv_k, own.kv_v)}

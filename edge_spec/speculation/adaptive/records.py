@@ -1,0 +1,47 @@
+"""Numbers read from what an earlier run has kept: a damaged file must not become a policy."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+__all__ = ["chance", "positive", "whole"]
+
+
+def positive(value: Any) -> float:
+    """A finite number above 0.
+
+    Raises:
+        ValueError, TypeError: it is something else.
+    """
+    number = float(value)
+    if not (isfinite(number) and number > 0):
+        raise ValueError(f"{value!r} is not a positive number")
+    return number
+
+
+def chance(value: Any) -> float:
+    """A number from 0 to 1.
+
+    Raises:
+        ValueError, TypeError: it is something else.
+    """
+    number = float(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{value!r} is not a chance")
+    return number
+
+
+def whole(value: Any, *, least: int | None = None) -> int:
+    """A whole number.
+
+    Raises:
+        ValueError, TypeError: it is something else, or below ``least``.
+    """
+    try:
+        number = int(value)
+    except OverflowError:
+        raise ValueError(f"{value!r} is not a whole number") from None
+    if least is not None and number < least:
+        raise ValueError(f"{value!r} is below {least}")
+    return number

@@ -1,0 +1,157 @@
+"""What drafters learn is kept from run to run; it changes how fast a text is written, and never the text."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edge_spec
+from edge_spec.errors import BAD_RECORD
+from edge_spec.loading import plan
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.adaptive.calibration import Calibration
+from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+
+PROMPT = "Tell me a story."
+RECORD = "probes"
+
+
+def written(cache: Path, **settings: Any) -> tuple[list[int], int]:
+    """A reply, and how many tokens were drafted for it."""
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache, **settings) as model:
+        reply = model.generate(PROMPT, seed=4, max_tokens=90, ignore_eos=True)
+        reply.read()
+        return reply.token_ids, reply.statistics.drafted
+
+
+def record(cache: Path) -> Path:
+    """The file in which something was kept."""
+    (found,) = (path for path in (cache / RECORD).glob("*.json") if "text" in json.loads(path.read_text()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder after a run."""
+    cache = tmp_path_factory.mktemp("cache")
+    written(cache)
+    return cache
+
+
+@pytest.fixture
+def cache(learned: Path, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(learned, tmp_path / "cache"))
+
+
+def test_a_second_run_writes_the_same_and_learns_on(cache: Path) -> None:
+    before = json.loads(record(cache).read_text())["text"]
+    plain, _ = written(cache, speculation="off")
+    assert json.loads(record(cache).read_text())["text"] == before
+    again, _ = written(cache)
+    assert again == plain
+    after = json.loads(record(cache).read_text())["text"]
+    assert after["rounds"] > before["rounds"]
+    assert before["drafters"].keys() == after["drafters"].keys()
+
+
+def test_a_run_of_a_few_rounds_replaces_nothing(cache: Path) -> None:
+    before = record(cache).read_bytes()
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        model.generate(PROMPT, max_tokens=4).read()
+    assert record(cache).read_bytes() == before
+
+
+def test_the_speed_up_that_was_measured_is_told_with_a_plan(cache: Path) -> None:
+    planned = plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
+    kept = json.loads(record(cache).read_text())["text"]["speed_up"]
+    assert planned.speed_ups[planned.chosen.stage] == kept
+    other = plan("demo", engine="llama", n_ctx=256, n_threads=2, cache_dir=cache)
+    assert other.speed_ups == {}
+
+
+def broken(value: Any, chooser: random.Random) -> Any:
+    """A JSON value with something else somewhere inside."""
+    if chooser.random() < 0.3 or not isinstance(value, dict | list) or not value:
+        return chooser.choice([None, -1, 0, 1e999, "x", [], {}, [[]], {"": 0}, float("nan"), True])
+    place = chooser.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    changed = value.copy()
+    changed[place] = broken(value[place], chooser)
+    return changed
+
+
+def test_a_damaged_record_changes_nothing_but_speed(cache: Path) -> None:
+    plain, _ = written(cache, speculation="off")
+    path = record(cache)
+    whole = path.read_text()
+    for damaged in (whole[: len(whole) // 2], whole.replace('"rounds"', '"turns"')):
+        path.write_text(damaged)
+        assert written(cache)[0] == plain
+        plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
+
+
+def test_no_record_makes_a_policy_that_cannot_count(learned: Path) -> None:
+    whole = json.loads(record(learned).read_text())["text"]
+    chooser = random.Random(1)
+    n_refused = 0
+    for _ in range(400):
+        table = NgramDrafter(max_bytes=1 << 16)
+        policy = AdaptivePolicy(seconds={1: 0.01, 2: 0.012})
+        drafter = AdaptiveDrafter([table], policy)
+        try:
+            drafter.recall(broken(whole | {"drafters": {table.name: next(iter(whole["drafters"].values()))}}, chooser))
+        except BAD_RECORD:
+            n_refused += 1
+        text = [1, 2, 3, 1, 2, 3, 1, 2]
+        drafter.begin(text, Sampler(SamplerSettings(), text))
+        drafter.accept([3])
+        assert 0 < policy.plain_s < 1e6 and 0 < policy.rate < 1e9
+        assert all(0 < policy.curve(n) < 1e6 for n in range(1, 20))
+        tree = drafter.draft(4)
+        assert all(0 <= value <= 1 for value in tree.values)
+    assert 100 < n_refused < 400
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_text("a file where the folder should be")
+    assert written(tmp_path)[0]
+
+
+def test_claims_count_as_before_and_new_ones_more() -> None:
+    chooser = random.Random(2)
+    first = Calibration(greedy=False)
+    for _ in range(3000):
+        claim = chooser.random()
+        first.learn(claim, chooser.random() < claim**2, chooser.randrange(3))
+    second = Calibration(greedy=False)
+    second.recall(json.loads(json.dumps(first.as_json())))
+    for rank in range(3):
+        for claim in (0.01, 0.3, 0.5, 0.9):
+            assert second(claim, rank) == pytest.approx(first(claim, rank))
+    for calibration in (first, second):
+        for _ in range(60):
+            calibration.learn(0.5, True)
+    assert second(0.5) > first(0.5) + 0.1
+
+
+def test_a_curve_is_recalled_with_its_factor() -> None:
+    first = CostCurve({1: 0.010, 4: 0.014, 8: 0.020})
+    for _ in range(200):
+        first.learn(1, 0.030)
+        first.learn(4, 0.050)
+    second = CostCurve({1: 0.010, 2: 0.012, 4: 0.014})
+    second.recall(json.loads(json.dumps(first.as_json())))
+    assert [second(n) for n in (1, 4, 8)] == pytest.approx([first(n) for n in (1, 4, 8)])
+
+
+@pytest.mark.parametrize("seconds", [{"1": 0}, {"1": -1}, {"x": 1}, {"0": 1}, {"1": None}, {"1": float("inf")}])
+def test_a_damaged_curve_is_refused_whole(seconds: dict[str, Any]) -> None:
+    curve = CostCurve({1: 0.010, 4: 0.014})
+    with pytest.raises((ValueError, TypeError)):
+        curve.recall({"4": 1.0, **seconds})
+    assert curve(4) == 0.014
