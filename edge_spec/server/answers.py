@@ -11,7 +11,7 @@ from typing import Any
 from edge_spec.generation.text_stream import Thinking, overlap
 from edge_spec.server.call_syntax import CallSyntax
 
-__all__ = ["AnswerParser", "CallParser", "merged"]
+__all__ = ["AnswerParser", "merged"]
 
 Delta = dict[str, Any]
 """A piece of a message, as OpenAI's clients add it to what they have."""
@@ -85,7 +85,8 @@ class CallParser:
     def finish(self) -> list[Delta]:
         """The answer has ended; what was held back is text, unless it was part of a call."""
         held, self._held = self._held, ""
-        return [{"content": held}] if self._at is _At.TEXT and held.strip() else []
+        is_text = self._at is _At.TEXT and (held.strip() or not self.n_calls)
+        return [{"content": held}] if is_text and held else []
 
     def _text(self, deltas: list[Delta]) -> bool:
         mark = self._syntax.mark
@@ -94,10 +95,10 @@ class CallParser:
             is_call = len(before) < len(self._held)
             text = before if is_call else before[: len(before) - overlap(before, mark)]
         else:
-            rest = self._held.lstrip(" \n;")
+            rest = self._held.lstrip("; \t\r\n")
             is_call = rest.startswith(mark) and not self._has_text
             text = "" if is_call or not rest else self._held
-        # White space before a call is not part of the answer.
+        # White space before a call is not part of the answer; at the end of a text it is, see ``finish``.
         text = text.rstrip()
         if text:
             self._has_text = True

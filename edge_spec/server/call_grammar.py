@@ -9,12 +9,13 @@ from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
-from edge_spec.server.gbnf import literal, renamed, until
+from edge_spec.server.gbnf import literal, renamed, unlike, until
 
 __all__ = ["after_thought", "calls_grammar"]
 
 _ANY_OBJECT = {"type": "object"}
 _THINK, _THOUGHT = "<think>", "</think>"
+_SPACE = " \\t\\r\\n"
 
 
 def calls_grammar(
@@ -25,7 +26,7 @@ def calls_grammar(
     Args:
         required: there is at least one call, and no text of an answer.
         several: there may be more than one.
-        may_think: a thought may come before the calls.
+        may_think: a thought may come before them.
 
     Raises:
         ApiError: the schema of a strict function cannot be kept.
@@ -42,13 +43,25 @@ def calls_grammar(
     more = f" ({literal(syntax.separator)} call)*" if several else ""
     rules += f"call ::= {call}\ncalls ::= call{more}\n"
     if required:
-        thought = f"{literal(_THINK)} t0 | " if may_think else ""
-        rules += until("t", _THOUGHT, "[\\n ]* calls", or_end=False) if may_think else ""
-        return f"root ::= {thought}calls\n{rules}"
+        if not may_think:
+            return f"root ::= calls\n{rules}"
+        rules += until("t", _THOUGHT, f"[{_SPACE}]* calls", or_end=False)
+        return f"root ::= {literal(_THINK)} t0 | calls\n{rules}"
+    if syntax.opening:
+        rest = f"{literal(syntax.opening.removeprefix(syntax.mark))} object {literal(syntax.closing)}{more}"
+        rules += f"free ::= s0\n{until('s', syntax.mark, 'rest', or_end=True)}rest ::= {rest}\n"
+        other = "free"
+    else:
+        # As the answer is read: a brace at its beginning, white space aside, begins a call.
+        rules += f"space ::= [;{_SPACE}]*\nfree ::= space (calls | [^{{;{_SPACE}] .*)?\n"
+        other = "space (calls | o0)?"
+    if not may_think:
+        return f"root ::= free\n{rules}"
+    # What a thought mentions is no call.
     if not syntax.opening:
-        return f"root ::= calls | ([^{{] .*)?\n{rules}"
-    rest = f"{literal(syntax.opening.removeprefix(syntax.mark))} object {literal(syntax.closing)}{more}"
-    return f"root ::= s0\n{until('s', syntax.mark, 'rest', or_end=True)}rest ::= {rest}\n{rules}"
+        rules += unlike("o", _THINK, "{;" + _SPACE)
+    rules += until("t", _THOUGHT, "free", or_end=True)
+    return f"root ::= [{_SPACE}]* {literal(_THINK)} t0 | {other}\n{rules}"
 
 
 def after_thought(grammar: str) -> str:

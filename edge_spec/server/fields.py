@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edge_spec.server.errors import ApiError
 
 __all__ = [
+    "MAX_CHOICES",
     "ChatFields",
     "CompletionFields",
     "FunctionFields",
-    "JsonSchemaFields",
     "MessageFields",
     "ReplyFields",
     "parse",

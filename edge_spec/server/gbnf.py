@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["literal", "renamed", "until"]
+__all__ = ["literal", "renamed", "unlike", "until"]
 
 _PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}|[A-Za-z][A-Za-z0-9-]*', re.DOTALL)
 
@@ -40,6 +40,17 @@ def until(name: str, mark: str, then: str, *, or_end: bool) -> str:
         for char, next_state in known.items():
             ways.append(f"{literal(char)} {then if next_state == len(mark) else f'{name}{next_state}'}")
         rules.append(f"{name}{state} ::= ({' | '.join(ways)}){'?' if or_end else ''}")
+    return "\n".join(rules) + "\n"
+
+
+def unlike(name: str, mark: str, never: str) -> str:
+    """Rules for any text but one that begins with a mark, or with a character of the set ``never``. They begin with
+    ``{name}0``, which takes at least one character.
+    """
+    rules = [f"{name}0 ::= {literal(mark[0])} {name}1? | [^{mark[0]}{never}] .*"]
+    for place in range(1, len(mark)):
+        onward = f"{literal(mark[place])} {name}{place + 1}? | " if place + 1 < len(mark) else ""
+        rules.append(f"{name}{place} ::= {onward}[^{mark[place]}] .*")
     return "\n".join(rules) + "\n"
 
 

@@ -18,7 +18,7 @@ from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import ChatFields, ChoiceFields, CompletionFields, FunctionFields, ReplyFields
+from edge_spec.server.fields import MAX_CHOICES, ChatFields, ChoiceFields, CompletionFields, FunctionFields, ReplyFields
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
 from edge_spec.speculation.policy import FixedPolicy
@@ -26,7 +26,6 @@ from edge_spec.speculation.policy import FixedPolicy
 __all__ = ["Job", "JobMaker"]
 
 _SAMPLING = {each.name for each in fields(SamplerSettings)} - {"seed", "attempt", "logit_bias"}
-_MAX_CHOICES = 128
 _MAX_GRAMMAR = 1 << 16
 """Longer grammars and schemas are refused: a small request must not keep the processor busy for long."""
 
@@ -83,8 +82,8 @@ class JobMaker:
             prompts = tuple(tuple(self._tokens(prompt)) for prompt in _prompts_of(asked.prompt))
         except PromptError as error:
             raise _bad("prompt", str(error).replace("`", "")) from None
-        if len(prompts) * asked.n > _MAX_CHOICES:
-            raise _bad("n", f"{len(prompts) * asked.n} replies at once; ask for at most {_MAX_CHOICES}")
+        if len(prompts) * asked.n > MAX_CHOICES:
+            raise _bad("n", f"{len(prompts) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
         return self._job(asked, body, prompts, grammar=asked.grammar, logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
@@ -102,12 +101,15 @@ class JobMaker:
         if len(names) > 1:
             raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
         if functions:
+            is_required = asked.tool_choice != "auto"
+            # Where the answer is free it may begin with a thought, whatever the template knows.
+            may_think = not opening and (not is_required or "</think>" in (self._model.prompts.chat_template or ""))
             grammar: str | None = calls_grammar(
                 functions,
                 syntax,
-                required=asked.tool_choice != "auto",
+                required=is_required,
                 several=asked.parallel_tool_calls,
-                may_think=not opening and "</think>" in (self._model.prompts.chat_template or ""),
+                may_think=may_think,
             )
         else:
             grammar = _format_grammar(asked) if given["response_format"] else asked.grammar

@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on an address.
 
     Raises:
-        SettingsError: the port is taken, or the address is none of this computer.
+        SettingsError: the address is none of this computer. EdgeSpecError: the port is taken.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from edge_spec.server.answers import AnswerParser, merged
 from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, in_plain_text, one_call_each, syntax_of
-from edge_spec.server.fields import FunctionFields
+from edge_spec.server.chat_prompts import declared
+from edge_spec.server.fields import FunctionFields, MessageFields
+from edge_spec.server.messages import template_messages
 
 WEATHER = {
     "type": "object",
@@ -66,19 +68,15 @@ def test_a_round_trip_with_two_calls(served: Any) -> None:
     assert final.choices[0].message.content
     written = [f'<tool_call>\n{{"name": "{c.function.name}", "arguments": ' for c in message.tool_calls]
     prompt = served.model.prompts.render(
-        in_plain_text([question, *template_messages_of([message.model_dump(), *results])], [])
+        in_plain_text([question, *template_messages(parsed([message.model_dump(), *results]))], [])
     )
     assert final.usage.prompt_tokens == len(served.model.prompts.tokenize_rendered(prompt))
     assert all(text in prompt for text in (*written, "<tool_response>\nresult 0\n</tool_response>", "result 1"))
 
 
-def template_messages_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from edge_spec.server.fields import MessageFields
-    from edge_spec.server.messages import template_messages
-
-    return template_messages(
-        [MessageFields.model_validate({k: v for k, v in m.items() if v is not None}) for m in messages]
-    )
+def parsed(messages: list[dict[str, Any]]) -> list[MessageFields]:
+    given = [{name: value for name, value in message.items() if value is not None} for message in messages]
+    return [MessageFields.model_validate(each) for each in given]
 
 
 def test_one_call_where_several_are_not_wanted(served: Any) -> None:
@@ -96,18 +94,15 @@ def test_a_named_function_is_the_one_that_is_called(served: Any) -> None:
 
 
 def test_free_text_stays_free(served: Any) -> None:
-    """A grammar that allows any text changes none: the same text as without, unless it has calls."""
-    free = ask(served, tool_choice="auto").choices[0].message
-    messages = in_plain_text([{"role": "user", "content": "Weather?"}], [declared(tool) for tool in TOOLS])
-    plain = served.model.generate(messages, seed=7, max_tokens=200).read()
-    if "<tool_call>" not in plain:
-        assert free.content.rstrip() == plain.rstrip()
-
-
-def declared(tool: dict[str, Any]) -> dict[str, Any]:
-    from edge_spec.server.chat_prompts import declared
-
-    return declared(FunctionFields.model_validate(tool["function"]))
+    """A grammar that allows any text changes none: up to a first call the text is the one without."""
+    functions = [declared(FunctionFields.model_validate(tool["function"])) for tool in TOOLS]
+    messages = in_plain_text([{"role": "user", "content": "Weather?"}], functions)
+    for seed in range(3):
+        free = ask(served, tool_choice="auto", seed=seed).choices[0].message
+        plain = served.model.generate(messages, seed=seed, max_tokens=200).read()
+        before, called, _ = plain.partition("<tool_call>")
+        assert free.content == (before.rstrip() or None if called else before)
+        assert bool(free.tool_calls) == bool(called)
 
 
 WRITTEN = {
@@ -141,15 +136,23 @@ def test_calls_are_read_the_same_however_the_text_is_cut(name: str, data: st.Dat
     ]
 
 
-@pytest.mark.parametrize("syntax", [HERMES, LLAMA])
-@pytest.mark.parametrize("text", ["", "a < b", "x {y} <tool", "<think>one</think>two", "two\n\n", "<tool_calls>? no"])
-def test_text_without_calls_comes_through(syntax: CallSyntax, text: str) -> None:
-    if syntax is HERMES and "<tool_call>" in text:
-        pytest.skip("a call")
+PLAIN = ["", " ", "a < b", "x {y} <tool", "<think>one</think>two", "two  \n\n", "\n\nx {", "<think>a {", "<thin {"]
+MENTIONED = "<think>I could write <tool_call> or {</think>No. "
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [*((syntax, text) for syntax in (HERMES, LLAMA) for text in [*PLAIN, MENTIONED]), (LLAMA, "<tool_calls>? no")],
+)
+def test_text_without_calls_is_allowed_and_comes_through(served: Any, syntax: CallSyntax, text: str) -> None:
+    grammar = calls_grammar(FUNCTIONS, syntax, required=False, several=True, may_think=True)
+    assert takes(served, grammar, text)
     parser = AnswerParser("", syntax)
     message = merged([delta for char in text for delta in parser.push(char)] + parser.finish())
-    thought, _, answer = text.rpartition("</think>")
-    assert (message["content"] or "").rstrip() == answer.rstrip()
+    thought, closed, answer = text.rpartition("</think>")
+    if text.startswith("<think>") and not closed:
+        thought, answer = text, ""
+    assert message["content"] == answer
     assert message.get("reasoning_content", "") == thought.removeprefix("<think>")
     assert "tool_calls" not in message
 
@@ -191,13 +194,27 @@ def test_the_grammar_takes_text_and_calls_and_nothing_else(served: Any) -> None:
     assert not takes(served, opened, CALL)
 
 
-def test_the_grammar_of_llama_takes_calls_as_the_whole_answer(served: Any) -> None:
-    free = calls_grammar(FUNCTIONS, LLAMA, required=False, several=True, may_think=False)
+@pytest.mark.parametrize("may_think", [True, False])
+def test_the_grammar_of_llama_takes_calls_as_the_whole_answer(served: Any, may_think: bool) -> None:
+    free = calls_grammar(FUNCTIONS, LLAMA, required=False, several=True, may_think=may_think)
     one = '{"name": "get_time", "parameters": {}}'
-    for text in ("", "Hello {x}", one, f"{one}; {one}"):
+    for text in ("", "Hello {x}", one, f"{one}; {one}", f"\n {one}", "\n\n"):
         assert takes(served, free, text), text
-    for text in ('{"name": "x"}', f"{one} and", "{}"):
+    for text in ('{"name": "x"}', f"{one} and", "{}", '\n{"a": 1}', " {x} is a set", "; {", "\t{"):
         assert not takes(served, free, text), text
+
+
+def test_a_thought_may_mention_calls_and_what_follows_it_is_one(served: Any) -> None:
+    for syntax, call in ((HERMES, TIME), (LLAMA, '{"name": "get_time", "parameters": {}}')):
+        free = calls_grammar(FUNCTIONS, syntax, required=False, several=True, may_think=True)
+        text = f"<think>A <tool_call> is {{</think>\n\n{call}"
+        assert takes(served, free, text)
+        assert not takes(served, free, text[:-1])
+        parser = AnswerParser("", syntax)
+        message = merged(parser.push(text) + parser.finish())
+        assert message["reasoning_content"] == "A <tool_call> is {"
+        assert [each["function"]["name"] for each in message["tool_calls"]] == ["get_time"]
+        assert message["content"] is None
 
 
 def test_templates_show_how_calls_are_written() -> None:
