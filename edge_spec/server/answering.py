@@ -15,7 +15,7 @@ from edge_spec.server.formats import (
     Envelope,
     chat_logprobs,
     completion_logprobs,
-    finish_reason,
+    ending,
     token_events,
     usage,
 )
@@ -55,7 +55,7 @@ class CompletionChoice:
 
     def ended(self, answer: Answer) -> list[dict[str, Any]]:
         """Choices of the last chunk."""
-        return [self._choice("", [], finish_reason(answer))]
+        return [self._choice("", [], answer)]
 
     def keep(self, batch: list[TokenEvent]) -> None:
         """Remember some tokens for the whole response."""
@@ -64,14 +64,14 @@ class CompletionChoice:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The choice of the whole response."""
-        return self._choice("".join(self._text), self._events, finish_reason(answer))
+        return self._choice("".join(self._text), self._events, answer)
 
-    def _choice(self, text: str, events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
+    def _choice(self, text: str, events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
         if self._job.options["logprobs"] is not None:
             logprobs = completion_logprobs(events, self._model.prompts.spelling, offset=self._n_chars)
-        choice = {"index": self._number, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return choice | ({"token_events": token_events(events)} if self._job.token_events else {})
+        choice = {"index": self._number, "text": text, "logprobs": logprobs, **ending(answer)}
+        return choice | _events(events, self._job, self._model)
 
 
 class ChatChoice:
@@ -98,7 +98,7 @@ class ChatChoice:
 
     def ended(self, answer: Answer) -> list[dict[str, Any]]:
         choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
-        return [*choices, self._choice({"delta": {}}, [], finish_reason(answer, has_calls=self._parser.has_calls))]
+        return [*choices, self._choice({"delta": {}}, [], answer)]
 
     def keep(self, batch: list[TokenEvent]) -> None:
         self._deltas += self._parser.push("".join(event.text for event in batch))
@@ -106,14 +106,21 @@ class ChatChoice:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         message = merged(self._deltas + self._parser.finish())
-        return self._choice({"message": message}, self._events, finish_reason(answer, has_calls=self._parser.has_calls))
+        return self._choice({"message": message}, self._events, answer)
 
-    def _choice(self, content: dict[str, Any], events: list[TokenEvent], reason: str | None) -> dict[str, Any]:
+    def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
         if self._job.options["logprobs"] is not None:
             logprobs = chat_logprobs(events, self._model.prompts.spelling)
-        choice = {"index": self._number, **content, "logprobs": logprobs, "finish_reason": reason}
-        return choice | ({"token_events": token_events(events)} if self._job.token_events else {})
+        ended = ending(answer, has_calls=self._parser.has_calls)
+        return {"index": self._number, **content, "logprobs": logprobs, **ended} | _events(
+            events, self._job, self._model
+        )
+
+
+def _events(events: list[TokenEvent], job: Job, model: TextModel) -> dict[str, Any]:
+    """What is told of single tokens, where that was asked for."""
+    return {"token_events": token_events(events, model.prompts.spelling)} if job.token_events else {}
 
 
 Choice = ChatChoice | CompletionChoice
@@ -123,14 +130,15 @@ class Prepared:
     """A request that the model can answer.
 
     Attributes:
-        asked: its fields.
+        is_stream, includes_usage: how the response is to be given.
         job: what the model has to write.
         choices: what becomes of the replies.
         envelope: what the response begins with.
     """
 
     def __init__(self, asked: ReplyFields, job: Job, model: TextModel, name: str) -> None:
-        self.asked = asked
+        self.is_stream = asked.stream
+        self.includes_usage = asked.stream_options.include_usage
         self.job = job
         kind = ChatChoice if isinstance(asked, ChatFields) else CompletionChoice
         self.choices: list[Choice] = [kind(job, model, number) for number in range(len(job.prompts) * job.n)]
@@ -152,7 +160,7 @@ async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
     """The response in chunks; several replies take turns."""
-    envelope, include_usage = prepared.envelope, prepared.asked.stream_options.include_usage
+    envelope, include_usage = prepared.envelope, prepared.includes_usage
     # As OpenAI does: with a usage at the end the other chunks say that they have none.
     more: dict[str, Any] = {"usage": None} if include_usage else {}
     begun: set[int] = set()
@@ -176,7 +184,7 @@ def _ended(answer: Answer) -> Answer:
 
 
 def _usage(work: Work, job: Job) -> dict[str, Any]:
-    return usage(work.answers, sum(map(len, job.prompts)))
+    return usage(work.answers, sum(map(len, job.prompts)), job.n)
 
 
 def _told(work: Work, prepared: Prepared) -> dict[str, Any]:

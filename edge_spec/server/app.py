@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from time import perf_counter
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,11 +17,12 @@ from starlette.routing import Route
 
 from edge_spec.model import TextModel
 from edge_spec.server.answering import chunks, whole
-from edge_spec.server.bodies import ClientGone, read_json
+from edge_spec.server.bodies import ClientGone
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields
 from edge_spec.server.metrics import CONTENT_TYPE
 from edge_spec.server.pages import page_routes
+from edge_spec.server.request_log import GONE, RequestLog, record_of
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
@@ -32,9 +32,6 @@ from edge_spec.server.writing import Work
 __all__ = ["make_app"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-_GONE = 499
-"""What logs say where the client went away; nobody gets it."""
 
 
 def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Service], object]) -> Starlette:
@@ -54,18 +51,20 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
             await service.thread.close()
 
     routes = [
-        _counted("POST", "/v1/chat/completions", _chat),
-        _counted("POST", "/v1/completions", _completion),
-        _counted("GET", "/v1/models", _models),
-        _counted("GET", "/v1/models/{name:path}", _model),
-        Route("/health", _health, methods=["GET"]),
-        Route("/metrics", _metrics, methods=["GET"]),
+        _route("POST", "/v1/chat/completions", _chat),
+        _route("POST", "/v1/completions", _completion),
+        _route("GET", "/v1/models", _models),
+        _route("GET", "/v1/models/{name:path}", _model),
+        _route("GET", "/health", _health),
+        _route("GET", "/metrics", _metrics),
         *page_routes(),
     ]
-    middleware = [Middleware(Gate, settings=settings)]
+    middleware = [Middleware(RequestLog, paths=[route.path for route in routes])]
     if settings.allowed_origins:
+        # Outside of the gate: a page that may ask may also read why it was refused.
         origins = [origin.rstrip("/") for origin in settings.allowed_origins]
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+    middleware.append(Middleware(Gate, settings=settings))
     app = Starlette(
         routes=routes,
         middleware=middleware,
@@ -76,33 +75,22 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
     return app
 
 
-def _counted(method: str, path: str, endpoint: Endpoint) -> Route:
-    """A route whose errors have OpenAI's form. Its requests are counted, and each has a line in the log."""
+def _route(method: str, path: str, endpoint: Endpoint) -> Route:
+    """A route whose errors have OpenAI's form."""
 
     async def answer(request: Request) -> Response:
-        service: Service = request.app.state.service
-        start = perf_counter()
         try:
-            response = await endpoint(request)
+            return await endpoint(request)
         except ClientGone:
-            response = Response(status_code=_GONE)
+            return Response(status_code=GONE)
         except Exception as error:
             told = api_error(error)
-            response = JSONResponse(told.to_json(), told.status, told.headers)
             if told.status == 500:
+                service: Service = request.app.state.service
                 service.settings.log(f"{method} {path}: {type(error).__name__}: {error}")
-        service.metrics.asked(path, response.status_code)
-        if not isinstance(response, EventStream):
-            seconds = perf_counter() - start
-            service.settings.log(f"{method} {path} {response.status_code}{_tokens(request)}, {seconds:.1f} s")
-        return response
+            return JSONResponse(told.to_json(), told.status, told.headers)
 
     return Route(path, answer, methods=[method])
-
-
-def _tokens(request: Request) -> str:
-    """What was read and written for a request."""
-    return getattr(request.state, "tokens", "")
 
 
 async def _chat(request: Request) -> Response:
@@ -115,27 +103,25 @@ async def _completion(request: Request) -> Response:
 
 async def _write(request: Request, kind: type[ChatFields] | type[CompletionFields]) -> Response:
     service: Service = request.app.state.service
-    body = await read_json(request, service.settings.max_body_bytes)
-    prepared = await unless_gone(request.receive, service.prepare(kind, body))
-    work = service.begin(prepared)
-    if prepared.asked.stream:
-        start = perf_counter()
-
-        def close() -> None:
-            work.stop()
-            seconds = perf_counter() - start
-            service.settings.log(f"POST {request.url.path} 200, streamed{_told(work)}, {seconds:.1f} s")
-
-        return EventStream(chunks(work, prepared), service.settings.timeout_s, close)
+    deadline = asyncio.get_running_loop().time() + service.settings.timeout_s
+    record = record_of(request)
+    async with asyncio.timeout_at(deadline):
+        raw = await service.bodies.read(request)
+        # A full queue refuses it before any work is done for it.
+        with service.queue.join() as ticket:
+            prepared = await unless_gone(request.receive, service.prepare(kind, raw))
+            work = service.begin(ticket, prepared)
+    record.told = lambda: _told(work)
+    if prepared.is_stream:
+        record.is_stream = True
+        return EventStream(chunks(work, prepared), deadline, record, work.stop)
 
     async def answer() -> dict[str, Any]:
-        async with asyncio.timeout(service.settings.timeout_s):
+        async with asyncio.timeout_at(deadline):
             return await whole(work, prepared)
 
     with work:
-        found = await unless_gone(request.receive, answer())
-    request.state.tokens = _told(work)
-    return JSONResponse(found)
+        return JSONResponse(await unless_gone(request.receive, answer()))
 
 
 def _told(work: Work) -> str:

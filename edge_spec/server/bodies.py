@@ -10,33 +10,83 @@ from starlette.requests import ClientDisconnect, Request
 
 from edge_spec.server.errors import ApiError
 
-__all__ = ["ClientGone", "read_json"]
+__all__ = ["Bodies", "ClientGone", "json_object"]
 
-_MAX_READ_S = 60
+_MAX_READ_S = 60.0
 """A body that takes longer to arrive is not waited for: whoever sends it may want to keep a connection busy."""
 
 _DISCARDED_BYTES = 64 << 20
 """What is too large is read and thrown away up to so much more: where a connection is closed while its client still
 sends, the client may never see the answer."""
 
+_TOGETHER = 16
+_CLOSE = {"Connection": "close"}
+
 
 class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The object that a request brings.
+class Bodies:
+    """Reads bodies. Belongs to one event loop.
+
+    Args:
+        max_bytes: the largest one. All that are being read may have 16 times as much together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._left = _TOGETHER * max_bytes
+
+    async def read(self, request: Request) -> bytes:
+        """The body of a request, which need not be JSON.
+
+        Raises:
+            ApiError: it is too large, comes too slowly, or too much is being read already.
+            ClientGone: it never came whole.
+        """
+        try:
+            async with asyncio.timeout(_MAX_READ_S):
+                return await self._read(request)
+        except TimeoutError:
+            message = f"the body did not arrive within {_MAX_READ_S:g} s; send it again"
+            raise ApiError(408, message, code="timeout", headers=_CLOSE) from None
+        except ClientDisconnect:
+            raise ClientGone from None
+
+    async def _read(self, request: Request) -> bytes:
+        announced = request.headers.get("content-length", "")
+        n_announced = int(announced[:18]) if announced.isascii() and announced.isdigit() else 0
+        refused = _too_large(self._max_bytes) if n_announced > self._max_bytes else None
+        if refused is not None and "expect" in request.headers:
+            # The client asks before it sends.
+            raise refused
+        raw, n_bytes = bytearray(), 0
+        try:
+            async for part in request.stream():
+                n_bytes += len(part)
+                if refused is None and n_bytes > self._max_bytes:
+                    refused = _too_large(self._max_bytes)
+                elif refused is None and len(part) > self._left:
+                    refused = _too_many()
+                if refused is None:
+                    self._left -= len(part)
+                    raw += part
+                elif n_bytes > self._max_bytes + _DISCARDED_BYTES:
+                    break
+        finally:
+            self._left += len(raw)
+        if refused is not None:
+            raise refused
+        return bytes(raw)
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """The object that a body holds.
 
     Raises:
-        ApiError: it is too large, comes too slowly, or is not a JSON object. ClientGone: it never came whole.
+        ApiError: it is not a JSON object.
     """
-    try:
-        async with asyncio.timeout(_MAX_READ_S):
-            raw = await _read(request, max_bytes)
-    except TimeoutError:
-        raise ApiError(408, f"the body did not arrive within {_MAX_READ_S} s; send it again", code="timeout") from None
-    except ClientDisconnect:
-        raise ClientGone from None
     try:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -48,32 +98,23 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     return body
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    announced = request.headers.get("content-length", "")
-    is_too_large = announced.isascii() and announced.isdigit() and int(announced[:18]) > max_bytes
-    if is_too_large and "expect" in request.headers:
-        # The client asks before it sends.
-        raise _too_large(max_bytes)
-    raw, n_bytes = bytearray(), 0
-    async for part in request.stream():
-        n_bytes += len(part)
-        is_too_large = is_too_large or n_bytes > max_bytes
-        if not is_too_large:
-            raw += part
-        elif n_bytes > max_bytes + _DISCARDED_BYTES:
-            break
-    if is_too_large:
-        raise _too_large(max_bytes)
-    return bytes(raw)
-
-
 def _too_large(max_bytes: int) -> ApiError:
-    # What has not been read must not be taken for the next request.
+    # ``_CLOSE``: what has not been read must not be taken for the next request.
     return ApiError(
         413,
         f"the body is larger than {max_bytes} bytes; shorten it, or start the server with a larger --max-body",
         code="body_too_large",
-        headers={"Connection": "close"},
+        headers=_CLOSE,
+    )
+
+
+def _too_many() -> ApiError:
+    return ApiError(
+        429,
+        "too many large requests arrive at once; send it again in 1 s",
+        kind="rate_limit_error",
+        code="queue_full",
+        headers={**_CLOSE, "Retry-After": "1"},
     )
 
 

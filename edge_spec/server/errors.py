@@ -55,8 +55,12 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
-def api_error(error: BaseException) -> ApiError:
-    """What a client is told of an error; nothing of the inside of one that nobody foresaw."""
+def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
+    """What a client is told of an error; nothing of the inside of one that nobody foresaw.
+
+    Args:
+        prompt: the field that holds the prompt.
+    """
     match error:
         case ApiError():
             return error
@@ -66,14 +70,14 @@ def api_error(error: BaseException) -> ApiError:
                 f"This model's maximum context length is {error.n_ctx} tokens, and the prompt has {error.n_prompt}; "
                 "shorten it, or start the server with a larger --ctx",
                 code="context_length_exceeded",
-                param="messages",
+                param=prompt,
             )
         case GrammarDeadEnd():
             return ApiError(400, _text(error), code="grammar_dead_end")
         case SettingsError():
             return ApiError(400, _text(error), code="invalid_value", param=error.argument or None)
         case PromptError():
-            return ApiError(400, _text(error), code="invalid_prompt", param="messages")
+            return ApiError(400, _text(error), code="invalid_prompt", param=prompt)
         case OutOfMemory():
             return ApiError(503, _text(error), kind=_SERVER_ERROR, code="out_of_memory")
         case Closed() | Cancelled():

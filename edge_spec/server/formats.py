@@ -11,7 +11,7 @@ from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
 from edge_spec.model import TextModel
 
-__all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "finish_reason", "token_events", "usage"]
+__all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "ending", "token_events", "usage"]
 
 Spelling = Callable[[int], bytes]
 """The bytes of a token."""
@@ -41,18 +41,22 @@ class Envelope:
         return {**self._common, "choices": choices, **more}
 
 
-def finish_reason(answer: Answer, *, has_calls: bool = False) -> str:
-    """Why a reply has ended, in OpenAI's words."""
+def ending(answer: Answer | None, *, has_calls: bool = False) -> dict[str, Any]:
+    """Why a reply has ended: in OpenAI's words, which know only limits besides, and in ours; None if it has not."""
+    if answer is None:
+        return {"finish_reason": None}
+    reason = "length"
     if answer.finish_reason in ("eos", "stop"):
-        return "tool_calls" if has_calls else "stop"
-    return "length"
+        reason = "tool_calls" if has_calls else "stop"
+    return {"finish_reason": reason, "ended_by": answer.finish_reason}
 
 
-def usage(answers: Sequence[Answer], n_prompt: int) -> dict[str, Any]:
+def usage(answers: Sequence[Answer], n_prompt: int, n: int) -> dict[str, Any]:
     """Tokens read and written, and what speculation did for them.
 
     Args:
         n_prompt: tokens of all prompts; one that got several replies counts once.
+        n: how many replies each prompt got; the first one tells what of the prompt was not read.
     """
     statistics = [answer.statistics for answer in answers]
     n_written = sum(done.tokens for done in statistics)
@@ -60,7 +64,7 @@ def usage(answers: Sequence[Answer], n_prompt: int) -> dict[str, Any]:
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
-        "prompt_tokens_details": {"cached_tokens": answers[0].n_reused},
+        "prompt_tokens_details": {"cached_tokens": sum(answer.n_reused for answer in answers[::n])},
         "drafted_tokens": sum(done.drafted for done in statistics),
         "accepted_tokens": sum(done.accepted for done in statistics),
         "rounds": sum(done.rounds for done in statistics),
@@ -98,10 +102,21 @@ def completion_logprobs(events: Iterable[TokenEvent], spelling: Spelling, *, off
     return found
 
 
-def token_events(events: Iterable[TokenEvent]) -> list[dict[str, Any]]:
-    """What speculation did for each token; ours."""
+def token_events(events: Iterable[TokenEvent], spelling: Spelling) -> list[dict[str, Any]]:
+    """What speculation did for each token, and how likely it was where ``logprobs`` asks for that; ours."""
     return [
-        {"id": event.id, "text": event.text, "drafted_by": event.drafted_by, "round": event.round} for event in events
+        {
+            "id": event.id,
+            "text": event.text,
+            "drafted_by": event.drafted_by,
+            "round": event.round,
+            "logprob": None if event.logprob is None else max(event.logprob, _LOWEST),
+            "top": [
+                {"id": token, "text": _text(spelling(token)), "logprob": max(logprob, _LOWEST)}
+                for token, logprob in event.top.items()
+            ],
+        }
+        for event in events
     ]
 
 

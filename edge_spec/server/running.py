@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Self
 
@@ -115,6 +116,8 @@ class ModelServer:
         self, model: TextModel, settings: ServerSettings | None = None, *, listening: socket.socket | None = None
     ) -> None:
         settings = settings or ServerSettings()
+        if not settings.name:
+            settings = replace(settings, name=model.info.name)
         self._socket = listening or listen(settings.host, settings.port)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

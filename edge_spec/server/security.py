@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import socket
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -11,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_spec.server.errors import ApiError
 from edge_spec.server.pages import PAGE_PATHS
-from edge_spec.server.settings import ServerSettings
+from edge_spec.server.settings import ServerSettings, is_address
 
 __all__ = ["Gate"]
 
@@ -32,8 +33,12 @@ class Gate:
         self._app = app
         self._key = settings.api_key.encode() if settings.api_key is not None else None
         self._hosts = _LOCAL | {settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
-        # With a key, or where anybody may ask, any name of this computer will do.
-        self._any_host = self._key is not None or settings.is_open
+        if settings.is_open:
+            self._hosts |= {socket.gethostname().lower()}
+        # With a key any name will do: a page from elsewhere does not know the key.
+        self._any_host = self._key is not None
+        # An open server has many addresses. No page can take an address for its own name.
+        self._any_address = settings.is_open
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,10 +57,13 @@ class Gate:
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not (self._any_host or _name_of("//" + hosts[0]) in self._hosts):
+        if len(hosts) != 1 or not (self._any_host or self._is_own(_name_of("//" + hosts[0]))):
             raise ApiError(
                 403, "this is not the name of this server; use its address, or start it with --allow-host", code="host"
             )
+
+    def _is_own(self, name: str | None) -> bool:
+        return name in self._hosts or (self._any_address and name is not None and is_address(name))
 
     def _check_origin(self, headers: Headers) -> None:
         for origin in map(str.lower, headers.getlist("origin")):

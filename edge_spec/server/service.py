@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from edge_spec.errors import PromptError
 from edge_spec.model import TextModel
 from edge_spec.server.answering import Prepared
-from edge_spec.server.errors import ApiError
+from edge_spec.server.bodies import Bodies, json_object
+from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields, parse
 from edge_spec.server.jobs import JobMaker
 from edge_spec.server.metrics import Metrics
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.work_queue import WorkQueue
+from edge_spec.server.work_queue import Ticket, WorkQueue
 from edge_spec.server.writing import Work, WritingThread
 
 __all__ = ["Service"]
@@ -24,6 +23,7 @@ class Service:
     Attributes:
         model: what writes. Whoever made it closes it.
         settings: how the server behaves.
+        bodies: reads what is asked.
         queue: who waits.
         metrics: what is counted.
         thread: where the model writes.
@@ -32,12 +32,13 @@ class Service:
     def __init__(self, model: TextModel, settings: ServerSettings) -> None:
         self.model = model
         self.settings = settings
+        self.bodies = Bodies(settings.max_body_bytes)
         self.queue = WorkQueue(settings.max_waiting)
         self.metrics = Metrics(self.queue, model.ledger)
         self.thread = WritingThread(self.queue)
         self._jobs = JobMaker(model, settings)
 
-    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], body: Mapping[str, Any]) -> Prepared:
+    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes) -> Prepared:
         """Check a request and make its prompts.
 
         Raises:
@@ -45,13 +46,18 @@ class Service:
         """
 
         def work() -> Prepared:
+            # In that thread one request after the other is taken apart: only what is asked of the model is kept.
+            body = json_object(raw)
             asked = parse(kind, body)
             self.require_name(asked.model)
-            if isinstance(asked, ChatFields):
-                job = self._jobs.chat(asked, body)
-            else:
-                assert isinstance(asked, CompletionFields)
-                job = self._jobs.completion(asked, body)
+            try:
+                if isinstance(asked, ChatFields):
+                    job = self._jobs.chat(asked, body)
+                else:
+                    assert isinstance(asked, CompletionFields)
+                    job = self._jobs.completion(asked, body)
+            except PromptError as error:
+                raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
             return Prepared(asked, job, self.model, self.settings.name)
 
         return await self.thread.prepare(work)
@@ -70,13 +76,9 @@ class Service:
                 param="model",
             )
 
-    def begin(self, prepared: Prepared) -> Work:
-        """Let it be written when its turn comes.
-
-        Raises:
-            ApiError: the queue is full, or the server is stopping.
-        """
-        work = self.thread.begin(lambda: prepared.job.replies(self.model))
+    def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
+        """Let it be written when its turn comes."""
+        work = self.thread.begin(ticket, lambda: prepared.job.replies(self.model))
         work.task.add_done_callback(lambda _: self._count(work))
         return work
 

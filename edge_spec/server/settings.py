@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["ServerSettings", "is_loopback"]
+__all__ = ["ServerSettings", "is_address", "is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
@@ -22,12 +22,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an address in numbers, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """How a server behaves.
 
     Attributes:
-        name: what clients call the model.
+        name: what clients call the model; as its file if empty.
         host, port: where it listens; port 0 for any that is free.
         api_key: what clients have to send as ``Authorization: Bearer ...``; None for nothing.
         insecure: listen on an address that other computers reach, although there is no key.
@@ -35,7 +44,7 @@ class ServerSettings:
         allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.
         max_waiting: requests that may wait while another one is answered; further ones are refused with 429.
         max_body_bytes: the largest request.
-        timeout_s: the most seconds that a request may take, waiting included.
+        timeout_s: the most seconds from the arrival of a request to the end of its answer, waiting included.
         max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
         sampling: fields of ``SamplerSettings`` where a request does not say.
         log: told a line for each request, without its text.
@@ -44,7 +53,7 @@ class ServerSettings:
         SettingsError: a value is out of its range, or other computers could use it without a key.
     """
 
-    name: str = "demo"
+    name: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = None

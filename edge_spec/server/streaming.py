@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from edge_spec.server.bodies import ClientGone
 from edge_spec.server.errors import ApiError, api_error
+from edge_spec.server.request_log import GONE, Record
 
 __all__ = ["EventStream", "unless_gone"]
 
@@ -59,25 +60,30 @@ class EventStream(Response):
     An error that comes after the first event is an event as well.
 
     Args:
-        seconds: how long it may take.
+        deadline: when it has to end, by the clock of the event loop.
+        record: told what became of it: an error that comes after the first event cannot change the status any more.
         on_close: called at the end, also if nothing was ever sent.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[dict[str, Any]], seconds: float, on_close: Callable[[], object]) -> None:
+    def __init__(
+        self, events: AsyncIterator[dict[str, Any]], deadline: float, record: Record, on_close: Callable[[], object]
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
-        self._seconds = seconds
+        self._deadline = deadline
+        self._record = record
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A client that takes nothing for so long gets no more.
         try:
-            with suppress(ClientGone, OSError, TimeoutError):
-                async with asyncio.timeout(self._seconds + _LAST_WORDS_S):
-                    await unless_gone(receive, self._run(send))
+            async with asyncio.timeout_at(self._deadline + _LAST_WORDS_S):
+                await unless_gone(receive, self._run(send))
+        except (ClientGone, OSError) as error:
+            self._record.status = _status_of(error)
         finally:
             self._on_close()
 
@@ -85,14 +91,16 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         waiting = asyncio.ensure_future(self._keep_alive(send))
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout_at(self._deadline):
                 async for event in self._events:
                     waiting.cancel()
                     await _send(send, _line(event))
             await _send(send, b"data: [DONE]\n\n")
         except Exception as error:
-            await _send(send, _line(api_error(error).to_json()))
-            if not isinstance(error, ApiError) and api_error(error).status == 500:
+            told = api_error(error)
+            self._record.status = told.status
+            await _send(send, _line(told.to_json()))
+            if not isinstance(error, ApiError) and told.status == 500:
                 raise
         finally:
             waiting.cancel()
@@ -105,6 +113,11 @@ class EventStream(Response):
         while True:
             await asyncio.sleep(_KEEP_ALIVE_S)
             await _send(send, b": waiting\n\n")
+
+
+def _status_of(error: Exception) -> int:
+    # A time limit is an OSError, too.
+    return api_error(error).status if isinstance(error, TimeoutError) else GONE
 
 
 def _line(event: dict[str, Any]) -> bytes:

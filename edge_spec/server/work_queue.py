@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from typing import Self
 
 from edge_spec.server.errors import ApiError
 
@@ -79,12 +80,27 @@ class WorkQueue:
 
 
 class Ticket(AbstractAsyncContextManager[None]):
-    """A place in the queue: as a context it waits for the model, and has it while it lasts."""
+    """A place in the queue.
+
+    As an asynchronous context it waits for the model, and has it while the context lasts. As a plain one it is given
+    up at the end, unless somebody uses it by then.
+
+    Attributes:
+        is_used: whether somebody else gives it up.
+    """
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
         self._began = 0.0
         self._waits = True
+        self.is_used = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self.is_used:
+            self.give_up()
 
     def give_up(self) -> None:
         """Do not wait any longer. Safe to call twice, and when the wait is over."""

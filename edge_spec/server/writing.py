@@ -41,6 +41,7 @@ class Work(AsyncIterator[Batch]):
         self._error: BaseException | None = None
         self._begun = self._stopped = False
         self._ticket = ticket
+        ticket.is_used = True
         self.task = asyncio.ensure_future(self._write())
         self.task.add_done_callback(self._over)
 
@@ -114,13 +115,9 @@ class WritingThread:
         """Do something that takes a while, in parallel with the writing."""
         return await asyncio.get_running_loop().run_in_executor(self._preparer, work)
 
-    def begin(self, start: Callable[[], Replies]) -> Work:
-        """Let replies be written when it is their turn.
-
-        Raises:
-            ApiError: the queue is full, or the server is stopping.
-        """
-        work = Work(self._queue.join(), self._writer, start)
+    def begin(self, ticket: Ticket, start: Callable[[], Replies]) -> Work:
+        """Let replies be written when it is their turn."""
+        work = Work(ticket, self._writer, start)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._works.discard(work))
         return work

@@ -64,7 +64,9 @@ def serve(demo_models: Callable[[str], TextModel]) -> Iterator[Callable[..., Ser
             if key not in started:
                 log: list[str] = []
                 model = demo_models(engine)
-                server = servers.enter_context(ModelServer(model, ServerSettings(port=0, log=log.append, **settings)))
+                server = servers.enter_context(
+                    ModelServer(model, ServerSettings(**{"port": 0, "name": "demo", "log": log.append, **settings}))
+                )
                 key_of = settings.get("api_key", "none")
                 client = servers.enter_context(
                     openai.OpenAI(base_url=server.url + "/v1", api_key=key_of, max_retries=0, timeout=60)

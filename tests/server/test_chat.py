@@ -141,8 +141,13 @@ def test_json_is_valid_by_its_schema(served: Any) -> None:
         jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
         text = served.model.generate("Name a dog.", json_schema=schema, max_tokens=60, seed=seed).read()
         assert answer.choices[0].message.content == text
-    text = served.chat("Name a dog.", response_format={"type": "json_object"}, max_tokens=60).choices[0].message.content
-    assert text.startswith("{")
+    found = [
+        served.chat("Name a dog.", response_format={"type": "json_object"}, max_tokens=400, seed=seed)
+        for seed in range(3)
+    ]
+    whole = [each.choices[0] for each in found if each.choices[0].finish_reason == "stop"]
+    assert whole
+    assert all(isinstance(json.loads(choice.message.content), dict) for choice in whole)
 
 
 def test_parts_roles_and_names_of_messages_are_those_of_plain_ones(served: Any) -> None:
@@ -161,6 +166,42 @@ def test_a_client_may_ask_who_guessed_each_token(served: Any) -> None:
     assert "".join(event["text"] for event in events) == answer.choices[0].message.content
     assert sum(event["drafted_by"] is not None for event in events) == answer.usage.accepted_tokens
     assert events[-1]["round"] == answer.usage.rounds
+    assert all(event["logprob"] is None and event["top"] == [] for event in events)
+    answer = served.chat(extra_body={"token_events": True}, logprobs=True, top_logprobs=2)
+    (choice,) = answer.choices
+    for event, told in zip(choice.token_events, choice.logprobs.content, strict=True):
+        assert event["logprob"] == told.logprob
+        assert [each["logprob"] for each in event["top"]] == [each.logprob for each in told.top_logprobs]
+        assert event["top"][0]["text"].encode() == bytes(told.top_logprobs[0].bytes)
+
+
+def test_why_an_answer_ended_is_told_in_two_words(served: Any) -> None:
+    """OpenAI has one word for all limits."""
+    ways: list[tuple[dict[str, Any], tuple[str, str]]] = [
+        ({"max_tokens": 2, "extra_body": {"ignore_eos": True}}, ("length", "length")),
+        ({"max_tokens": 200, "stop": ["a"]}, ("stop", "stop")),
+        ({"max_tokens": 2, "extra_body": {"grammar": 'root ::= ""'}}, ("stop", "eos")),
+    ]
+    for fields, words in ways:
+        choice = served.chat(**fields).choices[0]
+        assert (choice.finish_reason, choice.ended_by) == words
+        *_, last = served.chat(**fields, stream=True)
+        assert (last.choices[0].finish_reason, last.choices[0].ended_by) == words
+
+
+def test_an_answer_that_memory_ends_says_so(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(served.model._access.guard), "before_reply", lambda *_: False)
+    choice = served.chat().choices[0]
+    assert (choice.finish_reason, choice.ended_by, choice.message.content) == ("length", "memory", "")
+
+
+def test_several_prompts_tell_what_was_not_read_of_each(served: Any) -> None:
+    prompts = ["Once upon a time there was a dog. " * 4, "A cat sat in the garden all day. " * 4]
+    for n in (1, 2):
+        alone = [served.client.completions.create(model="demo", prompt=p, max_tokens=1) for p in prompts * 2][2:]
+        both = served.client.completions.create(model="demo", prompt=prompts, max_tokens=1, n=n)
+        cached = sum(each.usage.prompt_tokens_details.cached_tokens for each in alone)
+        assert both.usage.prompt_tokens_details.cached_tokens == cached > 0
 
 
 def test_the_clients_own_accumulation_of_chunks_is_the_whole_answer(served: Any) -> None:

@@ -138,6 +138,11 @@ def test_addresses_that_are_not_there(served: Any) -> None:
     assert httpx2.get(served.url + "/health").json() == {"status": "ok"}
 
 
+def test_a_prompt_that_is_too_long_is_named_as_the_request_names_it(served: Any) -> None:
+    found = served.post("/v1/completions", json={"prompt": "a b c " * 4000}).json()["error"]
+    assert (found["code"], found["param"]) == ("context_length_exceeded", "prompt")
+
+
 def test_clients_raise_the_error_that_belongs_to_it(served: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         served.chat(model="gpt-4")

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never happened")
-
-
-def waiting(served: Any) -> tuple[int, int]:
-    """How many requests wait and are answered."""
-    text = httpx2.get(served.url + "/metrics").text
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return int(float(values["edge_spec_requests_waiting"])), int(float(values["edge_spec_requests_writing"]))
+from server_world import wait_until, waiting
 
 
 def test_fifty_clients_each_get_their_own_answer(served: Any) -> None:
@@ -58,6 +43,8 @@ def test_a_full_queue_says_when_to_come_again(serve: Callable[..., Any]) -> None
         served.chat(max_tokens=1)
     assert refused.value.code == "queue_full"
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+    # Nothing is done for a request that has no place: what it asks is not even looked at.
+    assert served.post(content=b"{").status_code == 429
     for stream in streams:
         stream.close()
     wait_until(lambda: waiting(served) == (0, 0))
@@ -75,20 +62,3 @@ def test_who_leaves_makes_room_at_once(served: Any, streams: bool) -> None:
             httpx2.post(served.url + "/v1/chat/completions", json=asked, timeout=0.3)
     wait_until(lambda: waiting(served) == (0, 0))
     assert served.chat(max_tokens=1).usage.completion_tokens == 1
-
-
-def test_a_request_that_takes_too_long_is_ended(serve: Callable[..., Any]) -> None:
-    served = serve(timeout_s=0.3)
-    long = {"max_tokens": 900, "n": 16, "extra_body": {"ignore_eos": True}}
-    with pytest.raises(openai.InternalServerError) as ended:
-        served.chat(**long)
-    assert (ended.value.status_code, ended.value.code) == (504, "timeout")
-    with pytest.raises(openai.APIError, match="took longer"):
-        list(served.chat(**long, stream=True))
-    wait_until(lambda: waiting(served) == (0, 0))
-
-
-def test_a_client_that_takes_nothing_keeps_nobody_waiting(served: Any) -> None:
-    idle = served.chat(max_tokens=400, extra_body={"ignore_eos": True, "token_events": True}, stream=True)
-    assert served.chat(max_tokens=2).usage.completion_tokens == 2
-    idle.close()

@@ -39,6 +39,27 @@ def test_pages_from_elsewhere_are_refused(served: Any, serve: Callable[..., Any]
     assert httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked).status_code == 200
 
 
+def test_an_open_server_goes_by_its_addresses_and_by_no_name_of_others(serve: Callable[..., Any]) -> None:
+    served = serve(host="0.0.0.0", insecure=True, allowed_hosts=("models.example",))
+    own = ("192.168.7.7", "10.0.0.1:8080", "[2001:db8::1]:8080", "localhost", socket.gethostname(), "models.example")
+    refused = ("evil.example", "192.168.7.7.evil.example", "192.168.7", "0x7f.1", "a", "")
+    with httpx2.Client(base_url=served.url) as client:
+        for host, expected in (*((host, 200) for host in own), *((host, 403) for host in refused)):
+            assert client.get("/v1/models", headers={"Host": host}).status_code == expected, host
+            page = {"Host": host, "Origin": f"http://{host}"}
+            assert client.get("/v1/models", headers=page).status_code == expected, host
+
+
+def test_an_allowed_page_can_read_why_it_is_refused(serve: Callable[..., Any]) -> None:
+    served = serve(api_key="s3cret", allowed_origins=("https://chat.example",))
+    found = served.post(json=BODY, headers={"Origin": "https://chat.example"})
+    assert found.status_code == 401
+    assert found.headers["access-control-allow-origin"] == "https://chat.example"
+    found = served.post(json=BODY, headers={"Origin": "https://evil.example"})
+    assert found.status_code == 403
+    assert "access-control-allow-origin" not in found.headers
+
+
 def test_without_the_key_there_is_only_health(serve: Callable[..., Any]) -> None:
     served = serve(api_key="s3cret")
     assert served.chat(max_tokens=1).usage.completion_tokens == 1
@@ -92,3 +113,22 @@ def test_the_log_has_a_line_for_each_request_and_none_of_its_text(serve: Callabl
     assert served.log[0].startswith("POST /v1/chat/completions 200, ")
     assert f", {n_written} written, " in served.log[0]
     assert "unlikely" not in served.log[0]
+
+
+def test_what_is_refused_or_not_there_is_logged_and_counted_too(serve: Callable[..., Any]) -> None:
+    served = serve(name="strict", api_key="s3cret")
+    chat = "/v1/chat/completions"
+    asked = [
+        (served.post(json=BODY), f"POST {chat} 401, "),
+        (served.post(json=BODY, headers={"Origin": "https://evil.example"}), f"POST {chat} 403, "),
+        (httpx2.get(served.url + "/health"), "GET /health 200, "),
+        (httpx2.get(served.url + "/"), "GET / 200, "),
+        (served.client.with_options(max_retries=0).models.with_raw_response.list(), "GET /v1/models 200, "),
+        (httpx2.get(served.url + "/no%0Awhere", headers={"Authorization": "Bearer s3cret"}), r"GET /no\nwhere 404, "),
+    ]
+    assert len(served.log) == len(asked)
+    for line, (_, beginning) in zip(served.log, asked, strict=True):
+        assert line.startswith(beginning)
+    text = httpx2.get(served.url + "/metrics", headers={"Authorization": "Bearer s3cret"}).text
+    for endpoint, found in ((chat, 401), (chat, 403), ("/health", 200), ("other", 404)):
+        assert f'edge_spec_requests_total{{endpoint="{endpoint}",status="{found}"}} 1.0' in text

@@ -1,0 +1,159 @@
+"""Laws of time and size: no request takes longer than is allowed, whoever delays it, and none keeps the others waiting.
+
+Each law also says what the log tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from server_world import wait_until, waiting
+
+from edge_spec.server import bodies, streaming
+from edge_spec.server.jobs import JobMaker
+
+ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 1}
+LONG = {**ASK, "max_tokens": 900, "ignore_eos": True, "n": 16}
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+
+
+def counted(served: Any, status: int) -> float:
+    """How many chat completions had this status."""
+    name = f'edge_spec_requests_total{{endpoint="/v1/chat/completions",status="{status}"}} '
+    lines = httpx2.get(served.url + "/metrics").text.splitlines()
+    return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0)
+
+
+def logged(served: Any, beginning: str) -> str:
+    """The line that begins so; it comes when the connection has been served."""
+    wait_until(lambda: any(line.startswith(beginning) for line in served.log))
+    return next(line for line in served.log if line.startswith(beginning))
+
+
+def sent(served: Any, *parts: bytes) -> bytes:
+    """What a client gets that sends this, and then nothing more."""
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(b"".join(parts))
+        answer = b""
+        while b"\r\n\r\n" not in answer or not answer.endswith(b"}"):
+            answer += connection.recv(4096)
+        return answer
+
+
+@pytest.fixture
+def hasty(serve: Callable[..., Any]) -> Any:
+    """A server that allows little time."""
+    served = serve(timeout_s=0.3, name="hasty")
+    served.log.clear()
+    return served
+
+
+def test_a_request_that_takes_too_long_is_ended(hasty: Any) -> None:
+    before = counted(hasty, 504)
+    with pytest.raises(openai.InternalServerError) as ended:
+        hasty.chat(max_tokens=900, n=16, model="hasty", extra_body={"ignore_eos": True})
+    assert (ended.value.status_code, ended.value.code) == (504, "timeout")
+    found = httpx2.post(hasty.url + "/v1/chat/completions", json={**LONG, "stream": True}, timeout=60)
+    assert (found.status_code, "took longer" in found.text) == (200, True)
+    assert " written, " in logged(hasty, "POST /v1/chat/completions 504, streamed, ")
+    assert counted(hasty, 504) == before + 2
+    wait_until(lambda: waiting(hasty) == (0, 0))
+
+
+def test_the_time_counts_from_the_arrival_of_the_request(hasty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b" 504 " in sent(hasty, HEAD, b"{")
+    prepare = JobMaker.chat
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.5)
+        return prepare(*given)
+
+    monkeypatch.setattr(JobMaker, "chat", slow)
+    assert hasty.post(json=ASK).json()["error"]["code"] == "timeout"
+    wait_until(lambda: waiting(hasty) == (0, 0))
+
+
+def test_a_body_that_comes_too_slowly_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_MAX_READ_S", 0.2)
+    answer = sent(served, HEAD, b"{")
+    assert b" 408 " in answer and b"connection: close" in answer.lower()
+
+
+def test_bodies_that_arrive_at_once_are_bounded_together(serve: Callable[..., Any]) -> None:
+    served = serve(max_body_bytes=1024)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    halves = [socket.create_connection((host, int(port)), timeout=20) for _ in range(16)]
+    try:
+        for half in halves:
+            half.sendall(HEAD.replace(b"100", b"1024") + b" " * 1000)
+        wait_until(lambda: served.post(content=b" " * 1000).status_code == 429)
+        assert served.chat(max_tokens=1).usage.completion_tokens == 1
+    finally:
+        for half in halves:
+            half.close()
+    wait_until(lambda: served.post(content=b" " * 1000).status_code == 400)
+
+
+def test_a_body_without_an_end_is_not_read_for_ever(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve(max_body_bytes=1024)
+    monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 4096)
+    chunked = HEAD.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked")
+    chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
+    assert b" 413 " in sent(served, chunked, chunk * 8)
+
+
+def test_while_a_stream_waits_for_its_turn_its_connection_is_kept(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_KEEP_ALIVE_S", 0.05)
+    chat = served.url + "/v1/chat/completions"
+    with httpx2.stream("POST", chat, json={**LONG, "stream": True}, timeout=60) as before:
+        lines = before.iter_lines()
+        next(lines)
+        with httpx2.stream("POST", chat, json={**ASK, "stream": True}, timeout=60) as stream:
+            assert next(stream.iter_lines()) == ": waiting"
+    wait_until(lambda: waiting(served) == (0, 0))
+
+
+def test_a_client_that_takes_nothing_keeps_nobody_waiting(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(timeout_s=1.0, name="patient")
+    served.log.clear()
+    given = []
+
+    async def never(send: Any, body: bytes) -> None:
+        given.append(body)
+        await asyncio.sleep(3600)
+
+    with monkeypatch.context() as patched:
+        # As if all buffers on the way were full.
+        patched.setattr(streaming, "_send", never)
+        patched.setattr(streaming, "_LAST_WORDS_S", 0.1)
+        asked = {**ASK, "max_tokens": 40, "ignore_eos": True, "stream": True}
+        with httpx2.stream("POST", served.url + "/v1/chat/completions", json=asked, timeout=60):
+            wait_until(lambda: bool(given))
+            assert served.post(json=ASK).json()["usage"]["completion_tokens"] == 1
+            assert ", 40 written, " in logged(served, "POST /v1/chat/completions 504, streamed, ")
+    wait_until(lambda: waiting(served) == (0, 0))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_client_that_leaves_is_told_apart_in_the_log(served: Any, streams: bool) -> None:
+    served.log.clear()
+    before = counted(served, 499)
+    asked = {"url": served.url + "/v1/chat/completions", "json": {**LONG, "stream": streams}}
+    if streams:
+        with httpx2.stream("POST", **asked, timeout=60) as stream:
+            next(stream.iter_lines())
+    else:
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(**asked, timeout=0.3)
+    logged(served, "POST /v1/chat/completions 499" + ", streamed, " * streams)
+    assert counted(served, 499) == before + 1
