@@ -36,7 +36,7 @@ from typing import Any
 
 PACKAGE = "edge_spec"
 
-PLANNING_CLASSES, PLANNING_FUNCTIONS = ("Planner",), ("best", "candidates")
+PLANNING_CLASSES, PLANNING_FUNCTIONS = ("Planner",), ("best", "make_plan", "candidates")
 """What plans a load, by the names that it goes by in the package: instances and calls of these are counted."""
 
 Row = int | str | None

@@ -1,4 +1,4 @@
-"""What a running model gives up while memory is scarce, and takes back when there is room again."""
+"""Memory degradation: going to a candidate that takes less while memory is scarce, and recovering afterwards."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ class Degradation(MemoryGuard):
     """Looks at memory between two rounds of a reply, and between replies, and goes over to another candidate.
 
     All candidates are in one order, around the one that is open. While memory is scarce, each step applies the next
-    lower one. Speed goes first: suspended conversations are
-    moved to the disk, the intermediate model is dropped, the drafter is dropped; the text stays the same. Then, with a
-    notice, precision and context: a cache of fewer bits, which forgets nothing and hardly rounds; half of the context,
-    and half again, which forgets the oldest turns of a long conversation. In the end the reply stops. When there is
-    room again, the best candidate with the same numerics profile is applied: what has changed the text stays. Who did
-    not see the profile change is told at the next reply.
+    lower one. Speed goes first: suspended conversations are moved to the disk, the intermediate model and then the
+    drafter are dropped; the text stays the same. Then, with a notice, precision and context: a cache of fewer bits,
+    then half of the context, which forgets the oldest turns of a long conversation. In the end the reply stops. When
+    there is room again, the best candidate with the same numerics profile is applied: what has changed the text stays.
+    Who did not see the profile change is told at the next reply.
 
     Args:
         models: what is open.
@@ -95,11 +94,12 @@ class Degradation(MemoryGuard):
         lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(reply))
         if moved or any(self._apply(candidate, reply, sentence) for sentence, candidate in lower):
             self._patience.stepped_down()
-        elif reply is not None:
-            self._patience.stepped_down()
+            return True
+        # Looking for candidates again at once would find none again.
+        self._patience.stepped_down()
+        if reply is not None:
             reply.notice("memory is scarce: the reply stops here")
-            return False
-        return True
+        return reply is None
 
     def _step_up(self, better: Candidate | None, reply: GuardedReply | None) -> None:
         worked = better is None
@@ -160,6 +160,7 @@ class Degradation(MemoryGuard):
         with Estimates(self._models.files) as estimates:
             for candidate in islice(self._candidates(better, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
+                n_bytes += sum(candidate.tables.values()) - sum(now.tables.values())
                 tells = reply is not None or self._is_lossless(candidate)
                 if tells and self._watch.has_room(seen, n_bytes):
                     is_first = candidate.settings == first.settings and candidate.mode == first.mode

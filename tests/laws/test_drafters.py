@@ -16,6 +16,8 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.checked import CheckedDrafter
+from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
@@ -202,6 +204,22 @@ def test_the_longest_and_latest_match_is_copied(text: list[int], shortest: int, 
             expected = text[ends[-1] : ends[-1] + limit]
             break
     assert list(draft.tokens) == expected
+
+
+@pytest.mark.parametrize("wrap", [GrammarGuided, lambda inner: CheckedDrafter(inner, TableModel(TABLE))])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_a_wrapped_drafter_stops_where_it_is_asked_to(wrap: Callable[[Drafter], Drafter], most: int) -> None:
+    asked: list[int] = []
+
+    def worth_more(draft: Tree) -> bool:
+        asked.append(len(draft))
+        return len(draft) < most
+
+    counted = Counted(TABLE)
+    drafter = begun(wrap(ModelDrafter(counted)), [3, 1])
+    assert len(drafter.draft_while(9, worth_more)) == most
+    assert asked == list(range(1, most + 1))
+    assert len(counted.widths) <= most
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.data())

@@ -25,8 +25,8 @@ class CheckedDrafter(WrappingDrafter):
         self._n_vocab = target.n_vocab
         self._takes_trees = target.capabilities.takes_trees
 
-    def draft(self, limit: int) -> Tree:
-        draft, n_vocab, takes_trees = self.inner.draft(limit), self._n_vocab, self._takes_trees
+    def changed(self, draft: Tree, limit: int) -> Tree:
+        n_vocab, takes_trees = self._n_vocab, self._takes_trees
         shape_fits = len(draft) <= limit and (draft.is_sequence or takes_trees)
         if shape_fits and all(0 <= token < n_vocab for token in draft.tokens):
             return draft

@@ -35,8 +35,7 @@ class GrammarGuided(WrappingDrafter):
         # What has to come costs nothing to draft.
         return self.inner.limit() if self._sampler is None else sys.maxsize
 
-    def draft(self, limit: int) -> Tree:
-        draft = self.inner.draft(limit)
+    def changed(self, draft: Tree, limit: int) -> Tree:
         if self._sampler is None:
             return draft
         return _guided(draft, self._sampler.place(self._text), limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Choice, Drafter
@@ -34,7 +34,14 @@ class WrappingDrafter(Drafter):
         return self.inner.read(most)
 
     def draft(self, limit: int) -> Tree:
-        return self.inner.draft(limit)
+        return self.changed(self.inner.draft(limit), limit)
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
+        return self.changed(self.inner.draft_while(limit, worth_more), limit)
+
+    def changed(self, draft: Tree, limit: int) -> Tree:
+        """What becomes of a draft of the other drafter."""
+        return draft
 
     def accept(self, tokens: Sequence[int]) -> None:
         self.inner.accept(tokens)
