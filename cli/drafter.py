@@ -70,6 +70,12 @@ def command() -> None:
 @_size("layers", "Layers of the drafter.")
 @_size("width", "Width of the drafter, a multiple of 32.")
 @_size("answer_tokens", "Maximum tokens of an answer.")
+@option(
+    "Size",
+    "--inherit/--no-inherit",
+    default=MakeSettings.inherit,
+    help="Begin with the model's embedding, made narrower, or with random weights alone.",
+)
 @option("Running", "--time-limit", type=_Duration(), metavar="TIME", help="Save and stop after 90s, 30m, 2h, ...")
 @option("Running", "--engine", type=_ENGINE, default=AUTO, help="What runs the model that answers.")
 @option("Running", "--device", default="auto", metavar="NAME", help="Device to train on: cpu, cuda, ...")

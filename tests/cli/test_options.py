@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import click
@@ -187,6 +188,13 @@ OF_MODELS = (
     ("--memory", "0"),
 )
 OF_REPLIES = (("--max-tokens", "0"), ("--max-tokens", "x"), ("--seed", "-1"), ("--top-p", "3"), ("--mirostat", "1"))
+OTHERS = {
+    "serve": ["demo"],
+    "pair": ["demo", "demo"],
+    "quantise": ["demo", "out.gguf", "--type", "Q4_0"],
+    "info": ["demo"],
+}
+"""Verbs that load models or read their headers otherwise, and what they need to be told."""
 
 
 @pytest.mark.parametrize(
@@ -214,6 +222,30 @@ def test_a_value_that_cannot_be_is_named_as_its_option(
     names = {"--temp": "--temperature"}
     assert re.search(rf"{names.get(option, option)}(?![\w-])", line), line
     assert not re.search(r"\b(n_ctx|kv_k|kv_v|n_threads\w*|max_tokens|draft_limit|top_p)\b", line), line
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "value"),
+    [
+        (verb, option, value)
+        for verb in OTHERS
+        for option, value in (*OF_MODELS, *OF_REPLIES)
+        if any(option in known.opts for known in options_of(verb))
+    ],
+)
+def test_other_verbs_refuse_it_as_well_before_they_do_anything(
+    verb: str,
+    option: str,
+    value: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, line = failed(capsys, verb, *OTHERS[verb], option, value)
+    assert code == 2
+    assert re.search(rf"{option}(?![\w-])", line), line
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,6 +159,20 @@ def test_what_is_asked_and_learned_can_change_until_the_vocabulary_is_chosen(tmp
     (tmp_path / "out" / "prepared" / "prepared.json").write_text("{}")
     with pytest.raises(SettingsError, match="begun with another tokens and another width"):
         maker(tmp_path, probe_cache)
+
+
+def test_nothing_of_the_target_is_in_a_drafter_that_does_not_inherit(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path
+) -> None:
+    start = json.loads((made.maker.out / "training" / "start.json").read_text())
+    assert start == {"inherited": True}
+    out = tmp_path / "out"
+    shutil.copytree(made.maker.out / "answers", out / "answers")
+    for name in ("settings.json", "prompts.json"):
+        shutil.copy(made.maker.out / name, out / name)
+    maker(tmp_path, probe_cache, settings=replace(TINY, inherit=False)).run()
+    assert json.loads((out / "training" / "start.json").read_text()) == {"inherited": False}
+    assert "began with random weights" in (out / "README.md").read_text()
 
 
 def test_a_disk_that_fills_up_loses_nothing(

@@ -193,7 +193,7 @@ class DrafterMaker:
             clock=self.clock,
             say=self.say,
         )
-        embedding = embedding_rows(self.target, answers.kept)
+        embedding = embedding_rows(self.target, answers.kept) if settings.inherit else None
         if embedding is not None:
             trainer.start = partial(inherit_embedding, torch.from_numpy(embedding))
         _write_json(self.out / "training" / "start.json", {"inherited": embedding is not None})

@@ -30,6 +30,8 @@ class MakeSettings:
         learning_rate: the highest.
         held_out: the most prompts that are kept out of training, to measure acceptance on.
         seed: of everything that is drawn.
+        inherit: begin with the main directions of the target's embedding, which saves training. Otherwise nothing of
+            the target's weights is in the drafter, whatever its licence says of them.
 
     Raises:
         SettingsError: a value out of its range.
@@ -48,6 +50,7 @@ class MakeSettings:
     learning_rate: float = 4e-3
     held_out: int = 24
     seed: int = 1
+    inherit: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("tokens", 1), ("layers", 1), ("answer_tokens", 8), ("held_out", 1)):

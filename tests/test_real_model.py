@@ -1,0 +1,113 @@
+"""The laws end to end on a real model: SmolLM2-135M-Instruct as it is published, with the drafters that it has here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import edge_spec
+from edge_spec import ChatSession, TextModel
+from edge_spec.loading import plan, possible_modes
+
+PROMPTS = ("Give me three tips for sleeping better.", "Repeat after me: red, green, blue, red, green, blue, red,")
+SAMPLERS = ({"temperature": 0.0}, {"temperature": 0.8, "seed": 5})
+ENGINES = ("onnx", "llama")
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+}
+CONTEXT = 768
+
+
+def opened(cache: Path, **settings: Any) -> TextModel:
+    return edge_spec.load("smollm2", **{"n_ctx": CONTEXT, "cache_dir": cache, **settings})
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def auto(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[TextModel]:
+    """The model as users load it, on each engine."""
+    with opened(probe_cache, engine=request.param) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def written(probe_cache: Path) -> dict[tuple[str, str], list[list[int]]]:
+    """What it writes by engine and mode: the same prompts, and a conversation."""
+    found = {}
+    for engine in ENGINES:
+        for mode in possible_modes("smollm2"):
+            with opened(probe_cache, engine=engine, speculation=mode) as model:
+                found[engine, mode] = [
+                    *(tokens(model, prompt, **sampler) for prompt in PROMPTS for sampler in SAMPLERS),
+                    *conversation(model),
+                ]
+    return found
+
+
+def tokens(model: TextModel, prompt: str, **settings: Any) -> list[int]:
+    reply = model.generate(prompt, max_tokens=40, **settings)
+    reply.read()
+    return reply.token_ids
+
+
+def conversation(model: TextModel) -> list[list[int]]:
+    """Two turns and another draw of the second one."""
+    chat = model.chat("Answer briefly.", seed=3, max_tokens=24, temperature=0.8)
+    replies = [chat.send("Who are you?"), chat.send("What do you like to eat?")]
+    for reply in replies:
+        reply.read()
+    replies.append(chat.retry())
+    replies[-1].read()
+    chat.close()
+    return [reply.token_ids for reply in replies]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mode", [mode for mode in possible_modes("smollm2") if mode != "off"])
+def test_every_mode_writes_what_the_model_writes_alone(
+    written: dict[tuple[str, str], list[list[int]]], engine: str, mode: str
+) -> None:
+    assert written[engine, mode] == written[engine, "off"]
+    assert all(len(reply) > 3 for reply in written[engine, "off"])
+
+
+def test_it_answers_in_words(written: dict[tuple[str, str], list[list[int]]], auto: TextModel) -> None:
+    text = auto.prompts.detokenize(written["onnx", "off"][0])
+    assert "sleep" in text.lower()
+
+
+def test_a_saved_conversation_continues_bit_for_bit(auto: TextModel, tmp_path: Path) -> None:
+    chat = auto.chat(seed=8, max_tokens=20)
+    chat.send("Tell me about the sea.").read()
+    chat.save(tmp_path / "sea.chat")
+    whole = chat.send("And the fish?").read()
+    chat.close()
+    assert ChatSession.load(auto, tmp_path / "sea.chat").send("And the fish?").read() == whole
+
+
+def test_structured_output_is_valid(auto: TextModel) -> None:
+    for seed in range(3):
+        text = auto.generate("Invent a person.", json_schema=SCHEMA, seed=seed, max_tokens=60).read()
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_several_answers_are_the_single_ones(auto: TextModel) -> None:
+    prompt = "Name a color."
+    together = auto.generate(prompt, n=3, seed=6, max_tokens=16).read()
+    assert together == [auto.generate(prompt, seed=6, attempt=i, max_tokens=16).read() for i in range(3)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_holds_what_its_plan_said(engine: str, probe_cache: Path) -> None:
+    least = plan("smollm2", engine=engine, n_ctx=256, cache_dir=probe_cache).thresholds["fits"]
+    with opened(probe_cache, engine=engine, n_ctx=256, memory=int(1.5 * least)) as model:
+        model.generate(PROMPTS[0], max_tokens=8).read()
+        assert model.ledger.held_bytes <= 1.5 * least
+    with pytest.raises(edge_spec.BudgetExceeded):
+        opened(probe_cache, engine=engine, n_ctx=256, memory=least // 2)
