@@ -42,10 +42,21 @@ _SAMPLING: dict[str, Any] = {
 @llm.hookimpl
 def register_models(register: Callable[..., None]) -> None:
     """Offer the models to llm."""
-    path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
-    named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    for name, arguments in {**{name: {"model": name} for name in family_names()}, **named}.items():
+    for name, arguments in {**{name: {"model": name} for name in family_names()}, **_named()}.items():
         register(EdgeSpecModel(f"edge-spec/{name}", arguments))
+
+
+def _named() -> dict[str, dict[str, Any]]:
+    """The models of the user's own file. One that cannot be read must not take llm's other models away."""
+    path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
+    try:
+        named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if not isinstance(named, dict) or not all(isinstance(each, dict) for each in named.values()):
+            raise ValueError('it must be of the form {"name": {"model": "file.gguf"}}')
+    except (OSError, ValueError, RecursionError) as error:
+        click.echo(f"edge-spec: {path} is left out: {error}; correct it there", err=True)
+        return {}
+    return named
 
 
 class EdgeSpecModel(llm.Model):
@@ -93,7 +104,8 @@ class EdgeSpecModel(llm.Model):
 def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, str]]:
     earlier = conversation.responses if conversation is not None else []
     systems = [each.system for each in (*(response.prompt for response in earlier), prompt) if each.system]
-    messages = [{"role": "system", "content": systems[0]}] if systems else []
+    # Templates take one system message, at the beginning: the latest one counts.
+    messages = [{"role": "system", "content": systems[-1]}] if systems else []
     for response in earlier:
         messages.append({"role": "user", "content": response.prompt.prompt})
         messages.append({"role": "assistant", "content": cast(llm.Response, response).text()})

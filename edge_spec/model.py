@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from edge_spec.arguments import require_whole
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.generation.answers import answers_to, attempts
+from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Messages, PromptBuilder
-from edge_spec.generation.reader import in_a_thread
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.request import ReplyOptions, ReplyRequest, ignore
@@ -34,7 +34,7 @@ _ASKED = ("max_tokens", "stop", "grammar", "json_schema", "on_progress")
 """What is asked of replies besides their sampler's settings."""
 
 
-class TextModel(DescribedModel):
+class TextModel(DescribedModel, Closing):
     """A loaded model with its drafter. A context manager; usable from any thread.
 
     It writes one reply at a time; others wait for their turn. Where a wait could never end, since the thread or task
@@ -312,24 +312,8 @@ class TextModel(DescribedModel):
         """
         self.lock.close(self._free)
 
-    async def aclose(self) -> None:
-        """``close`` for event loops: other tasks continue meanwhile."""
-        await in_a_thread(self.close)
-
     def _free(self) -> None:
         if self._idle is not None:
             self._idle.close()
         self._access.speculator.close()
         self._on_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.aclose()

@@ -120,6 +120,7 @@ class Window(tk.Tk):
         self.title("edge-spec chat")
         self.geometry("900x620")
         self.answers: list[str] = []
+        self.failure = ""
         self._say = say
         self._folder = folder
         self._events: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
@@ -278,6 +279,8 @@ class Window(tk.Tk):
         self._put(sentence + "\n", "notice")
         self._status.set("That did not work.")
         self._busy_over()
+        self.failure = sentence
+        self.event_generate("<<Failed>>")
 
     def _on_over(self) -> None:
         self._entry.configure(state="disabled")
@@ -294,10 +297,14 @@ def main() -> int:
     window = Window(given.model, given.folder, given.say)
     if given.say:
         window.bind("<<Answered>>", lambda _: window.after(500, window.leave))
+        window.bind("<<Failed>>", lambda _: window.leave())
     window.mainloop()
-    if given.say:
-        print("".join(window.answers[-1:]))
-    return 0 if not given.say or any(window.answers) else 1
+    if not given.say:
+        return 0
+    print("".join(window.answers[-1:]))
+    if window.failure:
+        print(f"edge-spec: {window.failure}", file=sys.stderr)
+    return 1 if window.failure or not any(window.answers) else 0
 
 
 if __name__ == "__main__":

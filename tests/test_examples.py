@@ -149,6 +149,15 @@ def test_the_window_answers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="needs Xvfb")
+def test_the_window_leaves_where_it_cannot_answer(tmp_path: Path) -> None:
+    window = [sys.executable, str(EXAMPLES / "desktop_chat.py"), "no-such.gguf", f"--folder={tmp_path}", "--say=Hello"]
+    done = subprocess.run(["xvfb-run", "-a", *window], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no-such.gguf" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="needs Xvfb")
 def test_a_frozen_window_answers_in_an_empty_environment(tmp_path: Path) -> None:
     pytest.importorskip("PyInstaller")
     # PyInstaller does not look through an editable install.

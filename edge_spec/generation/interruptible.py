@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
 
 from edge_spec.errors import Cancelled
-from edge_spec.generation.reader import Reader, in_a_thread
+from edge_spec.generation.closing import Closing
+from edge_spec.generation.reader import Reader
 from edge_spec.generation.request import Deadline
 
 __all__ = ["Interruptible"]
 
 
-class Interruptible(ABC):
+class Interruptible(Closing):
     """One reply or several: a context manager that ends with ``close``, and what holds a turn (see ``TurnHolder``).
 
     Attributes:
@@ -60,22 +60,6 @@ class Interruptible(ABC):
         if not self.is_advancing_here:
             with self._advancing:
                 self._end("cancelled")
-
-    async def aclose(self) -> None:
-        """``close`` for event loops: other tasks continue meanwhile."""
-        await in_a_thread(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.aclose()
 
     @contextmanager
     def _advanced_by(self, reader: Reader) -> Iterator[None]:

@@ -47,6 +47,33 @@ def test_answers_and_conversations_are_those_of_generate(model: Any, own: TextMo
     assert second == own.generate(messages, **options).read()
 
 
+def test_the_latest_system_message_counts(model: Any, own: TextModel) -> None:
+    options = {"seed": 7, "max_tokens": 8}
+    conversation = model.conversation()
+    first = conversation.prompt("Hello", system="Be kind.", **options).text()
+    second = conversation.prompt("Hello", system="Be rude.", **options).text()
+    messages = [
+        {"role": "system", "content": "Be rude."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": "Hello"},
+    ]
+    assert second == own.generate(messages, **options).read()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"mine": "model.gguf"}', "\xff"])
+def test_a_file_with_an_error_is_named_and_the_other_models_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    path = tmp_path / "edge-spec.json"
+    path.write_bytes(text.encode("latin-1"))
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
+    names = [model.model_id for model in llm.get_models()]
+    assert "edge-spec/demo" in names
+    assert "edge-spec/mine" not in names
+    assert capsys.readouterr().err.startswith(f"edge-spec: {path} is left out: ")
+
+
 def test_schemas_hold(model: Any) -> None:
     schema = {"properties": {"age": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["age"]}
     assert 0 <= json.loads(model.prompt("How old?", schema=schema, seed=1).text())["age"] <= 9
