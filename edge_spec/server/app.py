@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
 from starlette.applications import Starlette
@@ -151,10 +152,17 @@ def _described(service: Service) -> dict[str, Any]:
         "created": 0,
         "owned_by": "edge-spec",
         "context_length": model.n_ctx,
+        "sampling": _sampling(service),
         "speculation": model.mode,
         "identity": model.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},
     }
+
+
+def _sampling(service: Service) -> dict[str, Any]:
+    """The sampler's settings where a request does not say."""
+    settings = service.model.sampler_settings(seed=0, **service.settings.sampling)
+    return {each.name: getattr(settings, each.name) for each in fields(settings) if "help" in each.metadata}
 
 
 async def _health(request: Request) -> Response:

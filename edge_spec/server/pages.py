@@ -13,7 +13,7 @@ __all__ = ["PAGE_PATHS", "page_routes"]
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _FILES = {
     "/": "index.html",
-    **{f"/{name}": name for name in ("page.css", "page.js", "api.js", "markdown.js", "store.js")},
+    **{f"/{name}": name for name in ("page.css", "page.js", "api.js", "markdown.js", "store.js", "tokens.js")},
 }
 
 PAGE_PATHS = frozenset(_FILES)

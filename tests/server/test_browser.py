@@ -93,19 +93,38 @@ def test_conversations_are_found_again_after_a_reload(page: Any) -> None:
     assert "The second question" in page.locator("li.user").inner_text()
     page.locator("#list-button").press("Enter")
     page.get_by_role("button", name="The first question", exact=True).click()
+    # Chosen, so the list makes room.
+    sync_api.expect(page.locator("#list")).to_be_hidden()
     assert "The first question" in page.locator("li.user").inner_text()
     assert page.locator("li.assistant").inner_text() == first
+    page.locator("#list-button").click()
     page.get_by_role("button", name="Delete The first question").click()
     assert "The second question" in page.locator("li.user").inner_text()
 
 
-def test_tokens_are_colored_by_who_drafted_them(page: Any) -> None:
-    short(page, 24)
-    text = answer(page, "Tell me a story about a dog.")
+def test_tokens_tell_who_drafted_them_to_everybody(page: Any) -> None:
+    short(page, 150)
+    page.locator("#temperature").fill("0")
+    answer(page, "Tell me a story about a dog.")
+    text = page.evaluate("JSON.parse(localStorage['edge-spec conversations'])[0].messages[1].content")
     page.locator("#colors").check()
     shown = page.locator(".tokens")
-    assert shown.inner_text().split() == text.removesuffix("Retry").removeprefix("Answer:").split()
-    assert page.locator(".tokens .drafted").count() + page.locator(".tokens .model").count() >= 24
+    assert shown.evaluate("e => e.textContent") == text
+    n_tokens = shown.locator(".by").count()
+    assert n_tokens >= 20
+    # The legend names each writer and its tokens.
+    legend = page.locator(".legend li").all_inner_texts()
+    assert legend[0].startswith("the model's own ")
+    assert len(legend) > 1 and all(re.fullmatch(r"drafted \(\w.*\) \d+", line) for line in legend[1:])
+    assert sum(int(line.rpartition(" ")[2]) for line in legend) == n_tokens
+    # Keys and taps choose a token, and a sentence tells of it.
+    shown.focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator(".told")).to_have_text(re.compile(r'^".+": .*, round 1$'))
+    page.keyboard.press("End")
+    assert shown.locator(".by").last.get_attribute("aria-current") == "true"
+    shown.locator(".by").nth(3).click()
+    assert shown.locator(".by").nth(3).get_attribute("aria-current") == "true"
 
 
 def test_it_fits_a_phone_and_what_models_write_is_never_html(page: Any) -> None:
@@ -123,6 +142,179 @@ def test_it_fits_a_phone_and_what_models_write_is_never_html(page: Any) -> None:
     short(page)
     answer(page, "A" * 200)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+WRITTEN = """# Title
+A [link](https://example.org/a?b=c) and ![picture](https://example.org/p.png).
+
+- one
+  - inner
+    1. deepest
+- two
+continued
+
+> quoted
+> - item
+
+| a | b |
+|---|:-:|
+| 1 \\| 2 | **3** |
+
+---
+```py
+x = "<b>"
+```
+"""
+
+
+def test_markdown_becomes_what_it_means(page: Any) -> None:
+    html = page.evaluate(
+        """async (text) => {
+            const { element, markdown } = await import("./markdown.js");
+            return element("div", {}, ...markdown(text)).innerHTML;
+        }""",
+        WRITTEN.replace("\\\\", "\\"),
+    )
+    link = '<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>'
+    first = link.format("https://example.org/a?b=c", "link")
+    second = link.format("https://example.org/p.png", "picture")
+    assert html == (
+        f"<h3>Title</h3><p>A {first} and {second}.</p>"
+        '<ul><li>one<ul><li>inner<ol start="1"><li>deepest</li></ol></li></ul></li><li>two<br>continued</li></ul>'
+        "<blockquote><p>quoted</p><ul><li>item</li></ul></blockquote>"
+        '<div class="table" tabindex="0"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
+        "<tbody><tr><td>1 | 2</td><td><strong>3</strong></td></tr></tbody></table></div><hr>"
+        '<div class="code"><pre tabindex="0"><code>x = "&lt;b&gt;"</code></pre>'
+        '<button type="button">Copy</button></div>'
+    )
+
+
+def test_hostile_markdown_ends(page: Any) -> None:
+    for text in (">" * 20000, "- " * 20000, "`" * 20000, "|" * 20000 + "\n" + "|-" * 20000, "*" * 20000, "[" * 20000):
+        shown = page.evaluate(
+            """async (text) => {
+                const { markdown } = await import("./markdown.js");
+                const begun = performance.now();
+                markdown(text);
+                return performance.now() - begun;
+            }""",
+            text,
+        )
+        assert shown < 5000, text[:4]
+
+
+def test_the_keyboard_alone_is_enough_and_never_loses_its_place(page: Any) -> None:
+    def focused() -> str:
+        return str(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+
+    def tab_to(name: str) -> None:
+        for _ in range(40):
+            if focused() == name:
+                return
+            page.keyboard.press("Tab")
+        raise AssertionError(f"{name} cannot be reached; the focus is on {focused()}")
+
+    tab_to("Settings")
+    page.keyboard.press("Enter")
+    tab_to("system")
+    page.keyboard.type("Be brief.")
+    tab_to("length")
+    page.keyboard.type("12")
+    tab_to("question")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.keyboard.type("The first question")
+        page.keyboard.press("Enter")
+    assert asked.value.post_data_json["messages"][0] == {"role": "system", "content": "Be brief."}
+    page.wait_for_selector("#retry")
+    assert focused() == "question"
+    # Screen readers hear the whole answer, once.
+    content = page.evaluate("JSON.parse(localStorage['edge-spec conversations'])[0].messages[1].content")
+    assert page.locator("#said").evaluate("e => e.textContent") == f"Answer: {content}"
+    assert page.locator("#said").get_attribute("role") == "log"
+    page.evaluate("document.getElementById('retry').focus()")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#retry")).to_be_focused()
+    tab_to("question")
+    page.locator("#new").focus()
+    page.keyboard.press("Enter")
+    assert focused() == "question"
+    page.keyboard.type("The second question")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#retry")
+    page.locator("#list-button").focus()
+    page.keyboard.press("Enter")
+    tab_to("The second question")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert focused() == "The first question"
+    page.keyboard.press("Enter")
+    assert focused() == "question"
+    assert page.locator("#list").is_hidden()
+
+
+def test_the_stop_button_stops_and_keeps_what_is_there(page: Any) -> None:
+    page.route(
+        "**/v1/chat/completions", lambda route: route.continue_(post_data=_endless(route.request.post_data_json))
+    )
+    page.locator("#question").fill("Go on and on.")
+    page.locator("#send").click()
+    sync_api.expect(page.locator("li.assistant")).to_have_text(re.compile(".{40,}", re.DOTALL))
+    assert page.evaluate("document.activeElement.id") == "stop"
+    page.locator("#stop").click()
+    page.wait_for_selector("#retry")
+    assert page.evaluate("document.activeElement.id") == "question"
+
+
+def test_what_is_left_out_is_the_servers_and_settings_last(page: Any) -> None:
+    short(page)
+    with page.expect_request("**/v1/chat/completions") as asked:
+        answer(page, "Hello")
+    assert "temperature" not in asked.value.post_data_json
+    assert page.locator("#temperature").get_attribute("placeholder") == "0.8"
+    for name, value in (("temperature", "0"), ("key", "secret")):
+        page.locator(f"#{name}").fill(value)
+        page.locator(f"#{name}").blur()
+    page.reload()
+    sync_api.expect(page.locator("#model")).to_have_text("demo")
+    kept = [page.locator(f"#{name}").input_value() for name in ("temperature", "length", "key")]
+    assert kept == ["0", "12", "secret"]
+    assert "secret" not in page.evaluate("JSON.stringify(localStorage)")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        answer(page, "Hello")
+    assert asked.value.post_data_json["temperature"] == 0
+
+
+def test_a_page_that_was_there_before_its_server_asks_all_the_same(browser: Any, served: Any) -> None:
+    page = browser.new_page()
+    page.route("**/v1/models", lambda route: route.abort())
+    page.goto(served.url)
+    sync_api.expect(page.locator("#status")).not_to_be_empty()
+    page.unroute("**/v1/models")
+    short(page)
+    assert len(answer(page, "Tell me a story.")) > 10
+    sync_api.expect(page.locator("#model")).to_have_text("demo")
+    page.close()
+
+
+def test_a_long_list_scrolls_and_leaves_room(page: Any) -> None:
+    page.evaluate(
+        """localStorage['edge-spec conversations'] = JSON.stringify([...Array(60).keys()].map((n) => (
+            { id: String(n), system: "", messages: [{ role: "user", content: `question ${n}` }] })))"""
+    )
+    page.reload()
+    page.locator("#list-button").click()
+    assert page.locator("#list").bounding_box()["height"] <= 260
+    assert page.locator("#question").bounding_box()["y"] < 640
+
+
+def test_dark_and_light_are_different(browser: Any, served: Any) -> None:
+    colors = set()
+    for scheme in ("dark", "light"):
+        page = browser.new_page(color_scheme=scheme)
+        page.goto(served.url)
+        colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        page.close()
+    assert len(colors) == 2
 
 
 def test_everything_has_a_name_for_screen_readers(page: Any) -> None:

@@ -1,11 +1,32 @@
 // The Markdown that models write, as nodes: nothing of an answer is ever parsed as HTML.
 
-const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^*]+?)\*\*|__([^_]+?)__|\*([^*\s][^*]*?)\*|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?'"])/;
+const INLINE = new RegExp([
+  "(`+)([\\s\\S]*?[^`])\\1(?!`)", // code
+  "\\*\\*([^*]+?)\\*\\*", "__([^_]+?)__", // strong
+  "\\*([^*\\s][^*]*?)\\*", // emphasis
+  "!?\\[([^\\[\\]]+)\\]\\((https?:\\/\\/[^\\s()<>]+)\\)", // a link with a text
+  "(https?:\\/\\/[^\\s<>()]+[^\\s<>().,;:!?'\"])", // and one without
+].join("|"));
+const FENCE = /^\s*(```+|~~~+)/;
+const HEADING = /^(#{1,6})\s+(.*)/;
+const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^(\s*)([-*+]|(\d{1,9})[.)])(\s+)(?=\S)/;
+const TABLE = /^ {0,3}\|?( *:?-+:? *\|)+( *:?-+:? *)?$/;
+const DEEPEST = 8;
 
 export function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
   return made;
+}
+
+export function markdown(text) {
+  return blocks(text.split("\n"), 0);
+}
+
+function link(href, text) {
+  return element("a", { href, rel: "noreferrer noopener", target: "_blank", textContent: text });
 }
 
 function inline(text) {
@@ -17,9 +38,10 @@ function inline(text) {
       break;
     }
     parts.push(rest.slice(0, found.index));
-    const [all, , code, strong, strongToo, emphasis, link] = found;
+    const [all, , code, strong, strongToo, emphasis, label, target, address] = found;
     if (code !== undefined) parts.push(element("code", { textContent: code.trim() }));
-    else if (link) parts.push(element("a", { href: link, rel: "noreferrer noopener", target: "_blank", textContent: link }));
+    else if (target) parts.push(link(target, label));
+    else if (address) parts.push(link(address, address));
     else if (emphasis) parts.push(element("em", {}, ...inline(emphasis)));
     else parts.push(element("strong", {}, ...inline(strong ?? strongToo)));
     rest = rest.slice(found.index + all.length);
@@ -27,9 +49,17 @@ function inline(text) {
   return parts;
 }
 
-export function markdown(text) {
+function isTable(lines, n) {
+  return lines[n].includes("|") && n + 1 < lines.length && lines[n + 1].includes("-") && TABLE.test(lines[n + 1]);
+}
+
+// Whether a line cannot continue a paragraph.
+function begins(line) {
+  return [FENCE, HEADING, RULE, QUOTE, ITEM].some((kind) => kind.test(line));
+}
+
+function blocks(lines, depth) {
   const nodes = [];
-  const lines = text.split("\n");
   const paragraph = [];
   const flush = () => {
     if (paragraph.length) {
@@ -38,34 +68,84 @@ export function markdown(text) {
     }
     paragraph.length = 0;
   };
-  for (let n = 0; n < lines.length; n++) {
+  const add = (node) => {
+    flush();
+    nodes.push(node);
+  };
+  for (let n = 0; n < lines.length;) {
     const line = lines[n];
-    const fence = /^\s*(```+|~~~+)/.exec(line);
-    const heading = /^(#{1,6})\s+(.*)/.exec(line);
-    const item = /^\s*(?:[-*+]|(\d+)[.)])\s+(.*)/.exec(line);
-    if (fence) {
-      flush();
-      const code = [];
-      while (++n < lines.length && !lines[n].trim().startsWith(fence[1])) code.push(lines[n]);
-      nodes.push(element("pre", { tabIndex: 0 }, element("code", { textContent: code.join("\n") })));
-    } else if (heading) {
-      flush();
-      nodes.push(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
-    } else if (item) {
-      flush();
-      const name = item[1] ? "ol" : "ul";
-      let list = nodes.at(-1);
-      if (list?.localName !== name) {
-        list = element(name, item[1] ? { start: Number(item[1]) } : {});
-        nodes.push(list);
-      }
-      list.append(element("li", {}, ...inline(item[2])));
-    } else if (line.trim()) {
-      paragraph.push(line);
-    } else {
-      flush();
-    }
+    const fence = FENCE.exec(line);
+    const heading = HEADING.exec(line);
+    let found = null;
+    if (fence) found = code(lines, n, fence[1]);
+    else if (heading) add(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
+    else if (RULE.test(line)) add(element("hr"));
+    else if (QUOTE.test(line) && depth < DEEPEST) found = quote(lines, n, depth);
+    else if (ITEM.test(line) && depth < DEEPEST) found = list(lines, n, depth);
+    else if (isTable(lines, n)) found = table(lines, n);
+    else if (line.trim()) paragraph.push(line);
+    else flush();
+    if (found) add(found.node);
+    n = found ? found.next : n + 1;
   }
   flush();
   return nodes;
+}
+
+function code(lines, start, mark) {
+  let next = start + 1;
+  while (next < lines.length && !lines[next].trim().startsWith(mark)) next++;
+  const text = lines.slice(start + 1, next).join("\n");
+  const node = element("div", { className: "code" }, element("pre", { tabIndex: 0 }, element("code", { textContent: text })));
+  if (navigator.clipboard && next < lines.length) {
+    const copy = element("button", { type: "button", textContent: "Copy" });
+    copy.addEventListener("click", async () => {
+      const isCopied = await navigator.clipboard.writeText(text).then(() => true, () => false);
+      copy.textContent = isCopied ? "Copied" : "The browser does not allow it; select the text";
+    });
+    node.append(copy);
+  }
+  return { node, next: next + 1 };
+}
+
+function quote(lines, start, depth) {
+  let next = start;
+  while (next < lines.length && QUOTE.test(lines[next])) next++;
+  const inside = lines.slice(start, next).map((line) => line.replace(QUOTE, ""));
+  return { node: element("blockquote", {}, ...blocks(inside, depth + 1)), next };
+}
+
+function list(lines, start, depth) {
+  const [, indent, , number] = ITEM.exec(lines[start]);
+  const node = element(number ? "ol" : "ul", number ? { start: Number(number) } : {});
+  let next = start;
+  while (next < lines.length) {
+    const item = ITEM.exec(lines[next]);
+    if (!item || item[1].length !== indent.length || Boolean(item[3]) !== Boolean(number) || RULE.test(lines[next])) break;
+    const inside = [lines[next].slice(item[0].length)];
+    for (next++; next < lines.length; next++) {
+      const line = lines[next];
+      const isDeeper = line.length - line.trimStart().length > indent.length;
+      const isLazy = lines[next - 1].trim() && !begins(line);
+      if (line.trim() && !isDeeper && !isLazy) break;
+      inside.push(line.slice(Math.min(item[0].length, line.length - line.trimStart().length)));
+    }
+    const children = blocks(inside, depth + 1);
+    const [first, ...others] = children;
+    node.append(element("li", {}, ...(first?.localName === "p" ? [...first.childNodes, ...others] : children)));
+  }
+  return { node, next };
+}
+
+function cells(line) {
+  return line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+function table(lines, start) {
+  const row = (line, name) => element("tr", {}, ...cells(line).map((cell) => element(name, {}, ...inline(cell))));
+  const body = element("tbody");
+  let next = start + 2;
+  for (; next < lines.length && lines[next].includes("|"); next++) body.append(row(lines[next], "td"));
+  const node = element("table", {}, element("thead", {}, row(lines[start], "th")), body);
+  return { node: element("div", { className: "table", tabIndex: 0 }, node), next };
 }

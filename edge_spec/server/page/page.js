@@ -3,12 +3,14 @@
 import * as api from "./api.js";
 import { element, markdown } from "./markdown.js";
 import * as store from "./store.js";
+import { shownTokens } from "./tokens.js";
 
 const $ = (id) => document.getElementById(id);
 const conversations = store.load();
 let current = conversations[0] ?? add();
 let writing = null;
 let model = "";
+let picture = 0;
 
 function add() {
   conversations.unshift(store.created());
@@ -33,13 +35,8 @@ function shownAnswer(message) {
     const summary = element("summary", { textContent: "Thoughts" });
     nodes.push(element("details", {}, summary, element("p", { className: "thought", textContent: message.thought })));
   }
-  if ($("colors").checked && message.tokens?.length) {
-    const tokens = message.tokens.map(([text, drafter]) =>
-      element("span", { className: drafter ? "drafted" : "model", title: drafter || "written by the model", textContent: text }));
-    nodes.push(element("p", { className: "tokens" }, ...tokens));
-  } else {
-    nodes.push(...markdown(message.content));
-  }
+  const tokens = $("colors").checked && message.tokens?.length;
+  nodes.push(...(tokens ? shownTokens(message.tokens) : markdown(message.content)));
   return nodes;
 }
 
@@ -51,7 +48,7 @@ function shown(message, number) {
     const retry = element("button", { type: "button", id: "retry", textContent: "Retry" });
     retry.addEventListener("click", () => {
       current.messages.pop();
-      ask(message.attempt + 1);
+      ask(message.attempt + 1, "retry");
     });
     item.append(element("div", { className: "tools" }, retry));
   }
@@ -67,27 +64,48 @@ function show() {
   showList();
 }
 
+// The last answer as far as it is there, once per picture: chunks may come faster than anybody can see.
 function showLast() {
-  const number = current.messages.length - 1;
-  $("messages").lastElementChild?.replaceWith(shown(current.messages[number], number));
-  const main = document.querySelector("main");
-  main.scrollTop = main.scrollHeight;
+  if (picture) return;
+  picture = requestAnimationFrame(() => {
+    picture = 0;
+    if (!writing) return;
+    const main = document.querySelector("main");
+    // Who reads further up is left there.
+    const follows = main.scrollHeight - main.scrollTop - main.clientHeight < 48;
+    const number = current.messages.length - 1;
+    $("messages").lastElementChild?.replaceWith(shown(current.messages[number], number));
+    if (follows) main.scrollTop = main.scrollHeight;
+  });
 }
 
 function showList() {
   const items = conversations.filter((each) => each.messages.length || each === current).map((each) => {
     const open = element("button", { type: "button", textContent: store.titleOf(each), disabled: Boolean(writing) });
     if (each === current) open.setAttribute("aria-current", "true");
-    open.addEventListener("click", () => change(each));
+    open.addEventListener("click", () => {
+      change(each);
+      openList(false);
+      $("question").focus();
+    });
     const remove = element("button", { type: "button", textContent: "Delete", disabled: Boolean(writing) });
     remove.setAttribute("aria-label", `Delete ${store.titleOf(each)}`);
     remove.addEventListener("click", () => {
+      const place = items.findIndex((item) => item.contains(remove));
       conversations.splice(conversations.indexOf(each), 1);
       change(each === current ? conversations[0] ?? add() : current);
+      // The next one of the list; what was focused is gone.
+      const left = document.querySelectorAll("#list li button:first-child");
+      (left[Math.min(place, left.length - 1)] ?? $("new")).focus();
     });
     return element("li", {}, open, remove);
   });
   document.querySelector("#list ul").replaceChildren(...items);
+}
+
+function openList(isOpen) {
+  $("list").hidden = !isOpen;
+  $("list-button").setAttribute("aria-expanded", String(isOpen));
 }
 
 function change(conversation) {
@@ -122,29 +140,37 @@ function showFigures({ usage, edge_spec: told }) {
 function request(attempt) {
   const system = $("system").value.trim();
   const length = Number($("length").value);
+  const temperature = $("temperature").value;
   const told = current.messages.map(({ role, content }) => ({ role, content }));
   return {
-    model,
+    // Where something is left out, the server has its own.
+    ...(model ? { model } : {}),
     messages: system ? [{ role: "system", content: system }, ...told] : told,
-    temperature: Number($("temperature").value),
+    ...(temperature ? { temperature: Number(temperature) } : {}),
     ...(length > 0 ? { max_tokens: length } : {}),
     seed: (current.seed ??= Math.floor(Math.random() * 2 ** 32)) + attempt,
   };
 }
 
-async function ask(attempt = 0) {
+// Ask for an answer to what has been said; `back` names what has the focus then, if it is on a button that goes away.
+async function ask(attempt = 0, back = "question") {
   tell("");
+  $("said").replaceChildren();
+  const isOnButton = ["send", "retry"].includes(document.activeElement?.id);
   writing = new AbortController();
   const asked = request(attempt);
   const message = { role: "assistant", content: "", thought: "", tokens: [], attempt };
   current.messages.push(message);
   show();
+  if (isOnButton) $("stop").focus();
+  const main = document.querySelector("main");
+  main.scrollTop = main.scrollHeight;
   try {
     for await (const chunk of api.answer(asked, $("key").value, writing.signal)) {
       for (const { delta, token_events: events } of chunk.choices) {
         message.content += delta.content ?? "";
         message.thought += delta.reasoning_content ?? "";
-        message.tokens.push(...(events ?? []).map((event) => [event.text, event.drafted_by]));
+        message.tokens.push(...(events ?? []).map((event) => [event.text, event.drafted_by, event.round]));
       }
       if (chunk.usage) showFigures(chunk);
       else showLast();
@@ -156,10 +182,15 @@ async function ask(attempt = 0) {
       if (error.name !== "AbortError") $("question").value ||= current.messages.pop()?.content ?? "";
     }
   }
+  const isOnStop = document.activeElement === $("stop");
   writing = null;
   keep();
   show();
+  if (isOnStop) ($(back) ?? $("question")).focus();
+  // Read out as a whole: word by word nobody could listen.
+  if (message.content) $("said").append(element("p", {}, `Answer: ${message.content}`));
   showMemory();
+  if (!model) begin();
 }
 
 // --- what can be done
@@ -178,10 +209,7 @@ $("question").addEventListener("keydown", (event) => {
     $("form").requestSubmit();
   }
 });
-$("stop").addEventListener("click", () => {
-  writing?.abort();
-  $("question").focus();
-});
+$("stop").addEventListener("click", () => writing?.abort());
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") writing?.abort();
 });
@@ -189,17 +217,23 @@ $("new").addEventListener("click", () => {
   change(current.messages.length ? add() : current);
   $("question").focus();
 });
-$("list-button").addEventListener("click", () => {
-  $("list").hidden = !$("list").hidden;
-  $("list-button").setAttribute("aria-expanded", String(!$("list").hidden));
-});
+$("list-button").addEventListener("click", () => openList($("list").hidden));
 $("colors").addEventListener("change", show);
+const SETTINGS = ["temperature", "length", "key"];
+for (const name of [...SETTINGS, "colors"]) {
+  $(name).addEventListener("change", () => {
+    const values = Object.fromEntries(SETTINGS.map((each) => [each, $(each).value]));
+    store.saveSettings({ ...values, colors: $("colors").checked });
+  });
+}
 $("system").addEventListener("change", keep);
 
 async function begin() {
   try {
-    model = (await api.models($("key").value))[0].id;
+    const [served] = await api.models($("key").value);
+    model = served.id;
     $("model").textContent = model;
+    $("temperature").placeholder = served.sampling.temperature;
     tell("");
   } catch (error) {
     tell(error.message);
@@ -207,6 +241,9 @@ async function begin() {
   showMemory();
 }
 $("key").addEventListener("change", begin);
+const settings = store.loadSettings();
+for (const name of SETTINGS) $(name).value = settings[name] ?? "";
+$("colors").checked = Boolean(settings.colors);
 $("system").value = current.system;
 show();
 begin();

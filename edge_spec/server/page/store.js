@@ -1,24 +1,45 @@
-// Conversations, kept in this browser.
+// Conversations and settings, kept in this browser; the key only until the window is closed.
 
 const KEY = "edge-spec conversations";
+const SETTINGS = "edge-spec settings";
 
-export function load() {
+function read(storage, name) {
   try {
-    const found = JSON.parse(localStorage.getItem(KEY));
-    return Array.isArray(found) ? found : [];
+    return JSON.parse(storage().getItem(name));
   } catch {
-    return [];
+    return null;
   }
 }
 
-// Whether there was room: a browser may allow none.
-export function save(conversations) {
+function write(storage, name, value) {
   try {
-    localStorage.setItem(KEY, JSON.stringify(conversations));
+    storage().setItem(name, JSON.stringify(value));
     return true;
   } catch {
     return false;
   }
+}
+
+const lasting = () => localStorage;
+const passing = () => sessionStorage;
+
+export function load() {
+  const found = read(lasting, KEY);
+  return Array.isArray(found) ? found : [];
+}
+
+// Whether there was room: a browser may allow none.
+export function save(conversations) {
+  return write(lasting, KEY, conversations);
+}
+
+export function loadSettings() {
+  return { ...read(lasting, SETTINGS), key: read(passing, SETTINGS) ?? "" };
+}
+
+export function saveSettings({ key, ...others }) {
+  write(lasting, SETTINGS, others);
+  write(passing, SETTINGS, key);
 }
 
 export function created() {
