@@ -16,6 +16,7 @@ from edge_spec.library.description import Description, describe
 from edge_spec.library.stores import all_targets
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
+from edge_spec.sampling import SamplerSettings
 
 __all__ = ["command"]
 
@@ -70,6 +71,7 @@ def _as_json(found: Description) -> dict[str, Any]:
         "tokenizer": file.vocabulary.kind,
         "chat_template": file.chat_template is not None,
         "license": file.license,
+        "sampling": SamplerSettings.valid(file.sampling),
         "engines": dict(found.obstacles),
         "drafters": [
             {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
@@ -91,12 +93,14 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         rows.append(
             ("MTP layers", f"{found.n_mtp_layers}, which are not used: drafts come from other models and tables")
         )
+    sampling = SamplerSettings.valid(file.sampling)
     trained = f"{file.n_ctx_train:,} tokens{window}" if file.n_ctx_train else "the file does not say"
     tokenizer = f", tokenizer {file.vocabulary.kind}" if file.vocabulary.kind else ""
     rows += [
         ("trained context", trained),
         ("vocabulary", f"{file.n_vocab:,} tokens{tokenizer}"),
         ("chat template", "yes" if file.chat_template else "none: it continues text"),
+        ("sampling", ", ".join(f"{name} {value:g}" for name, value in sampling.items()) or "edge-spec's defaults"),
         ("licence", file.license or "the file does not say"),
     ]
     for number, (name, why) in enumerate(found.obstacles.items()):

@@ -84,7 +84,7 @@ class TextModel(DescribedModel, Closing):
         self.lock, self.sessions = self._access.lock, self._access.sessions
         self.ledger = self.sessions.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
-        self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars)
+        self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
         self._new_policy = policy
         self._earlier_texts = EarlierTexts()
         self._on_close = on_close
@@ -161,7 +161,8 @@ class TextModel(DescribedModel, Closing):
             on_notice: told each sentence that the reader should see, such as what memory has made of the model; they
                 are in ``notices`` as well.
             on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
-            **sampling: fields of ``SamplerSettings``.
+            **sampling: fields of ``SamplerSettings``; where one is not given, what the model's file recommends (see
+                ``info.sampling``), and else its default. ``.settings`` of the reply has them all.
 
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed.
@@ -224,7 +225,7 @@ class TextModel(DescribedModel, Closing):
     def sampler_settings(
         self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any
     ) -> SamplerSettings:
-        """Settings of a sampler for this model, with a random seed if none is given.
+        """Settings of a sampler for this model, with a random seed if none is given; see ``generate``.
 
         Raises:
             SettingsError: a value out of its range, or an unknown name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from edge_spec.generation.context import ModelAccess
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.memory import Ledger
 from edge_spec.models import ModelFile
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
@@ -36,6 +37,7 @@ class ModelInfo:
         lossless: whether the text has the model's own distribution.
         identity: ``bitwise`` or ``rounding``, see ``TextModel.identity``.
         profile: name of the numerics profile.
+        sampling: the fields of ``SamplerSettings`` that its file recommends, used where others are not given.
         budget_bytes: what the process may hold; None without a limit.
         held_bytes: what it holds of that, by the ledger.
     """
@@ -56,12 +58,14 @@ class ModelInfo:
     lossless: bool
     identity: str
     profile: str
+    sampling: Mapping[str, Any]
     budget_bytes: int | None
     held_bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values."""
-        return {**asdict(self), "files": {role: str(path) for role, path in self.files.items()}}
+        plain = {"files": {role: str(path) for role, path in self.files.items()}, "sampling": dict(self.sampling)}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | plain
 
 
 class DescribedModel:
@@ -91,6 +95,11 @@ class DescribedModel:
         return f"<TextModel {name}{self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
 
     @property
+    def _recommended_sampling(self) -> Mapping[str, Any]:
+        target = self._files.get("target")
+        return SamplerSettings.valid(target.sampling) if target is not None else {}
+
+    @property
     def info(self) -> ModelInfo:
         """What can be said of it now."""
         target = self._files.get("target")
@@ -111,6 +120,7 @@ class DescribedModel:
             lossless=self.lossless,
             identity=self.identity,
             profile=self.profile.name,
+            sampling=self._recommended_sampling,
             budget_bytes=self.ledger.budget_bytes,
             held_bytes=self.ledger.held_bytes,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ class ModelFile:
         graph: inputs and outputs of a published ONNX model; None for a GGUF.
         trimmed: of a drafter that knows only some of its target's tokens; None if it knows all.
         license: as its metadata name it, printable; empty if they do not.
+        sampling: the fields of ``SamplerSettings`` that it recommends, in their ranges or not; empty if it does not.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class ModelFile:
     graph: PublishedGraph | None = None
     trimmed: TrimmedVocabulary | None = None
     license: str = ""
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 from edge_spec.arguments import refuse_unknown, require_whole
@@ -135,11 +136,19 @@ class ReplyOptions:
     Args:
         n_vocab: number of token ids.
         grammars: makes a grammar of its text; None if the model has none.
+        sampling: fields of ``SamplerSettings`` that the model recommends, used where others are not given.
     """
 
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, grammars: Callable[[str], Grammar] | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        n_vocab: int,
+        grammars: Callable[[str], Grammar] | None,
+        sampling: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
+        self._recommended = dict(sampling)
         self._grammars = lru_cache(4)(grammars) if grammars is not None else None
         self._breakers = lru_cache(4)(self._find_breakers)
 
@@ -177,7 +186,8 @@ class ReplyOptions:
             ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
         refuse_unknown(sampling, (*(each.name for each in fields(SamplerSettings)), *_BESIDE_SAMPLING))
-        settings = SamplerSettings.of({"seed": secrets.randbits(32) if seed is None else seed, **sampling})
+        seed = secrets.randbits(32) if seed is None else seed
+        settings = SamplerSettings.of({"seed": seed, **self._recommended, **sampling})
         outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
         if outside is not None:
             raise SettingsError(

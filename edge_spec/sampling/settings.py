@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -162,6 +163,16 @@ class SamplerSettings:
         if unknown:
             raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}")
         return cls(**values)
+
+    @classmethod
+    def valid(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of some values that can be settings: what a file recommends may be damaged."""
+        kept = {}
+        for name, value in values.items():
+            with suppress(SettingsError):
+                cls.of({name: value})
+                kept[name] = value
+        return kept
 
     @property
     def uses_penalties(self) -> bool:

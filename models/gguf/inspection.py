@@ -13,6 +13,7 @@ from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
 from edge_spec.models.gguf.trimmed import trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
+from edge_spec.models.recommended_sampling import of_gguf
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["inspect_gguf", "read_vocabulary"]
@@ -71,6 +72,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         chat_template=template if isinstance(template, str) else None,
         trimmed=trimmed_of(header.metadata),
         license=_printable(named_license) if isinstance(named_license, str) else "",
+        sampling=of_gguf(header.metadata),
     )
 
 

@@ -14,6 +14,7 @@ from edge_spec.models.onnx.graph_file import GraphFile, read_graph
 from edge_spec.models.onnx.signature import read_signature
 from edge_spec.models.onnx.tokens import kind_of, read_tokens, size_of_tokenizer, texts_by_id, vocabulary_of
 from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
+from edge_spec.models.recommended_sampling import of_generation_config
 
 __all__ = ["find_graph", "inspect_published", "is_empty", "published_texts"]
 
@@ -107,6 +108,7 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         quantisation="int4" if _in_four_bits(file) else next(iter(types), "none"),
         vocabulary=vocabulary_of(tokens, kind_of(tokenizer), n_vocab, (signature.bos, *signature.ends)),
         chat_template=configs.chat_template(),
+        sampling=of_generation_config(configs.generation),
         graph=replace(signature, ends=frozenset(token for token in signature.ends if token < n_vocab), tokenizer=size),
     )
 

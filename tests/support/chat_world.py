@@ -29,10 +29,17 @@ def chat_table(seed: int = 0, order: int = 2, end: float = 0.0) -> Any:
     return table
 
 
-def chat_model(table: Any, drafter: Any = None, *, policy: Policy | None = None, **model: Any) -> TextModel:
+def chat_model(
+    table: Any, drafter: Any = None, *, policy: Policy | None = None, files: Any = None, **model: Any
+) -> TextModel:
     """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
     speculator = Speculator(TableModel(table, **model), drafter or NoDrafter())
     chosen = policy or FixedPolicy(4)
     return TextModel(
-        speculator, lambda: chosen, LetterTokenizer(LETTERS, names=NAMES, end=END), mode="test", chat_template=TEMPLATE
+        speculator,
+        lambda: chosen,
+        LetterTokenizer(LETTERS, names=NAMES, end=END),
+        mode="test",
+        chat_template=TEMPLATE,
+        files=files,
     )

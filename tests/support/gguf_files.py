@@ -58,7 +58,7 @@ def write_gguf(
         kinds: weight types by the last part of a tensor's name, such as ``attn_v``; Q4_0 where nothing is said.
         fused: queries, keys and values are one matrix, and so are gate and up.
         long_factors: pairs of numbers that are turned by other angles in short and in long contexts.
-        extra: further metadata, the architecture put before its names.
+        extra: further metadata; the architecture is put before its names, unless they begin with ``general.``.
     """
     writer = GGUFWriter(path, architecture)
     _add_facts(writer, architecture, n_layers, head_dim, extra or {})
@@ -103,7 +103,7 @@ def _add_facts(
     }
     for name, value in (facts | dict(extra)).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-        add(f"{architecture}.{name}", value)
+        add(name if name.startswith("general.") else f"{architecture}.{name}", value)
 
 
 class _Tensors:
