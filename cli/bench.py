@@ -15,6 +15,7 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.measuring import print_curves, write_recordings
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
+from edge_spec.cli.plotting import draw_speeds, require_plot
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
@@ -48,6 +49,13 @@ _LIMIT = 8
     metavar="FOLDER",
     help="Time nothing; write what auto's drafters would draft at every place, for benchmarks/replay_policy.py.",
 )
+@option(
+    "Output",
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the speed of the modes as well, or with --curves the curves and what chains would gain by them.",
+)
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode, and the verdict.")
 @model_options
 @sampler_options()
@@ -64,6 +72,8 @@ def command(**values: Any) -> int:
         modes.insert(0, "auto")
     modes = ["off", *(mode for mode in modes if mode != "off")]
     arguments, sampling = load_arguments(values), sampler_arguments(values)
+    if values["plot"] is not None:
+        require_plot(values["plot"])
     if values["curves"]:
         return interruptible(lambda: print_curves(values, arguments), lambda: False)
     if values["record"] is not None:
@@ -100,6 +110,8 @@ def command(**values: Any) -> int:
                 )
             )
         verdict = verdict_of(speeds)
+        if values["plot"] is not None:
+            draw_speeds(values["plot"], speeds, f"{about['model']} on {about['engine']}")
         if values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))

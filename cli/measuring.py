@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import click
 
 from edge_spec.cli.output import print_json, print_table, progress_console
+from edge_spec.cli.plotting import draw_curves
 from edge_spec.cli.prompts import Prompt
 from edge_spec.evaluation.curves import CostOfRows, cost_curves, n_decodes
 from edge_spec.evaluation.recording import record
@@ -31,7 +32,10 @@ def print_curves(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> int
         Progress(console=progress_console(), transient=True, disable=is_hidden) as progress,
     ):
         task = progress.add_task("measuring", total=n_decodes(model))
+        title = f"{model.info.name} on {model.profile.engine}"
         curves = list(cost_curves(model, on_decode=lambda: progress.advance(task)))
+    if values["plot"] is not None:
+        draw_curves(values["plot"], curves, title)
     if values["as_json"]:
         for curve in curves:
             print_json({**vars(curve), "row": curve.row})

@@ -59,13 +59,13 @@ def tokens(model: TextModel, prompt: str, **settings: Any) -> list[int]:
 def conversation(model: TextModel) -> list[list[int]]:
     """Two turns and another draw of the second one."""
     chat = model.chat("Answer briefly.", seed=3, max_tokens=24, temperature=0.8)
-    replies = [chat.send("Who are you?"), chat.send("What do you like to eat?")]
-    for reply in replies:
+    found = []
+    for ask in (lambda: chat.send("Who are you?"), lambda: chat.send("What do you like to eat?"), chat.retry):
+        reply = ask()
         reply.read()
-    replies.append(chat.retry())
-    replies[-1].read()
+        found.append(reply.token_ids)
     chat.close()
-    return [reply.token_ids for reply in replies]
+    return found
 
 
 @pytest.mark.parametrize("engine", ENGINES)
