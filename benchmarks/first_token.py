@@ -5,8 +5,9 @@
 For each length of history a conversation is held twice: by ``ChatSession.send``, which keeps its caches, and by a
 client that sends all messages over HTTP to a server of the same model (streaming, to the first piece of text). Rounds
 of the two alternate, and both write the same text, or the script stops. Another conversation comes in between each
-time, so that caches are suspended and resumed as they are where several people use a model. Printed are medians in
-milliseconds, their ratio (the aim is at most 1.3), and what a client waits whose history is read from the start.
+time, so that caches are suspended and resumed as they are where several people use a model. Each round asks another
+question, of both alike, so that no cache holds it already. Printed are medians in milliseconds, their ratio (the aim is
+at most 1.3), and what a client waits whose history is read from the start.
 Without ``--model`` it is a model of 0.1 billion parameters with random weights. Run it on a quiet machine.
 """
 
@@ -29,7 +30,7 @@ from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 
 TEMPLATE = "{% for m in messages %}\n{{ m.role }}: {{ m.content }}</s>{% endfor %}\nassistant:"
-NEW = "What about that?"
+NEW = "{} is enough. What about that?"
 ASKED: dict[str, Any] = {"seed": 1, "max_tokens": 4, "ignore_eos": True}
 
 
@@ -92,24 +93,25 @@ def measured(model: edge_spec.TextModel, client: httpx2.Client, length: int, rou
     _post(client, messages[:1])
     for number in range(rounds):
         other.send(f"{number} is a number.").read()
-        own, text = _of_conversation(session)
+        new = NEW.format(number)
+        own, text = _of_conversation(session, new)
         found.conversation.append(own)
         session.undo()
         other.undo()
         other.send(f"{number} is a number.").read()
-        seconds, same = _post(client, [*messages, {"role": "user", "content": NEW}])
+        seconds, same = _post(client, [*messages, {"role": "user", "content": new}])
         if same != text:
             raise SystemExit(f"the client got {same!r}, the conversation {text!r}")
         found.client.append(seconds)
         changed = [{"role": "system", "content": f"You are number {number}."}, *messages]
-        found.from_the_start.append(_post(client, [*changed, {"role": "user", "content": NEW}])[0])
+        found.from_the_start.append(_post(client, [*changed, {"role": "user", "content": new}])[0])
         other.undo()
     return found
 
 
-def _of_conversation(session: edge_spec.ChatSession) -> tuple[float, str]:
+def _of_conversation(session: edge_spec.ChatSession, new: str) -> tuple[float, str]:
     start = perf_counter()
-    reply = session.send(NEW)
+    reply = session.send(new)
     next(reply, None)
     seconds = perf_counter() - start
     return seconds, reply.read()

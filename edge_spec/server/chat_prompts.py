@@ -31,11 +31,15 @@ def chat_prompt(
     Raises:
         PromptError: the template refuses the messages.
     """
-    syntax = syntax_of(prompts.chat_template or "")
+    template = prompts.chat_template or ""
+    syntax = syntax_of(template)
     if syntax is not None and tools:
         options = {**options, "tools": list(tools)}
     if syntax is None:
         messages = in_plain_text(messages, tools)
+    elif "tool_calls" not in template:
+        # SmolLM3's shows tools, and would leave earlier calls out.
+        messages = in_plain_text(messages, ())
     elif not syntax.takes_many:
         messages = one_call_each(messages)
     try:
