@@ -25,7 +25,8 @@ class TokenEvent:
         logprob: the natural logarithm of its probability, by the model's own distribution: before settings of the
             sampler, and before a grammar. None if ``logprobs`` was not asked for.
         top: as many of the likeliest tokens as were asked for, with their log probabilities, the likeliest first.
-        drafted_by: the name of the drafter that had guessed it; None if the model wrote it itself.
+        drafted_by: the name of the drafter that had guessed it (with ``auto`` the one that was chosen); None if the
+            model wrote it itself.
         round: in which round of the reply it was written, from 1.
     """
 

@@ -124,7 +124,7 @@ class Writer(TokenWriter):
         if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator, notice):
             self.finish_reason = "context"
             return None
-        drafter = speculator.drafter.name
+        drafter = speculator.drafter
         done = speculator.step(self._policy, self.max_tokens - len(self.token_ids) - 1, self.take)
-        self.accepted(speculator.text, done, drafter)
+        self.accepted(speculator.text, done, drafter.last_name)
         return done

@@ -69,7 +69,9 @@ class CompletionChoice:
     def _choice(self, text: str, events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
         if self._job.options["logprobs"] is not None:
-            logprobs = completion_logprobs(events, self._model.prompts.spelling, offset=self._n_chars)
+            logprobs = completion_logprobs(
+                _of_text(events, self._model), self._model.prompts.spelling, offset=self._n_chars
+            )
         choice = {"index": self._number, "text": text, "logprobs": logprobs, **ending(answer)}
         return choice | _events(events, self._job, self._model)
 
@@ -111,11 +113,16 @@ class ChatChoice:
     def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
         if self._job.options["logprobs"] is not None:
-            logprobs = chat_logprobs(events, self._model.prompts.spelling)
+            logprobs = chat_logprobs(_of_text(events, self._model), self._model.prompts.spelling)
         ended = ending(answer, has_calls=self._parser.has_calls)
         return {"index": self._number, **content, "logprobs": logprobs, **ended} | _events(
             events, self._job, self._model
         )
+
+
+def _of_text(events: list[TokenEvent], model: TextModel) -> list[TokenEvent]:
+    """Those of tokens that are text: OpenAI tells nothing of the one that ends an answer."""
+    return [event for event in events if event.id is None or not model.prompts.ends(event.id)]
 
 
 def _events(events: list[TokenEvent], job: Job, model: TextModel) -> dict[str, Any]:

@@ -125,6 +125,20 @@ def test_log_probabilities_are_those_of_the_model(served: Any) -> None:
     assert "".join(found.tokens) == old.choices[0].text
 
 
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_log_probabilities_are_of_the_text_and_of_nothing_else(serve: Callable[..., Any], engine: str) -> None:
+    """The token that ends an answer is none of its text."""
+    served = serve(engine)
+    asked = {"logprobs": True, "top_logprobs": 1, "extra_body": {"grammar": 'root ::= "a dog" | "a cat"'}}
+    answer = served.chat(**asked)
+    choice = answer.choices[0]
+    assert choice.ended_by == "eos"
+    assert b"".join(bytes(each.bytes) for each in choice.logprobs.content).decode() == choice.message.content
+    assert len(choice.logprobs.content) == answer.usage.completion_tokens - 1
+    streamed = [chunk.choices[0].logprobs for chunk in served.chat(**asked, stream=True)]
+    assert [each for told in streamed if told for each in told.content] == choice.logprobs.content
+
+
 def test_json_is_valid_by_its_schema(served: Any) -> None:
     schema = {
         "type": "object",
@@ -167,6 +181,8 @@ def test_a_client_may_ask_who_guessed_each_token(served: Any) -> None:
     assert sum(event["drafted_by"] is not None for event in events) == answer.usage.accepted_tokens
     assert events[-1]["round"] == answer.usage.rounds
     assert all(event["logprob"] is None and event["top"] == [] for event in events)
+    # Whoever was chosen to draft, not who chose.
+    assert {event["drafted_by"] for event in events} <= {None, "ngram", "sequence", "tree", "hierarchy"}
     answer = served.chat(extra_body={"token_events": True}, logprobs=True, top_logprobs=2)
     (choice,) = answer.choices
     for event, told in zip(choice.token_events, choice.logprobs.content, strict=True):

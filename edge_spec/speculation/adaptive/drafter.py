@@ -54,11 +54,16 @@ class AdaptiveDrafter(Drafter):
         self._models = [option for option in options if option.drafter.followed]
         self._options = options
         self._policy = policy
+        self._last: Drafter | None = None
 
     @property
     def drafters(self) -> list[Drafter]:
         """What it chooses among."""
         return [option.drafter for option in self._options]
+
+    @property
+    def last_name(self) -> str:
+        return self._last.last_name if self._last is not None else self.name
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._policy.begin()
@@ -91,6 +96,7 @@ class AdaptiveDrafter(Drafter):
         if best is None:
             policy.chose(None)
             return EMPTY
+        self._last = best.drafter
         n_levels = len(best.draft.counts_by_depth()) if best.draft else 0
         policy.chose(best.offer, n_levels=n_levels, is_trial=is_trial and best is model)
         return verified

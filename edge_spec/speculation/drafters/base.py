@@ -41,6 +41,11 @@ class Drafter:
 
     name = "drafter"
 
+    @property
+    def last_name(self) -> str:
+        """The name of what made the last draft: of one of several drafters, if it chooses among them."""
+        return self.name
+
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """Start following a text that is ``prompt`` so far, drawn from ``sampler``; ``read`` comes next.
 

@@ -24,6 +24,10 @@ class WrappingDrafter(Drafter):
         self.inner = inner
         self.name = inner.name
 
+    @property
+    def last_name(self) -> str:
+        return self.inner.last_name
+
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.inner.begin(prompt, sampler)
 
