@@ -12,6 +12,7 @@ import pytest
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
+from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan, possible_modes
 
 PROMPTS = ("Give me three tips for sleeping better.", "Repeat after me: red, green, blue, red, green, blue, red,")
@@ -51,14 +52,14 @@ def written(probe_cache: Path) -> dict[tuple[str, str], list[list[int]]]:
 
 
 def tokens(model: TextModel, prompt: str, **settings: Any) -> list[int]:
-    reply = model.generate(prompt, max_tokens=40, **settings)
+    reply = model.generate(prompt, max_tokens=28, **settings)
     reply.read()
     return reply.token_ids
 
 
 def conversation(model: TextModel) -> list[list[int]]:
     """Two turns and another draw of the second one."""
-    chat = model.chat("Answer briefly.", seed=3, max_tokens=24, temperature=0.8)
+    chat = model.chat("Answer briefly.", seed=3, max_tokens=16, temperature=0.8)
     found = []
     for ask in (lambda: chat.send("Who are you?"), lambda: chat.send("What do you like to eat?"), chat.retry):
         reply = ask()
@@ -109,5 +110,5 @@ def test_it_holds_what_its_plan_said(engine: str, probe_cache: Path) -> None:
     with opened(probe_cache, engine=engine, n_ctx=256, memory=int(1.5 * least)) as model:
         model.generate(PROMPTS[0], max_tokens=8).read()
         assert model.ledger.held_bytes <= 1.5 * least
-    with pytest.raises(edge_spec.BudgetExceeded):
+    with pytest.raises(BudgetExceeded):
         opened(probe_cache, engine=engine, n_ctx=256, memory=least // 2)
