@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edge_spec.cli.folders import cache_dir_option, cache_folder
+from edge_spec.cli.folders import cache_folder, folder_options, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.library.storage import Kept, clear, kept_in
@@ -22,14 +22,15 @@ def command() -> None:
 
 @command.command("list", cls=Verb)
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@cache_dir_option
-def show(as_json: bool, cache_dir: str | None) -> int:
+@folder_options
+def show(as_json: bool, cache_dir: str | None, model_dir: str | None) -> int:
     """List what is kept on the disk besides models, and what it takes.
 
     Transcriptions are the weights of a model in the order that ONNX Runtime reads, probes are what was measured on
-    this computer; both are made again when they are needed. Drafters and conversations are not.
+    this computer; both are made again when they are needed. Downloads are the unfinished ones of "edge-spec pull",
+    which would resume. Drafters and conversations cannot be made again as they are.
     """
-    kept = _kept(cache_dir)
+    kept = _kept(cache_dir, model_dir)
     if as_json:
         for each in kept:
             print_json({**vars(each), "path": str(each.path)})
@@ -45,23 +46,25 @@ def show(as_json: bool, cache_dir: str | None) -> int:
 
 
 @command.command("clear", cls=Verb)
-@click.argument("what", type=click.Choice(["all", "transcription", "probes"]), default="all")
-@cache_dir_option
-def clear_cache(what: str, cache_dir: str | None) -> int:
-    """Remove transcriptions and probes, which are made again when they are needed.
+@click.argument("what", type=click.Choice(["all", "transcription", "probes", "download"]), default="all")
+@folder_options
+def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
+    """Remove transcriptions and probes, which are made again when they are needed, and unfinished downloads.
 
     Models, drafters and conversations stay.
     """
     freed = 0
-    for each in _kept(cache_dir):
+    for each in _kept(cache_dir, model_dir):
         if each.is_cache and what in ("all", each.kind):
-            clear(each)
-            freed += each.n_bytes
-    click.echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)}")
+            if clear(each):
+                freed += each.n_bytes
+            else:
+                click.echo(f"edge-spec: note: {each.name} is being fetched, and stays", err=True)
+    click.echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)} and {models_in(model_dir)}")
     return 0
 
 
-def _kept(cache_dir: str | None) -> list[Kept]:
+def _kept(cache_dir: str | None, model_dir: str | None) -> list[Kept]:
     from platformdirs import user_data_path
 
-    return list(kept_in(cache_folder(cache_dir), Path(user_data_path("edge-spec"))))
+    return list(kept_in(cache_folder(cache_dir), Path(user_data_path("edge-spec")), models_in(model_dir)))

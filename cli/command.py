@@ -33,8 +33,8 @@ _VERBS = {
     "quantise": "Write a model in another type of weights.",
     "cache": "Show or clear what is kept on the disk besides models.",
     "drafter": "Make a drafter for a model.",
-    "config": "Show the settings that hold, and where they come from.",
-    "completion": "Print what lets a shell complete the command.",
+    "config": "Show the current settings and where they come from.",
+    "completion": "Print the completion script for a shell.",
     "doctor": "Show this computer and what limits memory on it.",
 }
 

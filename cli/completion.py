@@ -1,4 +1,4 @@
-"""edge-spec completion: print what lets a shell complete the command."""
+"""edge-spec completion: print the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLE = "_EDGE_SPEC_COMPLETE"
 @click.command("completion", cls=Verb)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    """Print what lets a SHELL complete verbs, options and names of models.
+    """Print the script with which SHELL completes verbs, options and names of models.
 
     \b
     Examples:

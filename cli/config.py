@@ -1,4 +1,4 @@
-"""edge-spec config: show the settings that hold, and where they come from."""
+"""edge-spec config: show the current settings and where they come from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["command"]
 @click.command("config", cls=Verb)
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> int:
-    """Show the settings that hold without options, and where they come from.
+    """Show the current settings and where they come from.
 
     They are read from config.toml in edge-spec's folder for configuration, or from the file that EDGE_SPEC_CONFIG
     names, and from variables such as EDGE_SPEC_MEMORY, which come first. Settings for all verbs are the names of
@@ -27,10 +27,10 @@ def command(as_json: bool) -> int:
     found = read_configuration(os.environ)
     for name in found.verbs:
         # An unknown verb or option is an error that is better told now.
-        command = verb(name)
-        if command is None:
+        found_verb = verb(name)
+        if found_verb is None:
             raise click.ClickException(f"{found.path}: there is no verb {name!r} for [{name}]; see edge-spec --help")
-        defaults_of(command, name, found)
+        defaults_of(found_verb, name, found)
     folders = {
         "model-dir": str(models_in(found.common.get("model-dir"))),
         "cache-dir": str(cache_folder(found.common.get("cache-dir"))),

@@ -22,8 +22,9 @@ from typing import Any
 import click
 
 from edge_spec.errors import SettingsError
+from edge_spec.models.user_folder import configuration_path
 
-__all__ = ["COMMON", "Configuration", "configuration_path", "defaults_of", "read_configuration"]
+__all__ = ["COMMON", "Configuration", "defaults_of", "read_configuration"]
 
 COMMON = (
     "model",
@@ -57,14 +58,6 @@ class Configuration:
     common: Mapping[str, Any]
     verbs: Mapping[str, Mapping[str, Any]]
     sources: Mapping[str, str]
-
-
-def configuration_path(environment: Mapping[str, str]) -> Path:
-    """Where the file is, whether or not it is there."""
-    from platformdirs import user_config_path
-
-    named = environment.get("EDGE_SPEC_CONFIG")
-    return Path(named) if named else user_config_path("edge-spec") / "config.toml"
 
 
 def read_configuration(environment: Mapping[str, str]) -> Configuration:
@@ -122,7 +115,9 @@ def _defaults(command: click.Command, found: Configuration, own: Mapping[str, An
             f"{found.path}: {table} has {unknown[0]!r}, which is not one of its options",
             hint=f"see `edge-spec {table[1:-1].replace('.', ' ')} --help`",
         )
-    values = {name: value for name, value in found.common.items() if name in by_name}
+    # An option of the same name that means something else here keeps its own default.
+    shared = {name for name, param in by_name.items() if getattr(param, "shared", True)}
+    values = {name: value for name, value in found.common.items() if name in shared}
     values |= {name.replace("_", "-"): value for name, value in own.items()}
     for name, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and not getattr(by_name[name], "multiple", False)):

@@ -61,7 +61,7 @@ def command() -> None:
     required=True,
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="For what is made; an interrupted run continues here.",
+    help="Where to write the drafter; run again with the same folder to resume.",
 )
 @option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
 @_size("tokens", "Tokens that the model writes.")
@@ -79,7 +79,14 @@ def command() -> None:
 @option("Running", "--time-limit", type=_Duration(), metavar="TIME", help="Save and stop after 90s, 30m, 2h, ...")
 @option("Running", "--engine", type=_ENGINE, default=AUTO, help="What runs the model that answers.")
 @option("Running", "--device", default="auto", metavar="NAME", help="Device to train on: cpu, cuda, ...")
-@option("Running", "--threads", type=Count(), metavar="N", help="Threads of the training. [default: all cores]")
+@option(
+    "Running",
+    "--threads",
+    type=Count(),
+    shared=False,
+    metavar="N",
+    help="Threads of the training. [default: all cores]",
+)
 @option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed of everything.")
 @folder_options
 def make(

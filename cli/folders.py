@@ -12,7 +12,15 @@ from click.shell_completion import CompletionItem
 
 from edge_spec.cli.help import option
 
-__all__ = ["ModelName", "cache_dir_option", "cache_folder", "folder_options", "model_dir_option", "models_in"]
+__all__ = [
+    "ModelName",
+    "OwnModelName",
+    "cache_dir_option",
+    "cache_folder",
+    "folder_options",
+    "model_dir_option",
+    "models_in",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,30 +38,45 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
         from edge_spec.library.stores import all_models
         from edge_spec.models.catalogue import family_names
 
-        given = os.environ.get("EDGE_SPEC_MODEL_DIR")
-        names = [*family_names(), *(found.name for found in all_models(models_in(given), os.environ))]
+        names = [*family_names(), *(found.name for found in all_models(_folder_of(ctx), os.environ))]
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from edge_spec.library.stores import locate
 
-        given = ctx.params.get("model_dir") if ctx is not None else None
-        # Of a folder that is not given, some versions of click hold a mark here.
-        folder = models_in(given if isinstance(given, str) else None)
-        path = locate(str(value), folder, os.environ)
+        path = locate(str(value), _folder_of(ctx), os.environ)
         return str(value) if path is None else str(path)
+
+
+class OwnModelName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a model in the user's folder, which stays a name."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from edge_spec.library.stores import own_models
+
+        found = own_models(_folder_of(ctx))
+        return [CompletionItem(each.name) for each in found if each.name.startswith(incomplete)]
+
+
+def _folder_of(ctx: click.Context | None) -> Path:
+    """The model folder for a command that has been read as far as ``--model-dir``."""
+    given = ctx.params.get("model_dir") if ctx is not None else None
+    # Of a folder that is not given, some versions of click hold a mark here.
+    return models_in(given if isinstance(given, str) else None)
 
 
 def cache_dir_option(command: Command) -> Command:
     """``--cache-dir``, or the variable in its place."""
-    text = "For what is made of models on this computer; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
+    text = "Where transcriptions and probes are kept; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
     return option(_FOLDERS, "--cache-dir", type=_FOLDER, metavar="FOLDER", help=text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
     """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
-    text = "Where names of models are looked for first; or set EDGE_SPEC_MODEL_DIR. [default: the user's data]"
+    text = "Your model folder; or set EDGE_SPEC_MODEL_DIR. [default: in the user's data]"
     return option(_FOLDERS, "--model-dir", type=_FOLDER, metavar="FOLDER", is_eager=True, help=text)(command)
 
 

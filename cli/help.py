@@ -16,11 +16,12 @@ _OTHER = "Other"
 
 
 class Option(click.Option):
-    """An option that knows its section of the help."""
+    """An option that knows its section of the help, and whether a setting for all verbs means it too."""
 
-    def __init__(self, *args: Any, section: str = _OTHER, **more: Any) -> None:
+    def __init__(self, *args: Any, section: str = _OTHER, shared: bool = True, **more: Any) -> None:
         super().__init__(*args, **more)
         self.section = section
+        self.shared = shared
 
 
 class Verb(click.Command):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +11,7 @@ from edge_spec.cli.folders import ModelName, model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
 from edge_spec.engines.registry import engine
-from edge_spec.library.description import Description, describe
-from edge_spec.library.stores import all_targets
+from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
 from edge_spec.sampling import SamplerSettings
@@ -28,8 +26,8 @@ __all__ = ["command"]
 def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
     """Show what a model is, which engine runs it, and which drafters fit it.
 
-    Only its header is read. Drafters are looked for beside the file, in its family, among those that "edge-spec
-    drafter make" has made, and in the model folder.
+    Only its header is read. Drafters are looked for beside the file, in its family, in the model folder and those of
+    other programs, and among those that "edge-spec pair" has chosen and "edge-spec drafter make" has made.
 
     \b
     Examples:
@@ -37,20 +35,13 @@ def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
       edge-spec info llama-3.2-3b-q4_0.gguf --json
     """
     family = resolve_family(model)
-    near = [path for path in (family.draft, family.intermediate) if path is not None]
-    near += _beside(family.target)
-    near += all_targets(models_in(model_dir), os.environ)
-    found = describe(family.target, candidates=[path for path in near if path != family.target])
+    found = describe(family.target, candidates=candidates_for(family, models_in(model_dir), os.environ))
     if as_json:
         print_json(_as_json(found))
     else:
         for name, said in _rows(found):
             click.echo(f"{name:<16} {said}".rstrip())
     return 0
-
-
-def _beside(path: Path) -> list[Path]:
-    return sorted(path.parent.glob("*.gguf"))
 
 
 def _as_json(found: Description) -> dict[str, Any]:
@@ -76,6 +67,10 @@ def _as_json(found: Description) -> dict[str, Any]:
         "drafters": [
             {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
             for drafter in found.drafters
+        ],
+        "chosen": [
+            {"engine": choice.engine, "path": str(choice.path), "there": choice.path.is_file(), **choice.measured}
+            for choice in found.choices
         ],
     }
 
@@ -108,6 +103,10 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     for number, drafter in enumerate(found.drafters):
         said = f"{drafter.path} ({format_size(drafter.weight_bytes)})"
         rows.append(("" if number else "drafters", said))
+    for choice in found.choices:
+        measured = f", {choice.speed_up:.2f} times as fast as plain decoding here" if choice.speed_up else ""
+        gone = "" if choice.path.is_file() else "; the file is gone, `edge-spec pair` finds another one"
+        rows.append(("chosen", f"{choice.path} (--engine {choice.engine}{measured}){gone}"))
     if not found.drafters and not found.head:
         rows.append(("drafters", "none found; a small model of the same family, or `edge-spec drafter make`"))
     return rows

@@ -22,7 +22,16 @@ from edge_spec.memory.budget import SHARE, parse_size
 from edge_spec.models import resolve, resolve_family
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["load_arguments", "max_tokens_option", "model_options", "speculation_option"]
+__all__ = [
+    "context_option",
+    "load_arguments",
+    "max_tokens_option",
+    "memory_option",
+    "model_options",
+    "running_option",
+    "speculation_option",
+    "threads_option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,14 +67,34 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
         return "min_n_ctx" if found[2] else "n_ctx", int(found[1])
 
 
+def running_option(*flags: str, **more: Any) -> Callable[[Command], Command]:
+    """An option of how models are run."""
+    return option(_RUNNING, *flags, **more)
+
+
+def context_option(text: str) -> Callable[[Command], Command]:
+    """``--ctx``: as the argument of ``load`` that it sets, and its value."""
+    return running_option("--ctx", type=_Context(), metavar="N[+]", help=text)
+
+
+def memory_option(text: str = "Memory limit, such as 2GiB.") -> Callable[[Command], Command]:
+    """``--memory``."""
+    share = f"{SHARE[0] * 100 // SHARE[1]}% of what is free"
+    return running_option("--memory", metavar="SIZE", shown=share, help=text)
+
+
+def threads_option() -> Callable[[Command], Command]:
+    """``--threads``."""
+    text, default = "Threads; 0 for the number of cores.", ModelSettings.n_threads
+    return running_option("--threads", "n_threads", type=int, metavar="N", shown=default, help=text)
+
+
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
     named = ModelName()
     engine = click.Choice([AUTO, *sorted(engine_names())])
-    threads = "Threads; 0 for the number of cores."
     batch = f"Threads of {titles_with('n_threads_batch', 2)} for many rows at once. [default: --threads]"
     mapped = f"Leave {titles_with('repack', False)}'s weights mapped from disk: less memory, slower."
-    share = f"{SHARE[0] * 100 // SHARE[1]}% of what is free"
     tokens = f"what the model was trained for, up to {DEFAULT_N_CTX}"
     runs = "What runs the intermediate model. [default: --engine]"
     auto = ", ".join(f"{each.auto_kv} on {each.title}" for each in map(engine_of, sorted(engine_names())))
@@ -83,10 +112,10 @@ def model_options(command: Command) -> Command:
         option(_RUNNING, "--draft-engine", type=engine, help="What runs the drafter. [default: --engine]"),
         option(_RUNNING, "--intermediate-engine", type=engine, help=runs),
         option(_RUNNING, "--middle-engine", "intermediate_engine", type=engine, hidden=True),
-        option(_RUNNING, "--ctx", type=_Context(), metavar="N[+]", help=ctx),
-        option(_RUNNING, "--memory", metavar="SIZE", shown=share, help="Memory limit, such as 2GiB."),
+        context_option(ctx),
+        memory_option(),
         option(_RUNNING, "--kv", metavar="K/V", shown=ModelSettings.kv_k, help=types),
-        option(_RUNNING, "--threads", "n_threads", type=int, metavar="N", shown=ModelSettings.n_threads, help=threads),
+        threads_option(),
         option(_RUNNING, "--threads-batch", "n_threads_batch", type=int, metavar="N", help=batch),
         option(_RUNNING, "--no-repack", is_flag=True, help=mapped),
         option(_RUNNING, "-v", "--verbose", is_flag=True, help=f"Show {fallback().title}'s log."),
@@ -143,5 +172,6 @@ def speculation_option(command: Command) -> Command:
 
 
 def max_tokens_option(default: int | None, text: str) -> Callable[[Command], Command]:
-    """How long a reply may get."""
-    return option("Replies", "-n", "--max-tokens", type=Count(), default=default, metavar="N", help=text)
+    """How long a reply may get; the setting for all verbs is not meant where verbs measure, with a default."""
+    shared = default is None
+    return option("Replies", "-n", "--max-tokens", type=Count(), default=default, metavar="N", shared=shared, help=text)

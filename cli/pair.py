@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,26 +11,24 @@ from edge_spec.cli.check import prompts_or_own
 from edge_spec.cli.folders import ModelName, folder_options, models_in
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import max_tokens_option
+from edge_spec.cli.options import context_option, max_tokens_option, memory_option, running_option, threads_option
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.wording import in_options
 from edge_spec.engines.registry import AUTO, engine_names
-from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
-from edge_spec.library.description import drafters_for
-from edge_spec.library.stores import all_targets
+from edge_spec.library.description import candidates_for, drafters_for
 from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
-from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter, made_drafter
+from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter
 
 __all__ = ["command"]
 
-_RUNNING = "Engine and memory"
 _LIMIT, _MAX_TOKENS = 4, 96
-_ROUNDS = default_of(bench, "rounds")
-_LOADED = ("engine", "memory", "n_threads", "cache_dir")
+_ROUNDS = default_of(pairings, "rounds")
+_LOADED = ("memory", "n_threads", "cache_dir")
+_ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 
 
 @click.command("pair", cls=Verb)
@@ -42,22 +39,20 @@ _LOADED = ("engine", "memory", "n_threads", "cache_dir")
 @option("Runs", "--rounds", type=Count(), default=_ROUNDS, metavar="N", help="How often every prompt is written.")
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per drafter, and the choice.")
-@option("Output", "--no-remember", is_flag=True, help="Only measure: do not make the best one this model's drafter.")
+@option("Output", "--no-remember", is_flag=True, help="Only measure; leave this model's drafter as it is.")
 @option("Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen for this model.")
-@option(
-    "Engine and memory", "--engine", type=click.Choice([AUTO, *sorted(engine_names())]), help="What runs the models."
-)
-@option(_RUNNING, "--memory", metavar="SIZE", help="Memory limit, such as 2GiB.")
-@option(
-    "Engine and memory", "--threads", "n_threads", type=int, metavar="N", help="Threads; 0 for the number of cores."
-)
+@running_option("--engine", type=_ENGINE, default=AUTO, help="What runs the models; the choice is kept per engine.")
+@context_option("Maximum tokens of prompt and reply together; a smaller N needs less memory.")
+@memory_option()
+@threads_option()
 @folder_options
 def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
     """Find the best drafter for TARGET on this computer, and use it from now on.
 
     Every drafter writes the same prompts, against plain decoding. Without DRAFTS all models that fit are tried: those
     in the family and the folder of TARGET, in the model folder, and in those of other programs. The best one is
-    remembered, and drafts wherever TARGET is loaded without --draft.
+    remembered, and drafts wherever TARGET is loaded with the same --engine and without --draft. A drafter that was
+    chosen before and is not faster any more is forgotten. TARGET is loaded once at a time, with one drafter.
 
     \b
     Examples:
@@ -69,7 +64,8 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
         was_there = forget_drafter(file)
         click.echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
         return 0
-    candidates = _named(file, drafts) if drafts else _near(target, file, values["model_dir"])
+    near = candidates_for(resolve_family(target), models_in(values["model_dir"]), os.environ)
+    candidates = _named(file, drafts) if drafts else drafters_for(file, near)
     if not candidates:
         raise click.UsageError(
             f"no model on this computer can draft for {file.path.name}; name one, or make one with "
@@ -77,9 +73,10 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
         )
     prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
     arguments = {name: values[name] for name in _LOADED if values[name] is not None}
+    arguments |= dict([values["ctx"]]) if values["ctx"] is not None else {}
 
     def opened(draft: ModelFile, mode: str) -> TextModel:
-        model = load(target, draft=draft.path, speculation=mode, on_wait=_wait, **arguments)
+        model = load(target, draft=draft.path, speculation=mode, engine=values["engine"], on_wait=_wait, **arguments)
         print_notes(model.notes, about=f"{draft.path.name}, {mode}: ")
         return model
 
@@ -92,7 +89,13 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
                 print_json({"draft": str(draft.path), **vars(pairing)})
             else:
                 click.echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
-        _conclude(file, found, as_json=values["as_json"], remember=not values["no_remember"])
+        best = best_of(found)
+        changed = "" if values["no_remember"] else _remember(file, found, best, values["engine"])
+        if values["as_json"]:
+            path = str(best[0].path) if best is not None else None
+            print_json({"best": path, "remembered": changed == "chosen", "forgotten": changed == "forgotten"})
+        else:
+            _print(file, found, best, changed)
         return 0
 
     return interruptible(work, lambda: False)
@@ -106,22 +109,26 @@ def _named(target: ModelFile, drafts: tuple[str, ...]) -> list[ModelFile]:
     return files
 
 
-def _near(name: str, target: ModelFile, model_dir: str | None) -> list[ModelFile]:
-    """All models on this computer that fit."""
-    family = resolve_family(name)
-    known = (family.draft, family.intermediate, made_drafter(target), chosen_drafter(target))
-    found = all_targets(models_in(model_dir), os.environ)
-    return drafters_for(target, [*(path for path in known if path), *sorted(target.path.parent.glob("*.gguf")), *found])
+def _remember(
+    target: ModelFile, found: list[tuple[ModelFile, Pairing]], best: tuple[ModelFile, Pairing] | None, engine: str
+) -> str:
+    """Keep the best one, or forget one that is slower now: ``chosen``, ``forgotten``, or empty if neither."""
+    if best is not None:
+        choose_drafter(target, best[0], {**vars(best[1]), "processor": describe().processor}, engine)
+        return "chosen"
+    before = chosen_drafter(target, engine)
+    if before is not None and any(draft.fingerprint == before.fingerprint for draft, _ in found):
+        forget_drafter(target, engine)
+        return "forgotten"
+    return ""
 
 
-def _conclude(target: ModelFile, found: list[tuple[ModelFile, Pairing]], *, as_json: bool, remember: bool) -> None:
-    best = best_of(found)
-    kept: Path | None = None
-    if best is not None and remember:
-        kept = choose_drafter(target, best[0], {**vars(best[1]), "processor": describe().processor})
-    if as_json:
-        print_json({"best": str(best[0].path) if best is not None else None, "remembered": kept is not None})
-        return
+def _print(
+    target: ModelFile,
+    found: list[tuple[ModelFile, Pairing]],
+    best: tuple[ModelFile, Pairing] | None,
+    changed: str,
+) -> None:
     titles = ("drafter", "accepted", "tokens/round", "tokens/s", "speed-up", "interval")
     rows = [
         (
@@ -137,14 +144,15 @@ def _conclude(target: ModelFile, found: list[tuple[ModelFile, Pairing]], *, as_j
     print_table(titles, rows, right=range(1, len(titles)))
     if not all(pairing.same_text for _, pairing in found):
         click.echo("\nTOKENS DIFFER, see edge-spec check")
-    if best is None:
-        click.echo("\nno drafter is faster than plain decoding beyond doubt; nothing is changed")
-    elif kept is None:
-        click.echo(f"\nbest here: --draft {best[0].path}")
+    if best is not None and changed:
+        said = f"best here: {best[0].path.name}, which drafts for {target.path.name} from now on (--forget undoes)"
+    elif best is not None:
+        said = f"best here: --draft {best[0].path}"
+    elif changed:
+        said = "no drafter is faster than plain decoding beyond doubt; the one that was chosen before is forgotten"
     else:
-        click.echo(
-            f"\nbest here: {best[0].path.name}, which drafts for {target.path.name} from now on (--forget undoes)"
-        )
+        said = "no drafter is faster than plain decoding beyond doubt; nothing is changed"
+    click.echo(f"\n{said}")
 
 
 def _wait(sentence: str) -> None:

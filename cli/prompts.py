@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,10 @@ import click
 from edge_spec.errors import BAD_RECORD, PromptError
 
 __all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
+
+
+_SILENT_S = 1.0
+"""Seconds after which it is said that standard input is read."""
 
 
 class Prompt(NamedTuple):
@@ -45,7 +50,7 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None) 
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise click.UsageError("no prompt; give one behind the model, with -p TEXT, -f FILE, or on standard input")
     else:
-        text = decoded(sys.stdin.buffer.read(), "standard input")
+        text = decoded(_read_standard_input(asked_for=words is None), "standard input")
     if words is not None:
         asked = argument_text(words, "the prompt")
         text = f"{text.rstrip()}\n\n{asked}" if text.strip() else asked
@@ -55,12 +60,29 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None) 
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe or a file."""
+    """Whether standard input is a pipe, a socket or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
+
+
+def _read_standard_input(*, asked_for: bool) -> bytes:
+    """All of it. A pipe that nobody closes would be waited for in silence.
+
+    Args:
+        asked_for: whether there is no other prompt.
+    """
+    hint = "" if asked_for else "; -p TEXT does not read it"
+    note = f"edge-spec: reading standard input until it ends{hint} ..."
+    told = threading.Timer(_SILENT_S, lambda: click.echo(note, err=True))
+    told.daemon = True
+    told.start()
+    try:
+        return sys.stdin.buffer.read()
+    finally:
+        told.cancel()
 
 
 def argument_text(argument: str, name: str) -> str:

@@ -1,131 +1,209 @@
-"""edge-spec pull: fetch a model and its drafter from the hub."""
+"""edge-spec pull: fetch a model and its drafter."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from edge_spec.cli.folders import model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.output import Bar, print_table
+from edge_spec.cli.options import context_option, memory_option
+from edge_spec.cli.output import Bar, print_json, print_table
 from edge_spec.cli.wording import in_options
-from edge_spec.errors import BudgetExceeded, VocabularyMismatch
+from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
+from edge_spec.library.description import drafters_for
 from edge_spec.library.hub import Hub
-from edge_spec.library.pulling import Pull, find, preview, pull
-from edge_spec.library.wanted import read_catalogue, wanted
+from edge_spec.library.previews import preview
+from edge_spec.library.pulling import Pull, check_name, find, pull, to_fetch
+from edge_spec.library.stores import all_targets
+from edge_spec.library.wanted import Wanted, drafter_like, read_catalogue, wanted
 from edge_spec.loading import plan
 from edge_spec.memory import format_size
-from edge_spec.models import check_pair, inspect
+from edge_spec.models import ModelFile, check_pair, inspect
 
 __all__ = ["command"]
 
-_RUNNING = "Engine and memory"
+_SHOWN_WAIT_S = 2.0
+
+
+class _CatalogueName(click.ParamType):  # type: ignore[type-arg]
+    """A name of the catalogue, or anything else that can be fetched."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in sorted(_catalogue()) if name.startswith(incomplete)]
 
 
 @click.command("pull", cls=Verb)
-@click.argument("name", required=False)
-@option(
-    "Models",
-    "--as",
-    "own_name",
-    metavar="NAME",
-    help="What to call it here. [default: as in the catalogue, or its file]",
-)
-@option("Models", "--no-drafts", is_flag=True, help="Only the model itself, without the smaller ones of its entry.")
+@click.argument("name", type=_CatalogueName(), required=False)
+@option("Models", "--as", "own_name", metavar="NAME", help="What to call it here. [default: catalogue or file name]")
+@option("Models", "--draft", metavar="NAME", help="Fetch this as its drafter: any NAME that can be pulled.")
+@option("Models", "--no-drafts", is_flag=True, help="Fetch the target alone, without the smaller models of its entry.")
 @option("Models", "--dry-run", is_flag=True, help="Only say what it is and what it needs.")
-@option(
-    "Engine and memory",
-    "--memory",
-    metavar="SIZE",
-    help="Memory to plan for, such as 2GiB. [default: 80% of what is free]",
-)
-@option(_RUNNING, "--ctx", "n_ctx", type=int, metavar="N", help="Tokens of context to plan for.")
+@option("Models", "--yes", is_flag=True, help="Fetch it even if it does not fit the memory of this computer.")
+@option("Output", "--json", "as_json", is_flag=True, help="Without NAME: print one JSON object per catalogue entry.")
+@memory_option("Memory to plan for, such as 2GiB.")
+@context_option("Tokens of context to plan for; N+ for at least N.")
 @model_dir_option
 def command(name: str | None, **values: Any) -> int:
-    """Fetch a model and its drafter from the hub.
+    """Fetch a model and its drafter.
 
-    NAME is one of the catalogue, which is listed without NAME; or org/repo, org/repo:Q4_0, org/repo:FILE.gguf; or an
-    address of the hub. First only headers are read, to say what the models need here and whether they fit together.
-    What was interrupted continues; what Hugging Face's tools, ollama or LM Studio have already is not fetched again.
+    NAME is one of the catalogue, which is listed without NAME; or a repository on the hub as org/repo, org/repo:Q4_0 or
+    org/repo:FILE.gguf; or the address of a repository or of any .gguf file. First only headers are read, to say what
+    the models need here and whether they fit together. An interrupted download resumes; what Hugging Face's tools,
+    ollama or LM Studio have already is not fetched again.
 
     \b
     Examples:
       edge-spec pull
       edge-spec pull qwen3-4b --memory 4GiB
-      edge-spec pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_0 --dry-run
+      edge-spec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_0 --draft bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_0
+      edge-spec pull https://example.org/models/tiny-q4_0.gguf --dry-run
     """
     if name is None:
-        return _list()
+        return _list(as_json=values["as_json"])
     if values["own_name"] is not None and Path(values["own_name"]).name != values["own_name"].lstrip("."):
         raise click.BadParameter(f"{values['own_name']!r} is not a plain name", param_hint="--as")
-    asked = wanted(name, own_catalogue())
+    asked = _asked(name, values)
     if asked.note:
         click.echo(f"edge-spec: note: {asked.note}", err=True)
-    folder = models_in(values["model_dir"])
-
-    bar = Bar()
+    moved = click.get_current_context().get_parameter_source("model_dir") == ParameterSource.COMMANDLINE
+    folder, previews, bar = models_in(values["model_dir"]), Path(mkdtemp(prefix="edge-spec-")), Bar()
 
     def cancel() -> bool:
         # What has come stays where it is: the same command continues.
         bar.close()
+        shutil.rmtree(previews, ignore_errors=True)
         return False
 
     def work() -> int:
-        hub = Hub()
+        hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, pause=_pause)
         what = find(asked, hub)
-        kept = {"target": what.files["target"]} if values["no_drafts"] else what.files
-        what = Pull(name=values["own_name"] or what.name, files=kept)
-        _look(what, hub, values)
-        if not values["dry_run"]:
-            place = pull(what, hub, folder, os.environ, on_bytes=lambda done, total: bar("fetching", done, total))
-            click.echo(f"{what.name} is in {place}; run it with: edge-spec run {what.name} -p 'Hello'")
+        what = Pull(name=values["own_name"] or what.name, files=what.files)
+        try:
+            check_name(what, folder)
+        except SettingsError as error:
+            raise click.ClickException(f"{error.message}; {error.hint}") from None
+        click.echo(f"{what.name}: {format_size(what.n_bytes)}")
+        fits = _look(what, preview(what, hub, previews), folder, values)
+        missing = to_fetch(what, folder, os.environ)
+        click.echo(f"  to fetch: {format_size(missing)}, into {folder / what.name}")
+        if values["dry_run"]:
+            return 0
+        if not fits and not values["yes"]:
+            raise click.ClickException(
+                f"{what.name} does not fit this computer and is not fetched; --memory or --ctx may make it fit, --yes "
+                "fetches it all the same"
+            )
+        pull(what, hub, folder, os.environ, bar)
+        where = f" --model-dir {values['model_dir']}" if moved else ""
+        click.echo(f"{what.name} is ready: edge-spec run {what.name}{where} -p 'Hello'")
         return 0
 
-    return interruptible(work, cancel)
+    try:
+        return interruptible(work, cancel)
+    finally:
+        shutil.rmtree(previews, ignore_errors=True)
 
 
-def own_catalogue() -> Path:
+def _own_catalogue() -> Path:
     """The user's own catalogue, whether or not there is one."""
     from platformdirs import user_config_path
 
     return user_config_path("edge-spec") / "catalogue.toml"
 
 
-def _list() -> int:
-    rows = [
-        (name, *(entry.sources[role].repo if role in entry.sources else "" for role in ("target", "draft")))
-        for name, entry in sorted(read_catalogue(own_catalogue()).items())
-    ]
-    print_table(("name", "target", "drafter"), rows)
+def _catalogue() -> dict[str, Wanted]:
+    return read_catalogue(_own_catalogue())
+
+
+def _list(*, as_json: bool) -> int:
+    """The catalogue."""
+    roles = ("target", "intermediate", "draft")
+    rows = []
+    for name, entry in sorted(_catalogue().items()):
+        repos = {role: entry.sources[role].repo if role in entry.sources else "" for role in roles}
+        if as_json:
+            print_json({"name": name, **repos, "tried": entry.tried, "read": entry.read})
+        rows.append((name if entry.tried else f"{name} *", *repos.values(), entry.read))
+    if not as_json:
+        print_table(("name", "target", "intermediate", "drafter", "names read in"), rows)
+        click.echo("\n* never run by edge-spec's makers. `edge-spec pull NAME --dry-run` looks at one.")
     return 0
 
 
-def _look(what: Pull, hub: Hub, values: dict[str, Any]) -> None:
-    """Say what is to be fetched, and what it needs here."""
-    click.echo(f"{what.name}: {format_size(what.n_bytes)} from the hub")
-    with TemporaryDirectory(prefix="edge-spec-") as folder:
-        previews = preview(what, hub, Path(folder))
-        files = {role: inspect(path) for role, path in previews.items()}
-        for role, file in files.items():
-            click.echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantisation}")
-            try:
-                check_pair(files["target"], file)
-            except VocabularyMismatch as error:
-                raise click.ClickException(f"{error}; --no-drafts fetches the model alone") from None
-        asked = {"memory": values["memory"], "n_ctx": values["n_ctx"], "cache_dir": None}
-        asked |= {role: path for role, path in previews.items() if role != "target"}
+def _asked(name: str, values: dict[str, Any]) -> Wanted:
+    """What the command line asks for."""
+    known, endpoint = _own_catalogue(), os.environ.get("HF_ENDPOINT", "")
+    asked = wanted(name, known, endpoint=endpoint)
+    if values["draft"] is not None and values["no_drafts"]:
+        raise click.UsageError("--draft and --no-drafts contradict each other; give one of them")
+    if values["no_drafts"]:
+        return replace(asked, sources={"target": asked.sources["target"]})
+    if values["draft"] is not None:
+        draft = wanted(values["draft"], known, endpoint=endpoint)
+        return replace(asked, sources={**asked.sources, "draft": draft.sources["target"]})
+    return asked
+
+
+def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str, Any]) -> bool:
+    """Say what is to be fetched and what it needs here; whether it fits."""
+    files = {role: inspect(path) for role, path in previews.items()}
+    for role, file in files.items():
+        click.echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantisation}")
         try:
-            found = plan(previews["target"], **asked)
-        except BudgetExceeded as error:
-            click.echo(in_options(f"edge-spec: note: as it is, it would not run here: {error}"), err=True)
-            return
-        chosen = found.chosen
+            check_pair(files["target"], file)
+        except VocabularyMismatch as error:
+            raise click.ClickException(f"{error}; --no-drafts fetches the model alone") from None
+    for line in _about_drafters(what, files, folder):
+        click.echo(f"  {line}")
+    asked = {"memory": values["memory"], "cache_dir": None}
+    asked |= dict([values["ctx"]]) if values["ctx"] is not None else {}
+    asked |= {role: path for role, path in previews.items() if role != "target"}
+    try:
+        found = plan(previews["target"], **asked)
+    except BudgetExceeded as error:
+        click.echo(in_options(f"  here: it does not fit: {error}"))
+        return False
+    chosen = found.chosen
+    click.echo(
+        f"  here: {chosen.described}; needs {format_size(chosen.needed_bytes)} with {chosen.n_ctx:,} tokens, "
+        f"the budget allows {format_size(found.budget_bytes)}"
+    )
+    return True
+
+
+def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> Iterator[str]:
+    """Whether a drafter fits, or where there is one."""
+    if "draft" in files:
+        yield "the drafter fits: both have the same tokens"
+        return
+    here = drafters_for(files["target"], all_targets(folder, os.environ))
+    if here:
+        yield f"{here[0].path} can draft for it: `edge-spec pair {what.name}` measures it"
+        return
+    known = drafter_like(what.files["target"][0].repo, _catalogue())
+    if known is not None:
+        yield f"a drafter that may fit: --draft {known}"
+    else:
+        yield "no drafter is known for it: --draft ORG/REPO fetches a small model of the same family with it"
+
+
+def _pause(seconds: float) -> None:
+    if seconds >= _SHOWN_WAIT_S:
         click.echo(
-            f"  here: {chosen.described}; needs {format_size(chosen.needed_bytes)} with {chosen.n_ctx:,} tokens, "
-            f"the budget allows {format_size(found.budget_bytes)}"
+            f"edge-spec: the connection failed or the hub is busy: trying again in {seconds:.0f} s ...", err=True
         )
+    time.sleep(seconds)

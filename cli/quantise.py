@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from edge_spec.cli.folders import ModelName, model_dir_option
-from edge_spec.cli.help import Count, Verb, option
+from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.options import threads_option
 from edge_spec.cli.output import Bar
 from edge_spec.engines.llama.quantise import part_of, quantise
 from edge_spec.memory import format_size
@@ -22,9 +23,9 @@ __all__ = ["command"]
 @click.argument("out", type=click.Path(dir_okay=False))
 @option("Output", "--type", "kind", required=True, metavar="TYPE", help="Such as Q4_0, Q4_K_M or Q8_0.")
 @option("Output", "--requantise", is_flag=True, help="Even where MODEL is quantised already, which loses more.")
-@option("Running", "--threads", type=Count(), metavar="N", help="Threads. [default: all cores]")
+@threads_option()
 @model_dir_option
-def command(model: str, out: str, kind: str, requantise: bool, threads: int | None, model_dir: str | None) -> int:
+def command(model: str, out: str, kind: str, requantise: bool, n_threads: int | None, model_dir: str | None) -> int:
     """Write the GGUF MODEL as OUT, with weights of another type.
 
     llama.cpp does it, by its own recipes: Q4_K_M keeps some matrices in Q6_K. Q4_0 is the fastest on most processors,
@@ -41,7 +42,7 @@ def command(model: str, out: str, kind: str, requantise: bool, threads: int | No
             source,
             path,
             kind.upper(),
-            n_threads=threads or 0,
+            n_threads=n_threads or 0,
             requantise=requantise,
             on_progress=lambda done, total: bar("quantising", done, total),
         )

@@ -37,7 +37,7 @@ __all__ = ["command"]
     "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
 )
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
-@option("Replies", "--stats", is_flag=True, help="Say on standard error what speculation did.")
+@option("Replies", "--stats", is_flag=True, help="Report speed and accepted drafts on standard error.")
 @grammar_options
 @speculation_option
 @model_options
@@ -48,7 +48,8 @@ def command(**values: Any) -> int:
 
     MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
     demo. If not given, smollm2 where it is installed, else demo. The prompt comes from -p, from -f or from standard
-    input. PROMPT, behind MODEL, follows what -f, a pipe or a file at standard input holds; -p reads nothing else.
+    input. PROMPT, behind MODEL, follows what -f, a pipe or a file at standard input holds. -p never reads standard
+    input: use it in scripts and loops, where standard input belongs to something else.
 
     \b
     Examples:

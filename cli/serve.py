@@ -34,7 +34,7 @@ _DEFAULTS = ServerSettings()
     "--api-key",
     envvar="EDGE_SPEC_API_KEY",
     metavar="KEY",
-    help="What clients have to send; better in the variable EDGE_SPEC_API_KEY, since others see command lines.",
+    help="The key that clients must send; better in the variable EDGE_SPEC_API_KEY, since others see command lines.",
 )
 @option(_SERVER, "--insecure", is_flag=True, help="Let other computers use it without a key.")
 @option(_SERVER, "--name", metavar="TEXT", help="What clients call the model. [default: as its file]")

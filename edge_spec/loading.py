@@ -19,6 +19,7 @@ from edge_spec.engines.base import Progress
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
+from edge_spec.library.stores import located
 from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
@@ -56,8 +57,8 @@ def load(
 
     Args:
         model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
-            with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``). If None, ``smollm2`` where it
-            is installed, else ``demo``.
+            with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``), or any that
+            ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
         draft: path of the drafter's GGUF; by default the one that ``edge-spec drafter make`` has made for this model
             on this computer, or else the family's own.
         intermediate: path of the intermediate model's GGUF; a family brings its own.
@@ -93,9 +94,9 @@ def load(
     """
     folder = _cache_dir(cache_dir)
     request = request_of(
-        model,
-        draft=draft,
-        intermediate=intermediate,
+        _located(model),
+        draft=_located(draft),
+        intermediate=_located(intermediate),
         speculation=speculation,
         engine=engine,
         draft_engine=draft_engine,
@@ -199,8 +200,9 @@ def plan(
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    folder = _cache_dir(cache_dir)
+    folder, model = _cache_dir(cache_dir), _located(model)
     asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED} | {"cache_dir": folder}
+    asked |= {role: _located(asked[role]) for role in ("draft", "intermediate") if role in asked}
     request = request_of(model, **asked)
     request.load_libraries()
     if memory is None:
@@ -248,7 +250,7 @@ def possible_modes(
     model: StrPath | None = None, draft: StrPath | None = None, intermediate: StrPath | None = None
 ) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
-    family = resolve_family(model)
+    family = resolve_family(_located(model))
     found = draft or drafter_of(inspect(family.target)) or family.draft
     given = given_roles(found, intermediate or family.intermediate)
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
@@ -284,6 +286,11 @@ def _text_model(
         guard=Degradation(models, request, watch or system_watch(planned.budget_bytes)),
         on_close=close,
     )
+
+
+def _located(model: StrPath | None) -> StrPath | None:
+    """The path of a model by any name that ``edge-spec list`` shows."""
+    return model if model is None else located(model)
 
 
 def _cache_dir(cache_dir: Path | str | None) -> Path | None:

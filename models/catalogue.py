@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, NotAModel
+from edge_spec.models.split_files import is_later_part
 from edge_spec.models.user_folder import model_folder, named_in
 
-__all__ = ["Family", "family_names", "resolve", "resolve_family"]
+__all__ = ["MANIFEST", "Family", "family_names", "resolve", "resolve_family"]
 
 _PREFERRED, _ALWAYS_THERE = "smollm2", "demo"
 """Where no model is named: a real one if it is installed, else the one that comes with the package."""
 
 _LISTED = 12
-_MANIFEST = "family.json"
-_PART = re.compile(r"-([0-9]{5})-of-[0-9]{5}$")
+MANIFEST = "family.json"
 _ROLES = ("target", "intermediate", "draft")
 _OLD_NAMES = {"middle": "intermediate"}
 """Role names of version 0.1."""
@@ -81,7 +80,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     is_folder = False
     ggufs: list[Path] = []
     try:
-        if (path / _MANIFEST).is_file():
+        if (path / MANIFEST).is_file():
             return _read_family(path, path.resolve().name)
         found = path.is_file()
         is_folder = path.is_dir()
@@ -156,17 +155,17 @@ def _package_folder() -> Path:
 
 
 def _names(package: Path) -> tuple[str, ...]:
-    return tuple(sorted(manifest.parent.name for manifest in package.glob(f"*/{_MANIFEST}")))
+    return tuple(sorted(manifest.parent.name for manifest in package.glob(f"*/{MANIFEST}")))
 
 
 def _ggufs(folder: Path) -> list[Path]:
     """The GGUF models in a folder; a model in several files counts once, by its first."""
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf" and path.is_file())
-    return [path for path in found if (part := _PART.search(path.stem)) is None or int(part[1]) == 1]
+    return [path for path in found if not is_later_part(path.name)]
 
 
 def _read_family(folder: Path, name: str) -> Family:
-    manifest = folder / _MANIFEST
+    manifest = folder / MANIFEST
     try:
         roles = json.loads(manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -187,7 +186,8 @@ def _read_family(folder: Path, name: str) -> Family:
             )
         paths[role] = folder / file_name
         if not paths[role].is_file():
-            raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint="install it again")
+            hint = f"fetch it again: `edge-spec rm {name}`, then `edge-spec pull`; or put the file there"
+            raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint=hint)
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))
 
 

@@ -1,8 +1,8 @@
 """Files that draft from another model's hidden rows, and layers of that kind inside a model.
 
 Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for several tokens
-at once (MTP) stand in the model's own file, and ``ARCHITECTURE.nextn_predict_layers`` counts them. edge-spec runs none
-of them yet: it drafts with models of their own, with tables and with hierarchies of these.
+at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. edge-spec runs none of them yet:
+it drafts with complete small models, with tables and with hierarchies of these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["head_of", "n_mtp_layers", "require_a_model"]
 
-_HEADS = {"eagle3": "an EAGLE-3 head", "eagle": "an EAGLE head", "dflash": "a DFlash drafter", "medusa": "Medusa heads"}
+_HEADS = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash drafter"}
 _ASSISTANT = "an assistant head"
 
 

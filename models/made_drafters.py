@@ -1,13 +1,16 @@
 """The drafter of a model on this computer: chosen by ``edge-spec pair``, or made by ``edge-spec drafter make``.
 
 Both are in the user's data folder, ``drafters/FINGERPRINT``, the fingerprint being the target's (see ``inspect``): a
-made one as ``drafter.gguf`` next to its card, a chosen one as ``chosen.json``, which names a file elsewhere.
+made one as ``drafter.gguf`` next to its card, a chosen one as ``chosen.json``, which names a file elsewhere for each
+engine.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,16 @@ from edge_spec.errors import ModelFileError
 from edge_spec.models.inspection import inspect
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["choose_drafter", "chosen_drafter", "drafter_of", "forget_drafter", "made_drafter", "made_drafter_folder"]
+__all__ = [
+    "Choice",
+    "choices",
+    "choose_drafter",
+    "chosen_drafter",
+    "drafter_of",
+    "forget_drafter",
+    "made_drafter",
+    "made_drafter_folder",
+]
 
 _FILE, _CHOICE = "drafter.gguf", "chosen.json"
 
@@ -33,42 +45,97 @@ def made_drafter(target: ModelFile) -> Path | None:
     return path if path.is_file() else None
 
 
-def drafter_of(target: ModelFile) -> Path | None:
+def drafter_of(target: ModelFile, engine: str = "auto") -> Path | None:
     """The drafter to use for a model where none is named: the chosen one, or else the made one."""
-    return chosen_drafter(target) or made_drafter(target)
+    choice = chosen_drafter(target, engine)
+    return choice.path if choice is not None else made_drafter(target)
 
 
-def chosen_drafter(target: ModelFile) -> Path | None:
-    """The drafter that was chosen for a model; None if there is none, or if its file is gone or another one now."""
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A drafter that was chosen for a model.
+
+    Attributes:
+        path, fingerprint: the drafter's.
+        engine: that it was measured with, as it was asked for.
+        measured: what speaks for it, among it ``speed_up`` against plain decoding on this computer.
+    """
+
+    path: Path
+    fingerprint: str
+    engine: str
+    measured: Mapping[str, Any]
+
+    @property
+    def speed_up(self) -> float | None:
+        """None if it was not measured."""
+        found = self.measured.get("speed_up")
+        return float(found) if isinstance(found, int | float) else None
+
+
+def choices(target: ModelFile) -> list[Choice]:
+    """What was chosen for a model, by engine, whether or not it can still be used."""
     try:
-        choice = json.loads((made_drafter_folder(target) / _CHOICE).read_text("utf-8"))
-        path, fingerprint = Path(choice["path"]), str(choice["fingerprint"])
-        return path if inspect(path).fingerprint == fingerprint else None
-    except (OSError, ValueError, LookupError, TypeError, ModelFileError):
-        return None
+        content = json.loads((made_drafter_folder(target) / _CHOICE).read_text("utf-8"))
+        # Files written before engines were told apart hold a single choice.
+        by_engine = content.get("engines", {"auto": content})
+        return [
+            Choice(
+                path=Path(each["path"]),
+                fingerprint=str(each["fingerprint"]),
+                engine=str(engine),
+                measured=dict(each.get("measured", {})),
+            )
+            for engine, each in by_engine.items()
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
-def choose_drafter(target: ModelFile, drafter: ModelFile, measured: Mapping[str, Any]) -> Path:
+def chosen_drafter(target: ModelFile, engine: str = "auto") -> Choice | None:
+    """The drafter that was chosen for a model; None if there is none, or if its file is gone or another one now."""
+    for choice in choices(target):
+        if choice.engine == engine:
+            with suppress(OSError, ModelFileError):
+                return choice if inspect(choice.path).fingerprint == choice.fingerprint else None
+    return None
+
+
+def choose_drafter(target: ModelFile, drafter: ModelFile, measured: Mapping[str, Any], engine: str = "auto") -> Path:
     """Remember a drafter for a model; returns the file that holds the choice.
 
     Args:
-        measured: what speaks for it, kept for people who look.
+        measured: what speaks for it, see ``Choice``.
+        engine: for which it is chosen.
 
     Raises:
         OSError: it cannot be written.
     """
+    kept = [each for each in choices(target) if each.engine != engine]
+    path, fingerprint = drafter.path.resolve(), drafter.fingerprint
+    return _write(target, [*kept, Choice(path=path, fingerprint=fingerprint, engine=engine, measured=measured)])
+
+
+def forget_drafter(target: ModelFile, engine: str | None = None) -> bool:
+    """Forget what was chosen for a model, for one engine or for all; whether there was something."""
+    found = choices(target)
+    kept = [each for each in found if engine is not None and each.engine != engine]
+    if kept != found:
+        _write(target, kept)
+    return kept != found
+
+
+def _write(target: ModelFile, kept: list[Choice]) -> Path:
     path = made_drafter_folder(target) / _CHOICE
+    if not kept:
+        path.unlink(missing_ok=True)
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    choice = {"path": str(drafter.path.resolve()), "fingerprint": drafter.fingerprint, "measured": dict(measured)}
+    engines = {
+        each.engine: {"path": str(each.path), "fingerprint": each.fingerprint, "measured": dict(each.measured)}
+        for each in kept
+    }
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(choice, indent=1), "utf-8")
+    temporary.write_text(json.dumps({"engines": engines}, indent=1), "utf-8")
     temporary.replace(path)
     return path
-
-
-def forget_drafter(target: ModelFile) -> bool:
-    """Forget what was chosen for a model; whether there was something."""
-    path = made_drafter_folder(target) / _CHOICE
-    was_there = path.is_file()
-    path.unlink(missing_ok=True)
-    return was_there

@@ -5,18 +5,43 @@
 
 from __future__ import annotations
 
+import os
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["model_folder", "named_in"]
+__all__ = ["configuration_path", "model_folder", "named_in"]
 
 _ENDINGS = (".gguf", "")
 
 
-def model_folder() -> Path:
-    """Where models belong that were fetched or made on this computer, whether or not there are any."""
+def model_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where models belong that were fetched or made on this computer, whether or not there are any.
+
+    ``EDGE_SPEC_MODEL_DIR`` names it, or ``model-dir`` in the user's ``config.toml``; else it is in the user's data.
+    """
     from platformdirs import user_data_path
 
-    return user_data_path("edge-spec") / "models"
+    given = environment.get("EDGE_SPEC_MODEL_DIR") or _configured(environment)
+    return Path(given) if given else user_data_path("edge-spec") / "models"
+
+
+def configuration_path(environment: Mapping[str, str]) -> Path:
+    """Where the user's settings are, whether or not there are any."""
+    from platformdirs import user_config_path
+
+    named = environment.get("EDGE_SPEC_CONFIG")
+    return Path(named) if named else user_config_path("edge-spec") / "config.toml"
+
+
+def _configured(environment: Mapping[str, str]) -> str:
+    """What the settings say; those that cannot be read are the command's to complain about."""
+    try:
+        settings = tomllib.loads(configuration_path(environment).read_text("utf-8"))
+    except (OSError, ValueError):
+        return ""
+    found = settings.get("model-dir", settings.get("model_dir", ""))
+    return found if isinstance(found, str) else ""
 
 
 def named_in(folder: Path, name: str) -> Path | None:

@@ -138,7 +138,7 @@ def request_of(
             require_path(name, value)
     require_whole("texts", texts, 1, 1 << 20)
     family = resolve_family(model)
-    mode, files = _mode_and_files(family, draft, intermediate, speculation, decided=policy is not None)
+    mode, files = _mode_and_files(family, draft, intermediate, speculation, engine, decided=policy is not None)
     target = files["target"]
     if n_ctx is not None and min_n_ctx is not None:
         raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
@@ -186,11 +186,18 @@ def require_n_ctx(name: str, n_ctx: object) -> None:
 
 
 def _mode_and_files(
-    family: Family, draft: StrPath | None, intermediate: StrPath | None, speculation: str | Mode, *, decided: bool
+    family: Family,
+    draft: StrPath | None,
+    intermediate: StrPath | None,
+    speculation: str | Mode,
+    engine: str,
+    *,
+    decided: bool,
 ) -> tuple[Mode, dict[str, ModelFile]]:
     """The way to speculate, and the files that it needs, by role.
 
     Args:
+        engine: as asked for: drafters are chosen for an engine.
         decided: a policy of the user's chooses how far to draft, alone, instead of what adapts.
 
     Raises:
@@ -204,7 +211,7 @@ def _mode_and_files(
             hint="give that model, and this file as `draft`",
         )
     paths = {
-        "draft": resolve(draft) if draft is not None else drafter_of(target) or family.draft,
+        "draft": resolve(draft) if draft is not None else drafter_of(target, engine) or family.draft,
         "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
     roles = given_roles(paths["draft"], paths["intermediate"])

@@ -12,7 +12,7 @@ from typing import Any
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
-__all__ = ["Speed", "Verdict", "bench", "verdict_of"]
+__all__ = ["Speed", "Verdict", "bench", "speed_of", "verdict_of"]
 
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
@@ -98,7 +98,7 @@ def bench(
                         runs[mode].append(reply)
     kinds = [category for _ in range(rounds) for category in (categories or [""] * len(prompts))]
     for mode in modes:
-        yield _speed(mode, runs[mode], plain=runs["off"], categories=kinds)
+        yield speed_of(mode, runs[mode], plain=runs["off"], categories=kinds)
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:
@@ -116,11 +116,16 @@ def verdict_of(speeds: Sequence[Speed]) -> Verdict:
     )
 
 
-def _speed(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], categories: Sequence[str]) -> Speed:
+def speed_of(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], categories: Sequence[str] = ()) -> Speed:
+    """What replies of a mode tell against plain decoding of the same prompts, run by run.
+
+    Args:
+        categories: of each run; empty strings stand for none.
+    """
     done = [run.statistics for run in runs]
     ratios = [run.tokens_per_s / off.statistics.tokens_per_s for run, off in zip(done, plain, strict=True)]
     by_category: dict[str, list[float]] = {}
-    for category, ratio in zip(categories, ratios, strict=True):
+    for category, ratio in zip(categories or [""] * len(ratios), ratios, strict=True):
         if category:
             by_category.setdefault(category, []).append(ratio)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from edge_spec.evaluation.bench import bench
+from edge_spec.evaluation.bench import speed_of
+from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
+from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Pairing", "best_of", "pairings"]
 
@@ -40,27 +42,50 @@ def pairings(
     drafts: Sequence[Draft],
     open_model: Callable[[Draft, str], TextModel],
     prompts: Sequence[str],
-    **options: Any,
+    *,
+    rounds: int = 3,
+    max_tokens: int = 128,
+    seed: int = 1,
 ) -> Iterator[tuple[Draft, Pairing]]:
-    """Try one drafter after the other: plain decoding, sequences and the automatic mode write the same prompts.
+    """Try one drafter after the other. The target is open once at any time.
+
+    Sequences are written once, to count what is accepted. Then the automatic mode and plain decoding, which is the same
+    model with a limit of no drafts, write all prompts in turn.
 
     Args:
-        open_model: opens the target with a drafter in a mode; three are open side by side.
-        options: further ones of ``bench``.
+        open_model: opens the target with a drafter in a mode.
     """
+
+    def written(model: TextModel, policy: Policy | None = None) -> list[Reply]:
+        replies = []
+        for number, prompt in enumerate(prompts):
+            settings = SamplerSettings(seed=seed + number)
+            reply = model.reply(model.prompt_of(prompt), settings, max_tokens=max_tokens, policy=policy)
+            reply.read()
+            replies.append(reply)
+        return replies
+
     for draft in drafts:
-        speeds = bench(partial(open_model, draft), prompts, modes=("sequence", "auto"), **options)
-        by_mode = {speed.mode: speed for speed in speeds}
-        sequence, auto = by_mode["sequence"], by_mode["auto"]
+        with open_model(draft, "sequence") as model:
+            sequences = written(model)
+        plain: list[Reply] = []
+        auto: list[Reply] = []
+        with open_model(draft, "auto") as model:
+            written(model)  # to warm up, and for the adaptive policy to learn the costs
+            for _ in range(rounds):
+                plain += written(model, FixedPolicy(0))
+                auto += written(model)
+        sequence = speed_of("sequence", sequences, plain=plain[: len(prompts)])
+        found = speed_of("auto", auto, plain=plain)
         yield (
             draft,
             Pairing(
                 acceptance=sequence.acceptance,
                 mean_length=sequence.mean_length,
-                speed_up=auto.speed_up,
-                interval=auto.interval,
-                tokens_per_s=auto.tokens_per_s,
-                same_text=sequence.same_text and auto.same_text,
+                speed_up=found.speed_up,
+                interval=found.interval,
+                tokens_per_s=found.tokens_per_s,
+                same_text=sequence.same_text and found.same_text,
             ),
         )
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from edge_spec.engines.registry import engines
 from edge_spec.errors import EdgeSpecError
-from edge_spec.models import ModelFile, check_pair, drafter_of, inspect
+from edge_spec.library.stores import all_targets
+from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter
 from edge_spec.models.heads import head_of, n_mtp_layers
+from edge_spec.models.made_drafters import Choice, choices
 
-__all__ = ["Description", "describe", "drafters_for"]
+__all__ = ["Description", "candidates_for", "describe", "drafters_for"]
 
 _LARGEST_SHARE = 0.5
 """A model that takes more than this share of the target's bytes cannot be quick enough to draft for it."""
@@ -28,6 +30,7 @@ class Description:
         n_mtp_layers: layers that predict further tokens, which are not used.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
         drafters: files that can draft for it, the smallest first.
+        choices: drafters that were measured here and chosen, for each engine.
     """
 
     file: ModelFile
@@ -36,6 +39,7 @@ class Description:
     n_mtp_layers: int
     obstacles: Mapping[str, str | None]
     drafters: tuple[ModelFile, ...]
+    choices: tuple[Choice, ...] = ()
 
 
 def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
@@ -52,16 +56,30 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
     refused = f"it is {head}" if head else trimmed
     obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
-    made = drafter_of(file)
-    near = (made, *candidates) if made is not None else candidates
     return Description(
         file=file,
         file_bytes=sum(part.stat().st_size for part in file.parts),
         head=head,
         n_mtp_layers=n_mtp_layers(file),
         obstacles=obstacles,
-        drafters=() if refused else tuple(drafters_for(file, near)),
+        drafters=() if refused else tuple(drafters_for(file, candidates)),
+        choices=tuple(choices(file)),
     )
+
+
+def candidates_for(family: Family, models: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Files that may be able to draft for the target of a family: its own, chosen, made, and all on this computer.
+
+    Args:
+        models: the user's model folder.
+        environment: variables that say where other programs keep theirs.
+    """
+    target = inspect(family.target)
+    chosen = [choice.path for choice in choices(target)]
+    near = [family.draft, family.intermediate, made_drafter(target), *chosen]
+    beside = sorted(family.target.parent.glob("*.gguf"))
+    found = [*(path for path in near if path is not None), *beside, *all_targets(models, environment)]
+    return [path for path in found if path != family.target]
 
 
 def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFile]:

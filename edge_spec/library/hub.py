@@ -1,52 +1,36 @@
-"""The hub that models are fetched from: what a repository holds, a file's header, and the file itself.
+"""The hub that models are fetched from, and any other server with a GGUF: what is there, a header, the whole file.
 
 Requests go through ``huggingface_hub``, so that its tokens, mirrors (``HF_ENDPOINT``), proxies and offline mode hold
-here as well. The download is our own: that library keeps nothing of an interrupted one.
+here as well. The download is our own: that library keeps nothing of an interrupted one. Its token goes to the hub and
+to no other server.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from edge_spec.errors import DiskFull, DownloadError, EdgeSpecError, ModelNotFound
+from edge_spec.errors import DownloadError, EdgeSpecError, ModelNotFound
+from edge_spec.library.download import Busy, Patience, RemoteFile, Told, fetch, stream
 
-__all__ = ["Hub", "RemoteFile", "sha256_of"]
+__all__ = ["Hub", "RemoteFile"]
 
-_TRIES = 6
-_MOST_WAIT_S = 60.0
+T = TypeVar("T")
+
 _TIMEOUT_S = 30.0
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 """Answers after which another attempt may work."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteFile:
-    """A file on the hub.
-
-    Attributes:
-        repo, commit, path: where it is.
-        n_bytes: its size.
-        sha256: of its content, as the hub says; empty for small files, of which it says none.
-    """
-
-    repo: str
-    commit: str
-    path: str
-    n_bytes: int
-    sha256: str
-
-    @property
-    def name(self) -> str:
-        """Without folders."""
-        return Path(self.path).name
+_TRIES_TO_ASK = 4
+_IDENTITY = {"Accept-Encoding": "identity"}
+"""Compressed, ranges would be of other bytes."""
 
 
 class Hub:
@@ -63,6 +47,7 @@ class Hub:
     def __init__(self, *, endpoint: str | None = None, pause: Callable[[float], None] = time.sleep) -> None:
         try:
             import huggingface_hub
+            import huggingface_hub.constants
         except ImportError:
             raise EdgeSpecError("huggingface_hub is not installed", hint='run: pip install "edge-spec[hub]"') from None
         self._library: Any = huggingface_hub
@@ -70,11 +55,52 @@ class Hub:
         self._pause = pause
 
     def files(self, repo: str, revision: str = "main") -> list[RemoteFile]:
-        """What a repository holds.
+        """What a repository holds; in offline mode what the hub's own cache has of it.
 
         Raises:
             ModelNotFound: there is none, or it needs a token. DownloadError: the hub cannot be asked.
         """
+        if self._library.constants.HF_HUB_OFFLINE:
+            return self._cached(repo, revision)
+        return self._asked(repo, lambda: self._listed(repo, revision))
+
+    def look(self, address: str) -> RemoteFile:
+        """A file at an address that is not the hub's: its size and version, of which only a byte is read.
+
+        Raises:
+            ModelNotFound: it is not there. DownloadError: the server cannot be asked, or does not say its size.
+        """
+        return self._asked(address, lambda: self._looked_at(address))
+
+    def read(self, file: RemoteFile, first: int, last: int) -> bytes:
+        """Some bytes of a file, ``[last - first]``, fewer at its end.
+
+        Raises:
+            ModelNotFound, DownloadError: they cannot be had.
+        """
+        found = bytearray()
+        stream(self._chunks, file, first, min(last, file.n_bytes), found.extend, self._pause)
+        return bytes(found)
+
+    def fetch(self, file: RemoteFile, path: Path, told: Told = lambda stage, done: None) -> None:
+        """Write a whole file to ``path``, which may hold the beginning of it already, and check it.
+
+        Raises:
+            ModelNotFound, DownloadError: it cannot be had. DiskFull: there is no room for it. ``path`` then holds what
+                has come so far, unless that is damaged.
+        """
+        fetch(self._chunks, file, path, self._pause, told)
+
+    def _asked(self, what: str, ask: Callable[[], T]) -> T:
+        """The answer to a question; asked again where that may help."""
+        patience = Patience(self._pause, _TRIES_TO_ASK)
+        while True:
+            try:
+                return ask()
+            except Busy as busy:
+                patience.wait(what, busy, "try again later; check the connection and HF_ENDPOINT")
+
+    def _listed(self, repo: str, revision: str) -> list[RemoteFile]:
         with _errors_of_the_hub(repo):
             api = self._library.HfApi(endpoint=self._endpoint)
             found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
@@ -89,99 +115,59 @@ class Hub:
                 for each in found.siblings or ()
             ]
 
-    def read(self, file: RemoteFile, first: int, last: int) -> bytes:
-        """Some bytes of a file, ``[last - first]``, fewer at its end.
-
-        Raises:
-            ModelNotFound, DownloadError: they cannot be had.
-        """
-        found = bytearray()
-        self._stream(file, first, min(last, file.n_bytes), found.extend)
-        return bytes(found)
-
-    def fetch(self, file: RemoteFile, path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> None:
-        """Write a whole file to ``path``, which may hold the beginning of it already, and check it.
-
-        Args:
-            on_bytes: told how many bytes there are.
-
-        Raises:
-            ModelNotFound, DownloadError: it cannot be had. DiskFull: there is no room for it. ``path`` then holds what
-                has come so far, unless that is damaged.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as part:
-            held = part.tell()
-            if held > file.n_bytes:
-                part.truncate(0)
-                held = 0
-            room = shutil.disk_usage(path.parent).free
-            if room < file.n_bytes - held:
-                raise DiskFull(
-                    f"{file.name} in {path.parent}",
-                    needed_bytes=file.n_bytes - held,
-                    available_bytes=room,
-                    hint="free some space, or choose another folder with --model-dir",
-                )
-
-            def write(chunk: bytes) -> None:
-                part.write(chunk)
-                on_bytes(part.tell())
-
-            if held < file.n_bytes:
-                self._stream(file, held, file.n_bytes, write)
-        if path.stat().st_size != file.n_bytes or (file.sha256 and sha256_of(path) != file.sha256):
-            path.unlink()
-            raise DownloadError(
-                f"what came as {file.name} is not what the hub has (its checksum differs)", hint="pull it again"
+    def _cached(self, repo: str, revision: str) -> list[RemoteFile]:
+        """What lies in the hub's own cache of a repository; large files are named there by their hash."""
+        place = Path(self._library.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
+        named = place / "refs" / revision
+        commit = named.read_text("utf-8").strip() if named.is_file() else revision
+        snapshot = place / "snapshots" / commit
+        found = [
+            RemoteFile(
+                repo=repo,
+                commit=commit,
+                path=path.relative_to(snapshot).as_posix(),
+                n_bytes=path.stat().st_size,
+                sha256=blob if re.fullmatch("[0-9a-f]{64}", blob := path.resolve().name) else "",
+                local=path,
             )
+            for path in sorted(snapshot.rglob("*"))
+            if path.is_file()
+        ]
+        if not found:
+            raise DownloadError(
+                f"HF_HUB_OFFLINE is set, and {place.parent} holds nothing of {repo}", hint="unset it to fetch the model"
+            )
+        return found
 
-    def _stream(self, file: RemoteFile, first: int, last: int, take: Callable[[bytes], object]) -> None:
-        """Hand on the bytes of a range in their order; after a cut it continues there."""
-        at, left = first, _TRIES
-        while at < last:
-            before, wait_s = at, min(_MOST_WAIT_S, 2.0 ** (_TRIES - left) / 2)
-            try:
-                for chunk in self._chunks(file, at, last):
-                    take(chunk)
-                    at += len(chunk)
-                why = f"the connection ended after {at:,} of {last:,} bytes"
-            except _Busy as busy:
-                why, wait_s = busy.why, min(_MOST_WAIT_S, max(wait_s, busy.wait_s))
-            if at >= last:
-                return
-            left = _TRIES if at > before else left - 1
-            if left <= 0:
-                raise DownloadError(
-                    f"{file.name} cannot be fetched: {why}", hint="the same command continues where it ended"
-                )
-            self._pause(wait_s)
+    def _looked_at(self, address: str) -> RemoteFile:
+        parts = urlsplit(address)
+        with self._answer(address, {"Range": "bytes=0-0", **_IDENTITY}, about=parts.netloc) as response:
+            said = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("Content-Range", ""))
+            size = said[1] if said else response.headers.get("Content-Length", "") * (response.status_code == 200)
+            version = _version(response.headers)
+        if not size.isdecimal() or int(size) == 0:
+            raise DownloadError(
+                f"{parts.netloc} does not say how large {Path(unquote(parts.path)).name} is",
+                hint="download it with a browser, and give its path to `edge-spec run`",
+            )
+        path = unquote(parts.path).lstrip("/")
+        return RemoteFile(repo=parts.netloc, commit="", path=path, n_bytes=int(size), address=address, version=version)
 
     def _chunks(self, file: RemoteFile, first: int, last: int) -> Iterator[bytes]:
         """The bytes of a range, until it is complete or the connection ends.
 
         Raises:
-            _Busy: it is worth another attempt. ModelNotFound, DownloadError: it is not.
+            Busy: it is worth another attempt. ModelNotFound, DownloadError: it is not.
         """
-        address = self._library.hf_hub_url(file.repo, file.path, revision=file.commit, endpoint=self._endpoint)
-        headers = self._library.utils.build_hf_headers()
-        # Compressed, ranges would be of other bytes.
-        headers |= {"Range": f"bytes={first}-{last - 1}", "Accept-Encoding": "identity"}
-        client = self._library.utils.get_session()
-        with (
-            _errors_of_the_hub(file.repo, busy=True),
-            client.stream("GET", address, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S) as response,
-        ):
-            status = int(response.status_code)
-            if status in _BUSY:
-                raise _Busy(f"the hub answers {status}", _seconds(response.headers.get("Retry-After", "")))
-            if status not in (200, 206):
-                self._library.utils.hf_raise_for_status(response)
-                raise DownloadError(f"the hub answers {status} for {file.name}", hint="try again later")
-            # A server that knows no ranges begins at the beginning.
-            place = _begin(response.headers.get("Content-Range", "")) if status == 206 else 0
+        address, headers = file.address, {}
+        if not address:
+            address = self._library.hf_hub_url(file.repo, file.path, revision=file.commit, endpoint=self._endpoint)
+            headers = self._library.utils.build_hf_headers()
+        headers |= {"Range": f"bytes={first}-{last - 1}", **_IDENTITY}
+        with self._answer(address, headers, about=file.repo) as response:
+            place = _place(response, file)
             if not 0 <= place <= first:
-                raise DownloadError(f"the hub sends another part of {file.name}", hint="try again later")
+                raise DownloadError(f"{file.repo} sends another part of {file.name}", hint="try again later")
             # As they come: what is gathered into larger pieces would be lost with the connection.
             for chunk in response.iter_bytes():
                 kept = chunk[max(0, first - place) : last - place]
@@ -191,69 +177,84 @@ class Hub:
                 if place >= last:
                     return
 
+    @contextmanager
+    def _answer(self, address: str, headers: dict[str, str], *, about: str) -> Iterator[Any]:
+        """The good answer to a request, whose body has not been read."""
+        client = self._library.utils.get_session()
+        with (
+            _errors_of_the_hub(about),
+            client.stream("GET", address, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S) as response,
+        ):
+            status = int(response.status_code)
+            if status in _BUSY:
+                raise Busy(f"{about} answers {status}", _seconds(response.headers.get("Retry-After", "")))
+            if status not in (200, 206):
+                self._library.utils.hf_raise_for_status(response)
+                raise DownloadError(f"{about} answers {status}", hint="try again later")
+            yield response
 
-class _Busy(Exception):
-    """It may work later.
 
-    Attributes:
-        why: a clause.
-        wait_s: how long the hub asks to wait.
+def _place(response: Any, file: RemoteFile) -> int:
+    """Where in the file an answer begins; -1 if it does not say.
+
+    Raises:
+        DownloadError: it is of another state of the file.
     """
-
-    def __init__(self, why: str, wait_s: float = 0.0) -> None:
-        super().__init__(why)
-        self.why = why
-        self.wait_s = wait_s
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    said = re.match(r"bytes (\d+)-\d+(?:/(\d+))?", response.headers.get("Content-Range", ""))
+    version = _version(response.headers)
+    is_other = bool(said and said[2] and int(said[2]) != file.n_bytes) or bool(version and version != file.version)
+    if file.address and is_other:
+        raise DownloadError(f"{file.name} has changed on {file.repo} since it was looked at", hint="pull it again")
+    # A server that knows no ranges begins at the beginning.
+    return (int(said[1]) if said else -1) if response.status_code == 206 else 0
 
 
-def _begin(content_range: str) -> int:
-    found = re.match(r"bytes (\d+)-", content_range)
-    return int(found[1]) if found else -1
+def _version(headers: Any) -> str:
+    return str(headers.get("ETag") or headers.get("Last-Modified") or "")
 
 
 def _seconds(text: str) -> float:
-    return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) else 0.0
+    """What ``Retry-After`` asks for: seconds, or a date."""
+    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
 
 
 @contextmanager
-def _errors_of_the_hub(repo: str, *, busy: bool = False) -> Iterator[None]:
-    """Turn what the library raises into our errors.
+def _errors_of_the_hub(about: str) -> Iterator[None]:
+    """Turn what the library raises into our errors, or into ``Busy`` where another attempt may help.
 
     Args:
-        busy: a connection that fails is worth another attempt, and ``_Busy`` says so.
+        about: the repository or host.
     """
     from huggingface_hub import errors
 
-    # The library's HTTP client differs from version to version; all its errors have this one above them.
-    broken = errors.HfHubHTTPError.__mro__[1]
+    # The library has changed its HTTP client before; whichever it is, its errors have this one above them.
+    unreachable = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
     try:
         yield
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
         raise ModelNotFound(
-            f"the hub does not hand out {repo}: it does not exist, or needs a token and its licence accepted",
+            f"the hub does not hand out {about}: it does not exist, or needs a token and its licence accepted",
             hint="check the name; else accept the licence on its page, and run `hf auth login` or set HF_TOKEN",
         ) from error
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise ModelNotFound(f"{repo} does not hold that file or revision", hint="check the name") from error
+        raise ModelNotFound(f"{about} does not hold that file or revision", hint="check the name") from error
     except (errors.OfflineModeIsEnabled, errors.HFValidationError) as error:
-        raise DownloadError(f"{repo}: {error}", hint="check HF_HUB_OFFLINE and the name") from error
+        raise DownloadError(f"{about}: {error}", hint="check HF_HUB_OFFLINE and the name") from error
     except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "nothing"
-        why = "it asks to wait" if status == 429 else "try again later, or check HF_TOKEN"
-        raise DownloadError(f"the hub answers {status} for {repo}", hint=why) from error
-    except (broken, ConnectionError, TimeoutError) as error:
-        if busy:
-            raise _Busy(f"the connection failed ({error})") from error
-        raise DownloadError(
-            f"the hub cannot be reached ({error})", hint="check the connection and HF_ENDPOINT"
-        ) from error
+        status = error.response.status_code if error.response is not None else 0
+        if status in _BUSY:
+            raise Busy(f"it answers {status}", _seconds(error.response.headers.get("Retry-After", ""))) from error
+        if status in (404, 410):
+            raise ModelNotFound(f"{about} does not have that file", hint="check the address") from error
+        raise DownloadError(f"{about} answers {status}", hint="try again later, or check HF_TOKEN") from error
+    except (unreachable, ConnectionError, TimeoutError) as error:
+        raise Busy(f"it cannot be reached ({error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DownloadError(
-            f"the hub sends something else than a repository for {repo}", hint="try again later"
+            f"the answer to the question what {about} holds is not a valid one", hint="try again later"
         ) from error

@@ -1,35 +1,33 @@
 """From the hub into the model folder: looked at first, then fetched, checked, and only then put under its name.
 
-Files of a model lie in a folder of its name, ``family.json`` among them, which is written last. What is fetched comes
-into ``.partial``, under the hash of its content: an interrupted download continues there, whichever name asks for it.
-A file that another program has already is not fetched but linked to.
+Files of a model lie in a folder of its name, ``family.json`` among them. What is fetched comes into ``.partial`` first,
+and all files of a model get their names at once: the folder is made there as well and renamed as a whole. A file that
+another program has already is not fetched but linked to.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from urllib.parse import urlsplit
 
-from edge_spec.errors import ModelNotFound
-from edge_spec.library.hub import Hub, RemoteFile, sha256_of
+from edge_spec.engines.base import Progress
+from edge_spec.errors import ModelNotFound, SettingsError
+from edge_spec.library.download import RemoteFile, disk_full_told, require_room, sha256_of
+from edge_spec.library.hub import Hub
+from edge_spec.library.partial import FOLDER, Partial
 from edge_spec.library.stores import all_models
 from edge_spec.library.wanted import Source, Wanted
-from edge_spec.models.gguf.header import header_of
+from edge_spec.models.catalogue import MANIFEST, family_names
+from edge_spec.models.split_files import is_later_part, parts_of, stem_of
 
-__all__ = ["Pull", "find", "preview", "pull", "remove"]
-
-_MANIFEST, _PARTIAL = "family.json", ".partial"
-_PARTS = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
-_ANY_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf")
+__all__ = ["Pull", "check_name", "find", "pull", "remove", "to_fetch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class Pull:
 
 
 def find(asked: Wanted, hub: Hub) -> Pull:
-    """The files on the hub that are meant.
+    """The files that are meant, on the hub or at an address.
 
     Raises:
         ModelNotFound: a repository has no such file; the message says which it has. DownloadError: see ``Hub``.
@@ -59,21 +57,28 @@ def find(asked: Wanted, hub: Hub) -> Pull:
     held: dict[tuple[str, str], list[RemoteFile]] = {}
     files = {}
     for role, source in asked.sources.items():
+        if source.address:
+            files[role] = [hub.look(each) for each in _addresses(source.address)]
+            continue
         place = (source.repo, source.revision)
         if place not in held:
             held[place] = [each for each in hub.files(*place) if each.path.lower().endswith(".gguf")]
         files[role] = _with_parts(_matching(source, held[place]), held[place])
-    target = files["target"][0]
-    found = _PARTS.fullmatch(target.name)
-    return Pull(name=asked.name or (found[1] if found else Path(target.name).stem), files=files)
+    return Pull(name=asked.name or stem_of(files["target"][0].name), files=files)
+
+
+def _addresses(address: str) -> list[str]:
+    """Of all files of a model, which are named as those in a folder are."""
+    parts = urlsplit(address)
+    return [parts._replace(path=path).geturl() for path in parts_of(parts.path)]
 
 
 def _matching(source: Source, files: Sequence[RemoteFile]) -> RemoteFile:
     for pattern in source.patterns:
         for file in sorted(files, key=lambda file: file.path):
-            is_later = _ANY_PART.fullmatch(file.name) and not _PARTS.fullmatch(file.name)
             names = (file.name.lower(), file.path.lower())
-            if not is_later and "mmproj" not in names[0] and any(fnmatchcase(each, pattern.lower()) for each in names):
+            is_model = not is_later_part(file.name) and "mmproj" not in names[0]
+            if is_model and any(fnmatchcase(each, pattern.lower()) for each in names):
                 return file
     known = ", ".join(sorted(file.name for file in files)[:12]) or "no GGUF"
     raise ModelNotFound(
@@ -82,53 +87,67 @@ def _matching(source: Source, files: Sequence[RemoteFile]) -> RemoteFile:
 
 
 def _with_parts(first: RemoteFile, files: Sequence[RemoteFile]) -> list[RemoteFile]:
-    found = _PARTS.fullmatch(first.path)
-    if found is None:
-        return [first]
     by_path = {file.path: file for file in files}
-    paths = [f"{found[1]}-{number:05}-of-{found[2]}.gguf" for number in range(1, int(found[2]) + 1)]
+    paths = parts_of(first.path)
     missing = [path for path in paths if path not in by_path]
     if missing:
         raise ModelNotFound(f"{first.repo} lacks {missing[0]}", hint="choose another quantisation, as org/repo:Q4_0")
     return [by_path[path] for path in paths]
 
 
-def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
-    """Files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
+def check_name(what: Pull, folder: Path) -> None:
+    """Refuse a name that stands for something else here: nothing is replaced.
 
-    They are as long as the models, but take no room on most disks.
+    A folder of that name with some of the very same files is no obstacle; their sizes are compared here.
 
     Raises:
-        ModelFileError: a header is damaged. ModelNotFound, DownloadError: see ``Hub``.
+        SettingsError: it is taken.
     """
-    found = {}
-    for role, files in pull.files.items():
-        for file in files:
-            path = folder / role / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remote = _Remote(hub, file)
-            header = header_of(cast(Any, remote), path, file.n_bytes)
-            with path.open("wb") as out:
-                out.write(remote.held[: header.data_offset])
-                out.truncate(file.n_bytes)
-        found[role] = folder / role / files[0].name
-    return found
+    place = folder / what.name
+    if what.name in family_names():
+        raise SettingsError(
+            f"{what.name} is the name of a model that comes with edge-spec", hint="give it another one with --as NAME"
+        )
+    wanted = {name: file.n_bytes for name, file in _by_name(what).items()} | {MANIFEST: None}
+    other = folder / f"{what.name}.gguf"
+    if place.is_dir():
+        other = next((path for path in sorted(place.iterdir()) if not _is_one_of(path, wanted)), place)
+        if other == place:
+            return
+    if place.exists() or place.is_symlink() or other.exists():
+        raise SettingsError(
+            f"{what.name} is the name of something else here: {other}",
+            hint=f"give it another name with --as NAME, or remove that one with `edge-spec rm {what.name}`",
+        )
 
 
-class _Remote(io.RawIOBase):
-    """A file on the hub that is read forward."""
+def _is_one_of(path: Path, wanted: Mapping[str, int | None]) -> bool:
+    try:
+        return path.name in wanted and wanted[path.name] in (None, path.stat().st_size)
+    except OSError:  # a link whose file is gone: it is fetched again
+        return True
 
-    def __init__(self, hub: Hub, file: RemoteFile) -> None:
-        self._hub = hub
-        self._file = file
-        self.held = bytearray()
 
-    def read(self, size: int = -1) -> bytes:
-        first = len(self.held)
-        # At least a megabyte: each request takes as long as that.
-        wanted = self._hub.read(self._file, first, first + max(size, 1 << 20))
-        self.held += wanted
-        return wanted
+def to_fetch(what: Pull, folder: Path, environment: Mapping[str, str]) -> int:
+    """How many bytes are not on this computer, as far as sizes of files tell.
+
+    Raises:
+        DiskFull: there is no room for them.
+    """
+    missing = [
+        file
+        for name, file in _by_name(what).items()
+        if not any(_size_of(path) == file.n_bytes for path in _places(name, file, what, folder, environment))
+    ]
+    return _room_for(missing, folder)
+
+
+def _room_for(missing: Iterable[RemoteFile], folder: Path) -> int:
+    """Bytes that files lack, for all of which there must be room at once."""
+    left = {file.key: max(0, file.n_bytes - Partial(folder, file).n_bytes) for file in missing}
+    n_bytes = sum(left.values())
+    require_room(folder, n_bytes, f"the model ({len(left)} files)" if len(left) > 1 else "the model")
+    return n_bytes
 
 
 def pull(
@@ -136,54 +155,113 @@ def pull(
     hub: Hub,
     folder: Path,
     environment: Mapping[str, str],
-    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = lambda stage, done, total: None,
 ) -> Path:
     """Fetch what is not there, and put it under its name.
 
     Args:
         folder: of the user's models.
         environment: variables that say where other programs keep theirs.
-        on_bytes: told bytes done and bytes in all; at the end they are equal.
+        on_progress: told a stage, ``checking`` of a file or ``fetching`` of all, and how many bytes of how many are
+            done; at the end of a stage they are equal.
 
     Returns:
         The folder of the model.
 
     Raises:
+        SettingsError: the name is taken, see ``check_name``.
         ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. What has come is kept for the next attempt.
     """
-    place = folder / what.name
-    names = _names_of(what)
-    done = 0
-    for file in (each for files in what.files.values() for each in files):
-        final = place / names[file.repo, file.path]
-        if not _is(final, file):
-            place.mkdir(parents=True, exist_ok=True)
-            copy = next((path for path in _copies(file, folder, environment) if _is(path, file)), None)
-            if copy is not None:
-                _link(copy, final)
-            else:
-                part = folder / _PARTIAL / (file.sha256 or _key(file))
-                start = done
-                hub.fetch(file, part, lambda held, start=start: on_bytes(start + held, what.n_bytes))  # type: ignore[misc]
-                part.replace(final)
-        done += file.n_bytes
-        on_bytes(done, what.n_bytes)
-    beside = place / f"{_MANIFEST}.new"
-    manifest = {role: names[files[0].repo, files[0].path] for role, files in what.files.items()}
-    beside.write_text(json.dumps(manifest), "utf-8")
-    beside.replace(place / _MANIFEST)
+    check_name(what, folder)
+    place, files = folder / what.name, _by_name(what)
+    there: dict[str, Path] = {}
+    for name, file in files.items():
+        copies = _places(name, file, what, folder, environment)
+        found = next((path for path in copies if _is(path, file, on_progress)), None)
+        if found is not None:
+            there[name] = found
+    missing = {name: file for name, file in files.items() if name not in there}
+    _room_for(missing.values(), folder)
+    with ExitStack() as held:
+        partials = {file.key: Partial(folder, file) for file in missing.values()}
+        for each in partials.values():
+            held.enter_context(each.alone())
+        done = sum(files[name].n_bytes for name in there)
+        for file in missing.values():
+            before = done
+
+            def told(stage: str, n: int, file: RemoteFile = file, before: int = before) -> None:
+                if stage == "fetching":
+                    on_progress(stage, before + n, what.n_bytes)
+                else:
+                    on_progress(f"{stage} {file.name}", n, file.n_bytes)
+
+            hub.fetch(file, partials[file.key].path, told)
+            done += file.n_bytes
+        came = {name: partials[file.key].path for name, file in missing.items()}
+        _put(place, _staging(folder, what), _manifest(what), there, came)
+    on_progress("fetching", what.n_bytes, what.n_bytes)
     return place
 
 
-def _names_of(what: Pull) -> dict[tuple[str, str], str]:
-    """What each file is called here, by repository and path: as there, and with its role if two are called the same."""
-    names: dict[tuple[str, str], str] = {}
+def _put(
+    place: Path, staging: Path, manifest: Mapping[str, str], there: Mapping[str, Path], came: Mapping[str, Path]
+) -> None:
+    """Let a model appear under its name: all of its files at once, or, where some stand there, the manifest last.
+
+    Args:
+        manifest: file names by role.
+        there, came: by file name, what lies elsewhere on this computer, and what was fetched.
+    """
+    staging.mkdir(parents=True, exist_ok=True)
+    for name, path in there.items():
+        if path.parent not in (place, staging):
+            _link(path, staging / name)
+    for name, path in came.items():
+        path.replace(staging / name)
+    (staging / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+    for path in staging.iterdir():
+        _sync(path)
+    if place.exists():
+        names = [path.name for path in staging.iterdir() if path.name != MANIFEST]
+        for name in (*names, MANIFEST):
+            (staging / name).replace(place / name)
+        staging.rmdir()
+    else:
+        _sync(staging)
+        staging.rename(place)
+    _sync(place)
+    _sync(place.parent)
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a folder on the disk before something is built on it; not all systems know that of folders."""
+    if path.is_symlink() or (path.is_dir() and os.name != "posix"):
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _staging(folder: Path, what: Pull) -> Path:
+    return folder / FOLDER / f"new-{what.name}"
+
+
+def _manifest(what: Pull) -> dict[str, str]:
+    names = {file.key: name for name, file in _by_name(what).items()}
+    return {role: names[files[0].key] for role, files in what.files.items()}
+
+
+def _by_name(what: Pull) -> dict[str, RemoteFile]:
+    """The files by what they are called here: as there, and with their role before it if two are called the same."""
+    found: dict[str, RemoteFile] = {}
     for role, files in what.files.items():
-        taken = {name for place, name in names.items() if place not in {(file.repo, file.path) for file in files}}
-        before = f"{role}-" if taken & {file.name for file in files} else ""
-        for file in files:
-            names.setdefault((file.repo, file.path), before + file.name)
-    return names
+        held = {file.key for file in found.values()}
+        before = f"{role}-" if any(file.name in found and file.key not in held for file in files) else ""
+        found |= {before + file.name: file for file in files if file.key not in held}
+    return found
 
 
 def remove(name: str, folder: Path) -> int:
@@ -196,37 +274,48 @@ def remove(name: str, folder: Path) -> int:
     path = next((path for path in paths if path.parent == folder and path.exists() and path != folder), None)
     if path is None or name.startswith("."):
         raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
-    if path.is_dir() and not (path / _MANIFEST).is_file():
+    if path.is_dir() and not (path / MANIFEST).is_file():
         # The model folder may be anybody's home: only what is certainly a model goes.
-        raise ModelNotFound(f"{path} has no {_MANIFEST}", hint="remove the folder yourself if it is a model")
+        raise ModelNotFound(f"{path} has no {MANIFEST}", hint="remove the folder yourself if it is a model")
     files = list(path.rglob("*")) if path.is_dir() and not path.is_symlink() else [path]
     freed = sum(each.stat().st_size for each in files if each.is_file() and not each.is_symlink())
     if path.is_dir() and not path.is_symlink():
         # The manifest goes first: half a model has no name.
-        (path / _MANIFEST).unlink()
+        (path / MANIFEST).unlink()
         shutil.rmtree(path)
     else:
         path.unlink()
     return freed
 
 
-def _copies(file: RemoteFile, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Files on this computer of the same size."""
+def _places(name: str, file: RemoteFile, what: Pull, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where a file may be already: under its name, on the way there, or in another program's folder."""
+    yield folder / what.name / name
+    yield _staging(folder, what) / name
+    if file.local is not None:
+        yield file.local
     if not file.sha256:
         return
     for found in all_models(folder, environment):
-        for path in found.path.glob("*.gguf") if found.path.is_dir() else [found.path]:
-            if path.is_file() and path.stat().st_size == file.n_bytes:
+        for path in sorted(found.path.glob("*.gguf")) if found.path.is_dir() else [found.path]:
+            if _size_of(path) == file.n_bytes:
                 yield path
 
 
-def _is(path: Path, file: RemoteFile) -> bool:
-    """Whether a file is there, and whole."""
+def _size_of(path: Path) -> int:
+    """-1 if there is no such file."""
     try:
-        is_long = path.stat().st_size == file.n_bytes
+        return path.stat().st_size
     except OSError:
+        return -1
+
+
+def _is(path: Path, file: RemoteFile, on_progress: Progress) -> bool:
+    """Whether a file is there, and whole; of what has no hash, its size decides."""
+    if _size_of(path) != file.n_bytes:
         return False
-    return is_long and (not file.sha256 or sha256_of(path) == file.sha256)
+    stage = f"checking {path.name}"
+    return not file.sha256 or file.sha256 == sha256_of(path, lambda done: on_progress(stage, done, file.n_bytes))
 
 
 def _link(copy: Path, final: Path) -> None:
@@ -235,13 +324,10 @@ def _link(copy: Path, final: Path) -> None:
     try:
         final.symlink_to(copy.resolve())
     except OSError:
-        beside = final.with_name(f"{final.name}.new")
         try:
-            os.link(copy, beside)
+            os.link(copy, final)
         except OSError:
-            shutil.copyfile(copy, beside)
-        beside.replace(final)
-
-
-def _key(file: RemoteFile) -> str:
-    return blake2b(f"{file.repo}/{file.commit}/{file.path}".encode(), digest_size=16).hexdigest()
+            n_bytes = _size_of(copy)
+            require_room(final.parent, n_bytes, final.name)
+            with disk_full_told(final.parent, lambda: n_bytes, final.name):
+                shutil.copyfile(copy, final)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_spec.engines.registry import engines
+from edge_spec.library.partial import held_elsewhere, interrupted
 
 __all__ = ["Kept", "clear", "kept_in", "size_of"]
 
@@ -20,7 +21,7 @@ class Kept:
     """Something on the disk.
 
     Attributes:
-        kind: ``transcription``, ``probes``, ``drafter`` or ``conversations``.
+        kind: ``transcription``, ``probes``, ``download``, ``drafter`` or ``conversations``.
         name: what it belongs to; empty if it belongs to no single model.
         path: a file or a folder.
         n_bytes: its size.
@@ -34,37 +35,46 @@ class Kept:
     is_cache: bool
 
 
-def kept_in(cache_dir: Path, data_dir: Path) -> Iterator[Kept]:
+def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
     """What is there.
 
     Args:
         cache_dir: as of ``load``.
         data_dir: the user's folder for data that cannot be computed again.
+        models: the user's model folder, where interrupted downloads lie as well.
     """
     for engine in engines():
         for name, folder in engine.kept_files(cache_dir):
             yield _kept("transcription", name, folder, is_cache=True)
     if (cache_dir / _PROBES).is_dir():
         yield _kept("probes", "", cache_dir / _PROBES, is_cache=True)
+    for name, folder in interrupted(models):
+        yield _kept("download", name, folder, is_cache=True)
     for drafter in sorted((data_dir / "drafters").glob("*/*.gguf")):
-        yield _kept("drafter", drafter.parent.name, drafter, is_cache=False)
+        yield _kept("drafter", _target_of(drafter), drafter, is_cache=False)
     if (data_dir / "conversations").is_dir():
         yield _kept("conversations", "", data_dir / "conversations", is_cache=False)
 
 
-def clear(kept: Kept) -> None:
-    """Remove something that is made again when it is needed; what uses it now is not disturbed.
+def clear(kept: Kept) -> bool:
+    """Remove something that is made or fetched again when it is needed; what uses it now is not disturbed.
+
+    Returns:
+        Whether it is gone; a download that is being fetched stays.
 
     Raises:
         ValueError: it would be lost. OSError: it cannot be removed, as on Windows while it is read.
     """
     if not kept.is_cache:
         raise ValueError(f"{kept.path} cannot be made again")
+    if kept.kind == "download" and held_elsewhere(kept.path):
+        return False
     # Renamed first: a process that looks for it finds all of it or nothing.
     gone = kept.path.with_name(f".removed-{kept.path.name}")
     shutil.rmtree(gone, ignore_errors=True)
     kept.path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
+    return True
 
 
 def size_of(path: Path) -> int:
@@ -74,6 +84,16 @@ def size_of(path: Path) -> int:
         with contextlib.suppress(OSError):
             total += each.stat().st_size if each.is_file() else 0
     return total
+
+
+def _target_of(drafter: Path) -> str:
+    """The model that a drafter was made for, as its card says; else what its folder is called."""
+    try:
+        title = (drafter.parent / "README.md").read_text("utf-8").partition("\n")[0]
+    except (OSError, ValueError):
+        title = ""
+    before = "# A drafter for "
+    return title.removeprefix(before) if title.startswith(before) else drafter.parent.name
 
 
 def _kept(kind: str, name: str, path: Path, *, is_cache: bool) -> Kept:

@@ -5,30 +5,33 @@ Besides the user's own model folder these are the folders of other programs:
 - Hugging Face's cache, ``models--ORG--REPO/snapshots/REVISION/FILE``: named ``ORG/REPO/FILE``,
 - ollama's, ``manifests/HOST/NAMESPACE/MODEL/TAG``, whose weights are ``blobs/sha256-...``: named ``MODEL:TAG``,
 - LM Studio's, ``PUBLISHER/REPO/FILE``: named so.
+
+An ONNX model in Hugging Face's cache is a folder, and named ``ORG/REPO``.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError
-from edge_spec.models.catalogue import family_names, resolve_family
-from edge_spec.models.user_folder import named_in
+from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
+from edge_spec.models.split_files import is_later_part
+from edge_spec.models.user_folder import model_folder, named_in
 
-__all__ = ["Found", "all_models", "all_targets", "locate"]
+__all__ = ["Found", "all_models", "all_targets", "locate", "located", "own_models"]
 
-_MANIFEST = "family.json"
 _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
 """What names of ollama's models leave out."""
 
-_LATER_PART = re.compile(r".*-(?!00001-)\d{5}-of-\d{5}")
 _PROJECTOR = "mmproj"
+_OF_A_SERVICE = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models"))
+"""Where ollama keeps models on Linux when it runs as a service."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +49,32 @@ class Found:
     store: str
 
 
-def locate(name: str, model_folder: Path, environment: Mapping[str, str]) -> Path | None:
+def located(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A model by any name that ``edge-spec list`` shows, as its path; anything else as it is."""
+    if not isinstance(name_or_path, str):
+        return name_or_path
+    return locate(name_or_path, model_folder(), os.environ) or name_or_path
+
+
+def locate(name: str, own: Path, environment: Mapping[str, str]) -> Path | None:
     """Where the model of a name is; None for a path, a name of the package, and for what is not on this computer."""
     if name in family_names() or _exists(name):
         return None
-    own = named_in(model_folder, name)
-    if own is not None:
-        return own
-    return next((found.path for found in _of_others(environment) if found.name == name), None)
+    found = named_in(own, name)
+    if found is not None:
+        return found
+    return next((each.path for each in _of_others(environment) if each.name == name), None)
 
 
-def all_models(model_folder: Path, environment: Mapping[str, str]) -> Iterator[Found]:
+def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:
     """The models in the user's folder, and then those of other programs, by name within each."""
-    yield from _own(model_folder)
+    yield from own_models(own)
     yield from _of_others(environment)
 
 
-def all_targets(model_folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+def all_targets(own: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """The files of the models in all stores, of a family that of its target; those that cannot be used are left out."""
-    for found in all_models(model_folder, environment):
+    for found in all_models(own, environment):
         with suppress(EdgeSpecError):
             yield found.path if found.path.is_file() else resolve_family(found.path).target
 
@@ -76,21 +86,38 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _own(folder: Path) -> Iterator[Found]:
+def own_models(folder: Path) -> Iterator[Found]:
+    """The models in the user's folder, by name."""
     for path in _entries(folder):
-        if path.suffix.lower() == ".gguf" and not _is_part(path):
+        if path.suffix.lower() == ".gguf" and not is_later_part(path.name):
             yield Found(path.stem, path, "edge-spec")
-        elif (path / _MANIFEST).is_file():
+        elif (path / MANIFEST).is_file() or _holds_a_model(path):
             yield Found(path.name, path, "edge-spec")
 
 
 def _of_others(environment: Mapping[str, str]) -> Iterator[Found]:
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
-    hugging_face = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
-    yield from _hugging_face(Path(environment.get("HF_HUB_CACHE") or hugging_face / "hub"))
-    yield from _ollama(Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models"))
-    for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
+    caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
+    hugging_face = Path(environment.get("HF_HOME") or caches / "huggingface")
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    yield from _hugging_face(Path(named or hugging_face / "hub"))
+    moved = environment.get("OLLAMA_MODELS")
+    for folder in [Path(moved)] if moved else [home / ".ollama" / "models", *_OF_A_SERVICE]:
+        yield from _ollama(folder)
+    for folder in _folders_of_lm_studio(home):
         yield from _lm_studio(folder)
+
+
+def _folders_of_lm_studio(home: Path) -> list[Path]:
+    """Its usual folders, the one that ``.lmstudio-home-pointer`` names, and where its settings have moved models to."""
+    found, homes = [], [home / ".lmstudio", home / ".cache" / "lm-studio"]
+    with suppress(OSError, ValueError):
+        homes.insert(0, Path((home / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+    for own in homes:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            found.append(Path(json.loads((own / "settings.json").read_text("utf-8"))["downloadsFolder"]))
+        found.append(own / "models")
+    return list(dict.fromkeys(found))
 
 
 def _hugging_face(folder: Path) -> Iterator[Found]:
@@ -98,14 +125,17 @@ def _hugging_face(folder: Path) -> Iterator[Found]:
         kind, _, name = repository.name.partition("--")
         if kind != "models":
             continue
-        seen = set()
+        repo, seen = name.replace("--", "/"), set()
         # The snapshot that was used last comes first: an older one of the same name is left out.
         for snapshot in sorted(_entries(repository / "snapshots"), key=_changed, reverse=True):
             for path in _ggufs_below(snapshot):
                 inside = path.relative_to(snapshot).as_posix()
                 if inside not in seen:
                     seen.add(inside)
-                    yield Found(f"{name.replace('--', '/')}/{inside}", path, "Hugging Face")
+                    yield Found(f"{repo}/{inside}", path, "Hugging Face")
+            if repo not in seen and _holds_onnx(snapshot):
+                seen.add(repo)
+                yield Found(repo, snapshot, "Hugging Face")
 
 
 def _ollama(folder: Path) -> Iterator[Found]:
@@ -136,12 +166,18 @@ def _lm_studio(folder: Path) -> Iterator[Found]:
 def _ggufs_below(folder: Path) -> Iterator[Path]:
     """The models in a folder and its folders; later parts of a model and what reads images are left out."""
     for path in sorted(folder.rglob("*.gguf")):
-        if path.is_file() and not _is_part(path) and not path.name.lower().startswith(_PROJECTOR):
+        if path.is_file() and not is_later_part(path.name) and not path.name.lower().startswith(_PROJECTOR):
             yield path
 
 
-def _is_part(path: Path) -> bool:
-    return _LATER_PART.fullmatch(path.stem) is not None
+def _holds_a_model(folder: Path) -> bool:
+    return folder.is_dir() and (any(_ggufs_below(folder)) or _holds_onnx(folder))
+
+
+def _holds_onnx(folder: Path) -> bool:
+    """Whether a folder is that of a published model, whose graphs are in it or in ``onnx``."""
+    graphs = (*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx"))
+    return bool(graphs) and (folder / "tokenizer.json").is_file()
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a name asks the hub for: an entry of the catalogue, ``org/repo[:QUANT]``, or an address of the hub.
+"""What a name asks for: an entry of the catalogue, ``org/repo[:QUANT]`` on the hub, or an address.
 
 The catalogue is ``catalogue.toml`` in this folder, and a user's own file of the same form.
 """
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from edge_spec.errors import ModelNotFound, SettingsError
 
-__all__ = ["ROLES", "Source", "Wanted", "read_catalogue", "wanted"]
+__all__ = ["ROLES", "Source", "Wanted", "drafter_like", "read_catalogue", "wanted"]
 
 ROLES = ("target", "intermediate", "draft")
 _PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0")
@@ -24,21 +24,25 @@ _PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0")
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _REVISION = "main"
+_NOT_THE_MODEL = ("gguf", "instruct", "it", "chat", "hf", "meta", "imatrix")
+_HUBS = ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a file is on the hub.
+    """Where a file is.
 
     Attributes:
-        repo: as ``org/name``.
+        repo: on the hub, as ``org/name``; elsewhere empty.
         patterns: of the file's name, the most wanted first; capitals do not count.
         revision: branch, tag or commit.
+        address: of a file that is not on the hub.
     """
 
-    repo: str
-    patterns: tuple[str, ...]
+    repo: str = ""
+    patterns: tuple[str, ...] = ()
     revision: str = _REVISION
+    address: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +52,26 @@ class Wanted:
     Attributes:
         name: what they are called here; empty to be named after the target's file.
         sources: by role; there is a target.
-        note: what should be known before, a sentence; empty if there is nothing.
+        tried: whether somebody of the project, or the owner of the catalogue, has run them.
+        read: where their names were read; empty if they are of no catalogue.
     """
 
     name: str
     sources: Mapping[str, Source]
-    note: str = ""
+    tried: bool = True
+    read: str = ""
+
+    @property
+    def note(self) -> str:
+        """What should be known before, a sentence; empty if there is nothing."""
+        return "" if self.tried else f"the catalogue's entry {self.name} has not been tried by edge-spec's makers"
 
 
-def wanted(name: str, own_catalogue: Path | None = None) -> Wanted:
+def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") -> Wanted:
     """What to fetch for a name.
+
+    Args:
+        endpoint: address of the hub that is asked in place of the public one.
 
     Raises:
         ModelNotFound: it is none of these. SettingsError: the user's catalogue is damaged.
@@ -66,7 +80,7 @@ def wanted(name: str, own_catalogue: Path | None = None) -> Wanted:
     if name in catalogue:
         return catalogue[name]
     if name.startswith(("https://", "http://")):
-        return _of_address(name)
+        return _of_address(name, endpoint)
     repo, _, asked = name.partition(":")
     if _REPOSITORY.fullmatch(repo) and asked.isprintable():
         return Wanted(name="", sources={"target": Source(repo=repo, patterns=_patterns(asked))})
@@ -74,6 +88,20 @@ def wanted(name: str, own_catalogue: Path | None = None) -> Wanted:
     raise ModelNotFound(
         f"the catalogue has no model {name!r}", hint=f"it has {known}; org/repo, org/repo:Q4_0 and addresses work too"
     )
+
+
+def drafter_like(repo: str, catalogue: Mapping[str, Wanted]) -> str | None:
+    """The repository of a drafter for another publisher's file of a model that the catalogue has."""
+    for entry in catalogue.values():
+        if "draft" in entry.sources and _model_of(entry.sources["target"].repo) == _model_of(repo):
+            return entry.sources["draft"].repo
+    return None
+
+
+def _model_of(repo: str) -> str:
+    """The model in the name of a repository, without its publisher and kind of file."""
+    name = repo.rpartition("/")[2].lower().replace("_", "-")
+    return "-".join(part for part in name.split("-") if part not in _NOT_THE_MODEL)
 
 
 def read_catalogue(own: Path | None = None) -> dict[str, Wanted]:
@@ -125,21 +153,28 @@ def _entry(name: str, entry: Any, *, file: Path | None = None) -> Wanted:
         if not _REPOSITORY.fullmatch(repo) or not pattern.endswith(".gguf"):
             raise damaged(f"has a {role} that is not org/repo with a file that ends in .gguf")
         sources[role] = Source(repo=repo, patterns=(pattern,))
-    note = "" if entry["tried"] else f"the catalogue's entry {name} has not been tried by edge-spec's makers"
-    return Wanted(name=name, sources=sources, note=note)
+    return Wanted(name=name, sources=sources, tried=entry["tried"], read=entry["read"])
 
 
-def _of_address(address: str) -> Wanted:
-    """``https://HOST/org/repo[/resolve/REVISION/FILE]``, as a browser shows it."""
-    parts = [unquote(part) for part in urlsplit(address).path.split("/") if part]
-    if len(parts) >= 5 and parts[2] in ("resolve", "blob") and parts[-1].lower().endswith(".gguf"):
-        source = Source(repo="/".join(parts[:2]), patterns=("/".join(parts[4:]),), revision=parts[3])
-        return Wanted(name="", sources={"target": source})
-    if len(parts) >= 2 and _REPOSITORY.fullmatch("/".join(parts[:2])) and (len(parts) == 2 or parts[2] == "tree"):
-        return Wanted(name="", sources={"target": Source(repo="/".join(parts[:2]), patterns=_patterns(""))})
+def _of_address(address: str, endpoint: str) -> Wanted:
+    """A repository or a file of the hub, as a browser shows it, or a ``.gguf`` on any other server."""
+    split = urlsplit(address)
+    parts = [unquote(part) for part in split.path.split("/") if part]
+    is_file = bool(parts) and parts[-1].lower().endswith(".gguf")
+    if split.netloc.lower() in {*_HUBS, urlsplit(endpoint).netloc.lower()}:
+        repo = "/".join(parts[:2])
+        if is_file and len(parts) >= 5 and parts[2] in ("resolve", "blob"):
+            source = Source(repo=repo, patterns=("/".join(parts[4:]),), revision=parts[3])
+            return Wanted(name="", sources={"target": source})
+        if _REPOSITORY.fullmatch(repo) and (len(parts) == 2 or parts[2] == "tree"):
+            revision = parts[3] if len(parts) > 3 else _REVISION
+            source = Source(repo=repo, patterns=_patterns(""), revision=revision)
+            return Wanted(name="", sources={"target": source})
+    elif is_file and split.netloc:
+        return Wanted(name="", sources={"target": Source(address=address)})
     raise ModelNotFound(
-        f"{address} is not the address of a repository or a .gguf file on the hub",
-        hint="download it with a browser, and give its path to `edge-spec run`",
+        f"{address} is neither a .gguf file nor a repository on the hub",
+        hint="give the address of the file itself; of a hub other than huggingface.co, set HF_ENDPOINT to its address",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +13,7 @@ from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Valu
 from edge_spec.models.gguf.trimmed import trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
+from edge_spec.models.split_files import parts_of
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["inspect_gguf", "read_vocabulary"]
@@ -81,12 +81,12 @@ def _further_parts(header: GGUFHeader) -> list[Path]:
     n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
     if type(n_parts) is not int or n_parts < 2:
         return []
-    name = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
-    if number != 0 or name is None or int(name[2]) != n_parts:
+    names = parts_of(path.name)
+    if number != 0 or len(names) != n_parts:
         raise UnsupportedModel(
             f"{path} is one of {n_parts} parts of a model", hint=f"use the first one, ...-00001-of-{n_parts:05}.gguf"
         )
-    return [path.with_name(f"{name[1]}-{part:05}-of-{name[2]}.gguf") for part in range(2, n_parts + 1)]
+    return [path.with_name(name) for name in names[1:]]
 
 
 def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
@@ -201,8 +201,6 @@ def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
     Raises:
         ModelNotFound, TruncatedModel: the file has changed since its header was read.
     """
-    from hashlib import blake2b
-
     metadata = header.metadata
     tokens = token_texts(metadata)
     kind = metadata.get("tokenizer.ggml.model")

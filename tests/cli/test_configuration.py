@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from edge_spec.cli import main
-from edge_spec.cli.command import verb
-from edge_spec.cli.configuration import COMMON
+from edge_spec.cli.command import root, verb
+from edge_spec.cli.configuration import COMMON, Configuration, defaults_of
 
 
 @pytest.fixture
@@ -102,6 +103,49 @@ def test_a_mistake_in_the_file_is_named(text: str, line: str, said: Callable[...
     assert line in said("plan", "demo", code=int(left.value.code))
 
 
+ARGUMENTS = {
+    "pair": ["demo"],
+    "info": ["demo"],
+    "rm": ["demo"],
+    "quantise": ["demo", "out.gguf", "--type", "Q4_0"],
+    "cache list": [],
+    "cache clear": [],
+    "drafter make": ["demo", "--texts", ".", "--out", "."],
+    "completion": ["bash"],
+}
+
+
+def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A verb, or the verbs below it."""
+    if isinstance(command, click.Group):
+        for below, each in command.commands.items():
+            yield from commands(f"{name} {below}", each)
+    else:
+        yield name, command
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ctx": "4096+"}, {"threads": 0}, {"max-tokens": 2000}, {"memory": "3GiB"}, {"engine": "llama"}, {"ctx": 4096}],
+)
+def test_a_setting_for_all_verbs_is_right_for_each(settings: dict[str, Any], tmp_path: Path) -> None:
+    """A verb takes what it understands in the same sense, and goes without anything else."""
+    found = Configuration(path=tmp_path / "config.toml", common=settings, verbs={}, sources={})
+    group, n_taken = root(), 0
+    for verb_name in group.list_commands(click.Context(group)):
+        top = verb(verb_name)
+        assert top is not None
+        for name, command in commands(verb_name, top):
+            map_of = defaults_of(command, verb_name, found)
+            taken = command.make_context(name, list(ARGUMENTS.get(name, [])), default_map=map_of).params
+            n_taken += bool(map_of)
+            if "max-tokens" in settings:
+                assert ("max_tokens" in map_of) == (name in ("run", "chat", "serve"))
+            if "threads" in settings and "n_threads" in taken:
+                assert taken["n_threads"] == 0
+    assert n_taken >= 3
+
+
 def test_a_table_of_no_verb_is_named_where_settings_are_shown(said: Callable[..., str], tmp_path: Path) -> None:
     configure(tmp_path, "[plam]\nctx = 3")
     assert "no verb 'plam'" in said("config", code=1)
@@ -125,3 +169,8 @@ def test_verbs_options_and_models_are_completed(
     assert completed("p") == {"plan", "pull", "pair"}
     assert "--speculation" in completed("run", "--spec")
     assert completed("run", "de") == {"demo"}
+    assert completed("pull", "qwen3-4") == {"qwen3-4b"}
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "family.json").write_text("{}")
+    configure(tmp_path, f'model-dir = "{tmp_path / "models"}"')
+    assert completed("rm", "") == completed("info", "mi") == {"mine"}

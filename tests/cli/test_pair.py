@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gguf_files import write_gguf
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.evaluation.pairing import Pairing, best_of
-from edge_spec.models import drafter_of, inspect, resolve_family
+from edge_spec.evaluation.pairing import Pairing, best_of, pairings
+from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
+from edge_spec.speculation.policy import Policy
+from edge_spec.speculation.statistics import Statistics
 
 
 @pytest.fixture
@@ -65,7 +70,8 @@ def test_a_choice_whose_file_is_gone_damaged_or_another_one_now_is_passed_over(h
     target = inspect(write_gguf(home / "target.gguf"))
     draft = inspect(write_gguf(home / "draft.gguf", n_layers=1))
     choose_drafter(target, draft, {})
-    assert chosen_drafter(target) == draft.path
+    choice = chosen_drafter(target)
+    assert choice is not None and choice.path == draft.path
     write_gguf(draft.path, n_layers=1, seed=1)
     assert chosen_drafter(target) is None
     draft.path.unlink()
@@ -83,7 +89,86 @@ def test_every_drafter_that_fits_is_measured(home: Path, capsys: pytest.CaptureF
     *measured, verdict = map(json.loads, capsys.readouterr().out.splitlines())
     assert [each["draft"] for each in measured] == [str(family.draft), str(family.intermediate)]
     assert all(each["same_text"] and 0 <= each["acceptance"] <= 1 and each["speed_up"] > 0 for each in measured)
-    assert verdict == {"best": None, "remembered": False}
+    assert verdict == {"best": None, "remembered": False, "forgotten": False}
+
+
+def test_the_target_is_open_once_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a model fits alone, its drafters can be measured."""
+    opened: list[str] = []
+
+    class Model:
+        def __init__(self, mode: str) -> None:
+            self.mode = mode
+
+        def __enter__(self) -> Model:
+            opened.append(self.mode)
+            assert len(opened) == 1
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            opened.clear()
+
+        def prompt_of(self, prompt: str) -> list[int]:
+            return [1]
+
+        def reply(self, tokens: list[int], settings: Any, *, policy: Policy | None = None, **asked: Any) -> Any:
+            n_rounds = 10 if policy is not None and policy.limit() == 0 else 5
+            rounds = Statistics(tokens=10, rounds=n_rounds, drafted=10 - n_rounds, accepted=10 - n_rounds)
+            rounds.verify_s = n_rounds / 10
+            return SimpleNamespace(read=lambda: "", statistics=rounds, token_ids=[1] * 10)
+
+    ((draft, found),) = pairings(["small"], lambda draft, mode: Model(mode), ["a", "b"], rounds=2)  # type: ignore[arg-type,return-value]
+    assert (draft, found.speed_up, found.acceptance, found.mean_length) == ("small", 2.0, 1.0, 2.0)
+    assert found.same_text
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes ``pair`` find these speeds, by the names of files, in place of measuring for minutes."""
+
+    def find(**speeds: Pairing) -> None:
+        def fake(drafts: list[ModelFile], *rest: Any, **options: Any) -> Iterator[tuple[ModelFile, Pairing]]:
+            return ((draft, speeds[draft.path.stem.partition("-")[0]]) for draft in drafts)
+
+        monkeypatch.setattr("edge_spec.cli.pair.pairings", fake)
+
+    return find
+
+
+def test_the_best_is_shown_remembered_replaced_and_forgotten(
+    home: Path, measured: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*asked: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(list(asked))
+        assert not left.value.code
+        return capsys.readouterr().out
+
+    family = resolve_family("demo")
+    target = inspect(family.target)
+    measured(drafter=pairing(1.5, 1.3, 1.7), intermediate=pairing(1.2, 1.1, 1.3))
+    assert said("pair", "demo", "--no-remember").endswith(f"best here: --draft {family.draft}\n")
+    assert chosen_drafter(target) is None
+    table = said("pair", "demo").splitlines()
+    assert table[0].split() == ["drafter", "accepted", "tokens/round", "tokens/s", "speed-up", "interval"]
+    assert table[1].split() == ["drafter-q4_0.gguf", "50%", "2.00", "9.0", "1.50", "1.30-1.70"]
+    assert table[-1].startswith("best here: drafter-q4_0.gguf, which drafts for target-q4_0.gguf from now on")
+    assert drafter_of(target) == family.draft
+    # What was measured here is shown here.
+    assert "1.50x here" in said("list")
+    assert "1.50 times as fast as plain decoding here" in said("info", "demo")
+    # Another engine has another choice.
+    assert drafter_of(target, "llama") is None
+    measured(drafter=pairing(0.9, 0.8, 1.0), intermediate=pairing(1.4, 1.2, 1.6))
+    said("pair", "demo", "--engine", "llama")
+    assert (drafter_of(target), drafter_of(target, "llama")) == (family.draft, family.intermediate)
+    # What is not faster any more is not kept; of what was not measured nothing is known.
+    measured(drafter=pairing(0.9, 0.8, 1.0), intermediate=pairing(0.9, 0.8, 1.0))
+    assert "nothing is changed" in said("pair", "demo", str(family.intermediate))
+    assert "the one that was chosen before is forgotten" in said("pair", "demo")
+    assert (drafter_of(target), drafter_of(target, "llama")) == (None, family.intermediate)
+    assert "is forgotten" in said("pair", "demo", "--forget")
+    assert "no choice to forget" in said("pair", "demo", "--forget")
 
 
 def test_a_drafter_of_another_vocabulary_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

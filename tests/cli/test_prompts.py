@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +44,30 @@ def test_words_behind_the_model_follow_what_is_piped(standard_input: Callable[[i
     assert read_prompt(None, None, "Hello") == "Hello"
     standard_input(piped(b"all of it\n"))
     assert read_prompt(None, None) == "all of it\n"
+
+
+def test_a_pipe_that_nobody_closes_is_not_waited_for_in_silence(
+    standard_input: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("edge_spec.cli.prompts._SILENT_S", 0.02)
+    reader, writer = os.pipe()
+    standard_input(reader)
+    closing = threading.Timer(0.2, os.close, [writer])
+    closing.start()
+    assert read_prompt(None, None, "Hello") == "Hello"
+    said = "edge-spec: reading standard input until it ends; -p TEXT does not read it ...\n"
+    assert capsys.readouterr().err == said
+    standard_input(piped(b"at once"))
+    read_prompt(None, None)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_comes_through_a_socket_is_read(standard_input: Callable[[int], None]) -> None:
+    here, there = socket.socketpair()
+    there.sendall(b"a diff")
+    there.close()
+    standard_input(here.detach())
+    assert read_prompt(None, None, "Describe it.") == "a diff\n\nDescribe it."
 
 
 def test_words_follow_a_file(standard_input: Callable[[int], None], tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,9 @@ from fake_hub import FakeHub, fake_hub
 from gguf_files import write_gguf
 
 from edge_spec.cli import main
+from edge_spec.library.partial import interrupted
+from edge_spec.loading import possible_modes
+from edge_spec.models import resolve_family
 
 pytest.importorskip("huggingface_hub")
 
@@ -26,34 +33,36 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as left:
         main(list(arguments))
-    assert (left.value.code or 0) == code
     shown = capsys.readouterr()
+    assert (left.value.code or 0) == code, shown.err
     return shown.err if code else shown.out
 
 
-def pulled(hub: FakeHub, *asked: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the library reads the address of the hub when it is imported."""
-    return subprocess.run(
-        [sys.executable, "-m", "edge_spec", "pull", *asked],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_ENDPOINT": hub.address},
-        timeout=100,
-    )
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with fake_hub() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.address)
+        yield found
 
 
-def test_a_model_is_pulled_found_and_removed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = write_gguf(home / "tiny.gguf").read_bytes()
     (home / "elsewhere").mkdir()
-    with fake_hub() as hub:
-        hub.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": content}}
-        done = pulled(hub, "org/tiny-GGUF", "--as", "tiny", "--ctx", "256", "--memory", "1GiB")
-        wrong = pulled(hub, "org/tiny-GGUF", "--as", "other", "--memory", "lots")
-    assert wrong.returncode == 2 and "--memory" in wrong.stderr
-    assert "\nother " not in said(capsys, "list")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "tiny: 1 MiB from the hub" in done.stdout
-    assert "with 256 tokens, the budget allows 1,024 MiB" in done.stdout
+    hub.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": content}}
+    asked = ("pull", "org/tiny-GGUF", "--ctx", "256", "--as")
+    assert "--memory" in said(capsys, *asked, "tiny", "--memory", "lots", code=2)
+    large = said(capsys, *asked, "tiny", "--memory", "1MiB", code=1)
+    assert "tiny does not fit this computer and is not fetched; --memory or --ctx may make it fit, --yes" in large
+    assert "--as NAME" in said(capsys, *asked, "demo", code=1)
+    assert "\ntiny " not in said(capsys, "list")
+    looked = said(capsys, *asked, "tiny", "--memory", "1GiB", "--dry-run").splitlines()
+    *about, ready = said(capsys, *asked, "tiny", "--memory", "1GiB").splitlines()
+    assert [about[0], *about[4:]] == [looked[0], *looked[4:]]
+    assert about[0] == "tiny: 1 MiB"
+    assert "with 256 tokens, the budget allows 1,024 MiB" in about[3]
+    assert about[4] == f"  to fetch: 1 MiB, into {home / 'edge-spec' / 'models' / 'tiny'}"
+    assert ready == "tiny is ready: edge-spec run tiny -p 'Hello'"
+    assert "to fetch: 0 MiB" in said(capsys, *asked, "tiny", "--memory", "1MiB", "--yes")
     assert "\ntiny " in said(capsys, "list")
     assert "llama (llama.cpp): runs it" in said(capsys, "info", "tiny")
     # What was fetched is a folder, and drafts for files elsewhere.
@@ -63,11 +72,72 @@ def test_a_model_is_pulled_found_and_removed(home: Path, capsys: pytest.CaptureF
     assert "holds no model 'tiny'" in said(capsys, "rm", "tiny", code=1)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_an_interrupted_pull_continues_and_the_model_runs(
+    hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = resolve_family("demo")
+    assert family.draft is not None
+    target, draft = family.target.read_bytes(), family.draft.read_bytes()
+    models = home / "edge-spec" / "models"
+    hub.repositories = {"org/demo-GGUF": {"own-Q4_0.gguf": target}, "org/draft-GGUF": {"small-Q4_0.gguf": draft}}
+    hub.stop_at = 1_100_000  # headers are read in pieces of a megabyte
+    asked = ["pull", "org/demo-GGUF", "--draft", "org/draft-GGUF", "--as", "fetched", "--ctx", "256", "--yes"]
+    command = [sys.executable, "-m", "edge_spec", *asked]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert hub.stopped.wait(60)
+        folder = dict(interrupted(models))["own-Q4_0.gguf"]
+        while (folder / "part").stat().st_size < hub.stop_at // 2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, b"")
+    assert not (models / "fetched").exists()
+    held = (folder / "part").stat().st_size
+    hub.stop_at = 0
+    hub.go_on.set()
+    hub.asked.clear()
+    assert "the drafter fits" in said(capsys, *asked)
+    assert ("own-Q4_0.gguf", held, len(target) - 1) in hub.asked
+    assert (models / "fetched" / "own-Q4_0.gguf").read_bytes() == target
+    same = ["--threads", "1", "--seed", "7", "-n", "12", "--cache-dir", str(home), "-p", "Hello", "--json"]
+    fetched, packaged = (json.loads(said(capsys, "run", name, *same)) for name in ("fetched", "demo"))
+    assert fetched["token_ids"] == packaged["token_ids"]
+    assert fetched["speculation"]["mode"] == "sequence"
+    # The same name means the same model in Python.
+    assert possible_modes("fetched") == ["off", "sequence", "tree", "ngram"]
+    assert "fetched is removed" in said(capsys, "rm", "fetched")
+    assert not (models / "fetched").exists()
+
+
+def test_a_drafter_is_suggested_where_none_is_asked_for(
+    hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = write_gguf(home / "tiny.gguf", n_layers=6).read_bytes()
+    models = home / "edge-spec" / "models"
+    models.mkdir(parents=True)
+    (home / "edge-spec" / "catalogue.toml").write_text(
+        '[own]\ntarget = { repo = "a/Tiny-2-Instruct-GGUF", file = "*.gguf" }\n'
+        'draft = { repo = "a/Tiny-1-GGUF", file = "*.gguf" }\nread = "here"\ntried = true\n'
+    )
+    hub.repositories = {name: {"x-Q4_0.gguf": content} for name in ("b/tiny_2-gguf", "b/other-gguf")}
+    known, unknown = (said(capsys, "pull", name, "--ctx", "256", "--dry-run") for name in hub.repositories)
+    assert "  a drafter that may fit: --draft a/Tiny-1-GGUF\n" in known
+    assert "  no drafter is known for it: --draft ORG/REPO" in unknown
+    write_gguf(models / "small.gguf", n_layers=1)
+    here = said(capsys, "pull", "b/tiny_2-gguf", "--ctx", "256", "--dry-run")
+    assert f"  {models / 'small.gguf'} can draft for it: `edge-spec pair x-Q4_0` measures it\n" in here
+
+
 def test_without_a_name_the_catalogue_is_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "pull")
-    assert "llama-3.2-3b" in out and "Qwen/Qwen3-0.6B-GGUF" in out
+    assert "llama-3.2-3b *" in out and "Qwen/Qwen3-0.6B-GGUF" in out and "* never run by" in out
+    records = [json.loads(line) for line in said(capsys, "pull", "--json").splitlines()]
+    assert all(set(each) == {"name", "target", "intermediate", "draft", "tried", "read"} for each in records)
+    assert any(each["intermediate"] for each in records) and not any(each["tried"] for each in records)
 
 
 def test_wrong_names_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the catalogue has no model 'qwen9'" in said(capsys, "pull", "qwen9", code=1)
     assert "--as" in said(capsys, "pull", "qwen3-4b", "--as", "../up", code=2)
+    assert "contradict" in said(capsys, "pull", "qwen3-4b", "--draft", "a/b", "--no-drafts", code=2)

@@ -72,6 +72,35 @@ def test_other_names_and_paths_are_left_alone(home: Path) -> None:
         assert locate(name, home / "own", {"HOME": str(home)}) is None
 
 
+def test_a_model_without_a_manifest_is_listed_as_it_is_found(home: Path, tmp_path: Path) -> None:
+    for path in ("plain/model.gguf", "graph/onnx/model.onnx", "graph/tokenizer.json", "letters/to.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes((home / "model.gguf").read_bytes())
+    assert [each.name for each in all_models(tmp_path, {"HOME": str(tmp_path)})] == ["graph", "plain"]
+
+
+def test_usual_places_that_were_moved_are_searched(home: Path, tmp_path: Path) -> None:
+    theirs = home / ".lmstudio" / "models"
+    (tmp_path / "studio").mkdir()
+    (tmp_path / ".lmstudio-home-pointer").write_text(f"{tmp_path / 'studio'}\n")
+    (tmp_path / "studio" / "settings.json").write_text(json.dumps({"downloadsFolder": str(theirs)}))
+    caches = {"XDG_CACHE_HOME": str(home / ".cache")}
+    hub = {"HUGGINGFACE_HUB_CACHE": str(home / ".cache" / "huggingface" / "hub")}
+    for moved in (caches, hub):
+        found = all_models(tmp_path / "none", {"HOME": str(tmp_path), **moved})
+        assert {each.store for each in found} == {"LM Studio", "Hugging Face"}
+
+
+def test_an_onnx_model_of_the_hubs_cache_is_named_as_its_repository(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--org--tiny-ONNX" / "snapshots" / "0123"
+    (snapshot / "onnx").mkdir(parents=True)
+    for name in ("onnx/model_q4.onnx", "tokenizer.json"):
+        (snapshot / name).write_bytes(b"x")
+    (found,) = all_models(tmp_path / "none", {"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
+    assert (found.name, found.path, found.store) == ("org/tiny-ONNX", snapshot, "Hugging Face")
+    assert locate("org/tiny-ONNX", tmp_path / "none", {"HOME": str(tmp_path), "HF_HOME": str(tmp_path)}) == snapshot
+
+
 def test_variables_of_other_programs_say_where_they_keep_models(home: Path, tmp_path: Path) -> None:
     (tmp_path / "ollama").symlink_to(home / ".ollama" / "models")
     (tmp_path / "hub").symlink_to(home / ".cache" / "huggingface" / "hub")

@@ -8,10 +8,13 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from edge_spec.library.hub import Hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -40,6 +43,10 @@ class FakeHub:
         fault: asked for each request, whether for the list or for a file; one of ``FAULTS``, or empty for none.
         asked: ranges of bytes that were asked for, ``(path, first, last)``.
         address: of the server.
+        elsewhere: address of another server that holds the files; this one if empty.
+        plain: content of files that are no repository's, by path.
+        versions: their ETags, by path; those without one have none.
+        stop_at: so many bytes into a file, wait for ``go_on``; 0 for never.
     """
 
     def __init__(self) -> None:
@@ -50,6 +57,28 @@ class FakeHub:
         self.tokens: list[str] = []
         self.gated: set[str] = set()
         self.chance = random.Random(1)
+        self.elsewhere = ""
+        self.plain: dict[str, bytes] = {}
+        self.versions: dict[str, str] = {}
+        self.stop_at = 0
+        self.stopped = threading.Event()
+        self.go_on = threading.Event()
+
+
+def client(hub: FakeHub) -> Hub:
+    """What asks a hub, and does not wait before it asks again."""
+    return Hub(endpoint=hub.address, pause=lambda seconds: None)
+
+
+def fail(hub: FakeHub, *faults: str) -> None:
+    """Let the next requests fail in these ways, and none after them."""
+    left = iter(faults)
+    hub.fault = lambda: next(left, "")
+
+
+def under_their_names(folder: Path) -> list[Path]:
+    """Everything but what is kept of interrupted downloads."""
+    return [path for path in folder.rglob("*") if path.is_file() and ".partial" not in path.parts]
 
 
 @contextmanager
@@ -68,6 +97,7 @@ def fake_hub() -> Iterator[FakeHub]:
     try:
         yield hub
     finally:
+        hub.go_on.set()
         server.shutdown()
         server.server_close()
 
@@ -95,10 +125,15 @@ class _Handler(BaseHTTPRequestHandler):
             # As the hub does: files lie on another server.
             if found[3] not in self.state.repositories.get(found[1], {}):
                 return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
-            return self._answer(302, b"", {"Location": f"{self.state.address}/cdn/{found[1]}/{found[3]}"})
+            return self._answer(
+                302, b"", {"Location": f"{self.state.elsewhere or self.state.address}/cdn/{found[1]}/{found[3]}"}
+            )
         if found := re.fullmatch(r"/cdn/([^/]+/[^/]+)/(.+)", path):
             return self._file(found[2], self.state.repositories[found[1]][found[2]], fault)
-        return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        if (plain := self.state.plain.get(path)) is not None:
+            version = self.state.versions.get(path)
+            return self._file(path, plain, fault, {"ETag": version} if version else {})
+        return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"} if path.startswith("/api/") else {})
 
     def _repository(self, name: str, fault: str) -> None:
         if name in self.state.gated:
@@ -119,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         listed = {"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
         return self._answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
 
-    def _file(self, path: str, content: bytes, fault: str) -> None:
+    def _file(self, path: str, content: bytes, fault: str, more: dict[str, str] | None = None) -> None:
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         first, last = (int(found[1]), int(found[2])) if found else (0, len(content) - 1)
         self.state.asked.append((path, first, last))
@@ -128,6 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_range = found is not None and fault != "ignores ranges"
         body = content[first : last + 1] if is_range else content
         headers = {"Content-Range": f"bytes {first}-{last}/{len(content)}"} if is_range else {}
+        headers |= more or {}
         if fault == "another byte" and body:
             place = self.state.chance.randrange(len(body))
             body = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
@@ -143,7 +179,14 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body if cut is None else body[:cut])
+        if 0 < self.state.stop_at < len(body):
+            self.wfile.write(body[: self.state.stop_at])
+            self.wfile.flush()
+            self.state.stopped.set()
+            self.state.go_on.wait()
+            body = body[self.state.stop_at :]
+        with suppress(ConnectionError):  # who asked may have left
+            self.wfile.write(body if cut is None else body[:cut])
         if cut is not None:
             self.wfile.flush()
             self.close_connection = True

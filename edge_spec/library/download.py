@@ -1,0 +1,215 @@
+"""A file that comes over a network: continued after a cut, checked, and on the disk before it counts as there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from edge_spec.errors import DiskFull, DownloadError
+
+__all__ = ["Busy", "Chunks", "Patience", "RemoteFile", "Told", "disk_full_told", "fetch", "require_room", "sha256_of"]
+
+_TRIES = 6
+_MOST_WAIT_S = 60.0
+_PIECE = 1 << 22
+"""Bytes that are hashed between two reports."""
+
+Told = Callable[[str, int], None]
+"""Told what is being done with a file, ``fetching`` or ``checking``, and of how many bytes it is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """A file on the hub, or at an address elsewhere.
+
+    Attributes:
+        repo: the repository on the hub; elsewhere the host.
+        commit: of the repository; empty elsewhere.
+        path: the file in the repository, or of the address.
+        n_bytes: its size.
+        sha256: of its content, as the hub says; empty where nobody says one.
+        address: where it is if it is not on the hub.
+        version: what that server calls this state of the file, an ETag or a date; empty if it names none.
+        local: where it lies on this computer already, if the hub cannot be asked.
+    """
+
+    repo: str
+    commit: str
+    path: str
+    n_bytes: int
+    sha256: str = ""
+    address: str = ""
+    version: str = ""
+    local: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Without folders."""
+        return Path(self.path).name
+
+    @property
+    def key(self) -> str:
+        """The same for the same content: its hash, or else where it is and which state of it."""
+        place = f"{self.repo}/{self.commit}/{self.path}/{self.address}/{self.version}/{self.n_bytes}"
+        return self.sha256 or hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+
+
+class Busy(Exception):
+    """A request failed that may work later.
+
+    Attributes:
+        why: a clause.
+        wait_s: how long the server asks to wait.
+    """
+
+    def __init__(self, why: str, wait_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.why = why
+        self.wait_s = wait_s
+
+
+class Patience:
+    """Waits between attempts, longer each time, and gives up after several that failed.
+
+    Args:
+        pause: waits so many seconds.
+        tries: attempts in all.
+    """
+
+    def __init__(self, pause: Callable[[float], None], tries: int = _TRIES) -> None:
+        self._pause = pause
+        self._tries = tries
+        self._done = 0
+
+    def wait(self, what: str, busy: Busy, hint: str) -> None:
+        """Wait after a failed attempt.
+
+        Raises:
+            DownloadError: it was the last one.
+        """
+        self._done += 1
+        if self._done >= self._tries:
+            raise DownloadError(f"{what}: {busy.why}", hint=hint) from busy
+        self._pause(min(_MOST_WAIT_S, max(2.0**self._done / 4, busy.wait_s)))
+
+
+class Chunks(Protocol):
+    """Yields the bytes of a file from ``first`` up to ``last``, in pieces, until it is done or the connection ends."""
+
+    def __call__(self, file: RemoteFile, first: int, last: int) -> Iterator[bytes]: ...
+
+
+def stream(
+    chunks: Chunks,
+    file: RemoteFile,
+    first: int,
+    last: int,
+    take: Callable[[bytes], object],
+    pause: Callable[[float], None],
+) -> None:
+    """Hand on the bytes of a range in their order; after a cut it continues there.
+
+    Raises:
+        ModelNotFound, DownloadError: they cannot be had.
+    """
+    at, patience = first, Patience(pause)
+    while at < last:
+        before = at
+        try:
+            for chunk in chunks(file, at, last):
+                take(chunk)
+                at += len(chunk)
+            busy = Busy(f"the connection ended after {at:,} of {last:,} bytes")
+        except Busy as error:
+            busy = error
+        if at >= last:
+            return
+        if at > before:
+            patience = Patience(pause)
+        patience.wait(f"{file.name} cannot be fetched", busy, "the same command continues where it ended")
+
+
+def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float], None], told: Told) -> None:
+    """Write a whole file to ``path``, which may hold the beginning of it already, and check it.
+
+    Raises:
+        ModelNotFound, DownloadError: it cannot be had. DiskFull: there is no room for it. ``path`` then holds what has
+            come so far, unless that is damaged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Unbuffered: what has come stays, however the process ends.
+    with path.open("ab", buffering=0) as part:
+        if part.tell() > file.n_bytes:
+            part.truncate(0)
+            part.seek(0)
+        held = part.tell()
+        require_room(path.parent, file.n_bytes - held, file.name)
+
+        def write(chunk: bytes) -> None:
+            nonlocal held
+            view = memoryview(chunk)
+            while view:
+                view = view[part.write(view) :]
+            held += len(chunk)
+            told("fetching", held)
+
+        with disk_full_told(path.parent, lambda: file.n_bytes - held, file.name):
+            stream(chunks, file, held, file.n_bytes, write, pause)
+            # A name must never survive a power cut that its content did not.
+            os.fsync(part.fileno())
+    is_whole = path.stat().st_size == file.n_bytes
+    if not is_whole or (file.sha256 and sha256_of(path, lambda done: told("checking", done)) != file.sha256):
+        path.unlink()
+        raise DownloadError(
+            f"{file.name} was damaged on the way: its checksum is not the one that the hub states", hint="pull it again"
+        )
+
+
+def sha256_of(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
+    """The hash of a file, in hexadecimal digits; ``on_bytes`` is told how far it is."""
+    state, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            state.update(piece)
+            done += len(piece)
+            on_bytes(done)
+    return state.hexdigest()
+
+
+def require_room(folder: Path, n_bytes: int, what: str) -> None:
+    """Refuse what a disk has no room for.
+
+    Raises:
+        DiskFull: it has not.
+    """
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    if free < n_bytes:
+        raise _disk_full(folder, n_bytes, free, what)
+
+
+@contextmanager
+def disk_full_told(folder: Path, needed_bytes: Callable[[], int], what: str) -> Iterator[None]:
+    """Say so where a disk gets full in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _disk_full(folder, needed_bytes(), shutil.disk_usage(folder).free, what) from error
+
+
+def _disk_full(folder: Path, needed_bytes: int, free: int, what: str) -> DiskFull:
+    return DiskFull(
+        f"{what} in {folder}",
+        needed_bytes=needed_bytes,
+        available_bytes=free,
+        hint="free some space (`edge-spec rm`, `edge-spec cache clear`), or choose another folder with --model-dir",
+    )

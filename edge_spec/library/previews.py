@@ -1,0 +1,73 @@
+"""Models that are still on the hub, as far as their headers tell."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from edge_spec.library.download import RemoteFile
+from edge_spec.library.hub import Hub
+from edge_spec.library.pulling import Pull
+from edge_spec.models.gguf.header import header_of
+
+__all__ = ["preview"]
+
+_LEAST_BYTES = 1 << 20
+"""Of a request: each takes about as long as that."""
+
+
+def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
+    """Files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
+
+    They are as long as the models, with a hole in place of the weights, which takes no room.
+
+    Raises:
+        ModelFileError: a header is damaged. ModelNotFound, DownloadError: see ``Hub``.
+    """
+    found = {}
+    for role, files in pull.files.items():
+        for file in files:
+            if file.local is not None:
+                continue
+            path = folder / role / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remote = _Remote(hub, file)
+            header = header_of(cast(BinaryIO, remote), path, file.n_bytes)
+            _write_with_hole(path, bytes(remote.held[: header.data_offset]), file.n_bytes)
+        found[role] = files[0].local or folder / role / files[0].name
+    return found
+
+
+def _write_with_hole(path: Path, content: bytes, n_bytes: int) -> None:
+    path.touch()
+    if os.name == "nt":
+        # Elsewhere holes need not be asked for.
+        subprocess.run(["fsutil", "sparse", "setflag", str(path)], capture_output=True, check=False)
+    with path.open("r+b") as out:
+        out.write(content)
+        out.truncate(n_bytes)
+
+
+class _Remote(io.RawIOBase):
+    """A file on the hub that is read forward.
+
+    Attributes:
+        held: what was read of it, of which the last bytes may not have been asked for.
+    """
+
+    def __init__(self, hub: Hub, file: RemoteFile) -> None:
+        self._hub = hub
+        self._file = file
+        self._at = 0
+        self.held = bytearray()
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._file.n_bytes if size < 0 else self._at + size
+        if end > len(self.held):
+            first = len(self.held)
+            self.held += self._hub.read(self._file, first, max(end, first + _LEAST_BYTES))
+        self._at, found = end, bytes(self.held[self._at : end])
+        return found

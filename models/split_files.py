@@ -1,0 +1,29 @@
+"""Models in several files, named as by llama-gguf-split: ``NAME-00001-of-00003.gguf`` and so on."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_later_part", "parts_of", "stem_of"]
+
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.IGNORECASE | re.DOTALL)
+
+
+def parts_of(first: str) -> list[str]:
+    """The names or paths of all files of a model, by the first one's; of a model in one file, that one."""
+    found = _PART.fullmatch(first)
+    if found is None or int(found[2]) != 1:
+        return [first]
+    return [f"{found[1]}-{number:05}-of-{found[3]}{first[-5:]}" for number in range(1, int(found[3]) + 1)]
+
+
+def is_later_part(name: str) -> bool:
+    """Whether a file is not the first one of its model."""
+    found = _PART.fullmatch(name)
+    return found is not None and int(found[2]) != 1
+
+
+def stem_of(name: str) -> str:
+    """The name of a file without its number and its ending."""
+    found = _PART.fullmatch(name)
+    return found[1] if found else name.removesuffix(".gguf").removesuffix(".GGUF")
