@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edge_spec.arguments import require_whole
 from edge_spec.cli.folders import ModelName, model_dir_option
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
@@ -35,6 +36,7 @@ def command(model: str, out: str, kind: str, requantise: bool, n_threads: int | 
     Example:
       edge-spec quantise smollm2-360m-f16.gguf smollm2-360m-q4_0.gguf --type Q4_0
     """
+    require_whole("n_threads", n_threads or 0, 0, 1 << 16)
     source, path, bar = inspect(resolve(model)), Path(out), Bar()
 
     def work() -> int:

@@ -172,7 +172,7 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
         )
 
 
-def sha256_of(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
+def sha256_of(path: Path, on_bytes: Callable[[int], object] = lambda done: None) -> str:
     """The hash of a file, in hexadecimal digits; ``on_bytes`` is told how far it is."""
     state, done = hashlib.sha256(), 0
     with path.open("rb") as file:

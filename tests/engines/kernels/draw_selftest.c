@@ -1,0 +1,77 @@
+/* Draws of many rows by many settings, without Python: a digest of the ids that can be drawn and of the one that is,
+ * to compare machines by. Scores are not part of it: exp and log of two C libraries differ in their last bits. Every
+ * row lies in memory of exactly its size, so that a sanitizer sees any step outside. Exit status 1 if a draw names an
+ * id that is not in its row, or one twice. With a number as argument: that many rows.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { FEW = 96 };
+
+struct draw_settings {
+    int64_t top_k;
+    double top_p, temperature, deepest;
+};
+
+int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
+                    double *scores);
+
+static uint64_t state = 1;
+
+static uint32_t next(void) {
+    state += 0x9E3779B97F4A7C15u;
+    uint64_t z = state;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)((z ^ z >> 31) >> 32);
+}
+
+static uint64_t digest = 0xCBF29CE484222325u;
+
+static void put(uint32_t number) { digest = (digest ^ number) * 0x100000001B3u; }
+
+/* Sums of numbers that any machine computes alike, about as logits are spread; some rows with ties and infinities. */
+static float *random_row(int64_t n, uint32_t kind) {
+    float *row = malloc((size_t)n * sizeof *row);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t sum = 0;
+        for (int part = 0; part < 4; part++) sum += (int32_t)(next() >> 16) - 32768;
+        row[i] = kind % 5 ? (float)sum / 8192 : (float)(sum / 8192);
+        if (kind % 7 == 0 && next() % 3 == 0) row[i] = -INFINITY;
+    }
+    return row;
+}
+
+int main(int argc, char **argv) {
+    static const int64_t widths[] = {1, 2, 5, 40, 63, 64, 65, 300, 1000, 8192, 20000};
+    static const int64_t top_k[] = {0, 1, 5, 40, 100};
+    static const double top_p[] = {0.3, 0.9, 0.95, 1}, temperature[] = {0, 0.2, 0.7, 1, 1.5};
+    static const double deepest[] = {3, 7, INFINITY};
+    const uint32_t n_rows = argc > 1 ? (uint32_t)atoi(argv[1]) : 1000;
+    uint32_t n_drawn = 0;
+    for (uint32_t number = 0; number < n_rows; number++) {
+        const int64_t n = widths[next() % 11];
+        float *row = random_row(n, number);
+        const struct draw_settings settings = {top_k[next() % 5], top_p[next() % 4], temperature[next() % 5],
+                                               deepest[next() % 3]};
+        int32_t ids[FEW];
+        double scores[FEW];
+        const int32_t n_left = edge_draw_2(row, n, (uint64_t)next() << 32 | next(), &settings, ids, scores);
+        int32_t best = 0;
+        put((uint32_t)n_left);
+        for (int32_t i = 0; i < n_left; i++) {
+            if (ids[i] < 0 || ids[i] >= n) return printf("row %u: id %d of %d\n", number, ids[i], (int)n), 1;
+            for (int32_t other = 0; other < i; other++)
+                if (ids[other] == ids[i]) return printf("row %u: id %d twice\n", number, ids[i]), 1;
+            put((uint32_t)ids[i]);
+            if (scores[i] > scores[best]) best = i;
+        }
+        if (n_left) put((uint32_t)ids[best]), n_drawn++;
+        free(row);
+    }
+    printf("draw: %u of %u rows, digest %016llx\n", n_drawn, n_rows, (unsigned long long)digest);
+    return 0;
+}
