@@ -186,7 +186,9 @@ def _read_family(folder: Path, name: str) -> Family:
             )
         paths[role] = folder / file_name
         if not paths[role].is_file():
-            hint = f"fetch it again: `edge-spec rm {name}`, then `edge-spec pull`; or put the file there"
+            hint = "install edge-spec again"
+            if folder.parent != _package_folder():
+                hint = f"fetch it again: `edge-spec rm {name}`, then `edge-spec pull`; or put the file there"
             raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint=hint)
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))
 

@@ -180,6 +180,12 @@ def test_an_interrupt_ends_the_reply_soon_and_cleanly(
     assert text[:n] == whole[:n]
 
 
+def run_in(surrounding: str) -> subprocess.CompletedProcess[str]:
+    """``run`` called by a program that prepares for it."""
+    asked = ["run", "demo", "-p", "x", "-n", "1"]
+    return subprocess.run([sys.executable, "-c", surrounding, *asked], capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize("module", ["click", "edge_spec.cli.command", "edge_spec.cli.run", "numpy"])
 def test_interrupted_while_importing_it_leaves_without_a_word(module: str) -> None:
     interrupted = f"""
@@ -192,12 +198,7 @@ sys.meta_path.insert(0, Interrupts())
 from edge_spec.cli import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", interrupted, "run", "demo", "-p", "x", "-n", "1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_in(interrupted)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
@@ -218,12 +219,7 @@ sys.meta_path.insert(0, Swallows())
 from edge_spec.cli import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", interrupted, "run", "demo", "-p", "x", "-n", "1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_in(interrupted)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

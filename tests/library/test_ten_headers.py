@@ -62,8 +62,21 @@ PAIRS = {
 
 def write_header(path: Path, shape: Shape) -> Path:
     """A header, and a hole where the weights would be."""
-    metadata = read_header(Path(FOLDER) / f"ggml-vocab-{shape.vocabulary}.gguf").metadata
-    writer, of = GGUFWriter(path, shape.architecture), shape.architecture
+    writer = GGUFWriter(path, shape.architecture)
+    write_facts(writer, shape)
+    n_vocab = write_vocabulary(writer, shape)
+    n_bytes = write_tensors(writer, shape, n_vocab)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    end = path.stat().st_size
+    os.truncate(path, end + -end % 32 + n_bytes)
+    return path
+
+
+def write_facts(writer: GGUFWriter, shape: Shape) -> None:
+    of = shape.architecture
     facts = {
         "context_length": 8192,
         "embedding_length": shape.n_embd,
@@ -78,7 +91,12 @@ def write_header(path: Path, shape: Shape) -> Path:
     for name, value in facts.items():
         writer.add_uint32(f"{of}.{name}", value)
     writer.add_float32(f"{of}.attention.layer_norm_rms_epsilon", 1e-6)
+
+
+def write_vocabulary(writer: GGUFWriter, shape: Shape) -> int:
+    """The real one, padded to as many tokens as the model has; returns how many."""
     n_vocab = 0
+    metadata = read_header(Path(FOLDER) / f"ggml-vocab-{shape.vocabulary}.gguf").metadata
     for key, value in metadata.items():
         if not key.startswith("tokenizer."):
             continue
@@ -94,6 +112,11 @@ def write_header(path: Path, shape: Shape) -> Path:
             padding = (filler.format(token) if isinstance(filler, str) else filler for token in range(n, n_vocab))
             items = [*items[:n_vocab], *padding]
         writer.add_key_value(key, items, GGUFValueType.ARRAY, sub_type=GGUFValueType(value.element_type))
+    return n_vocab
+
+
+def write_tensors(writer: GGUFWriter, shape: Shape, n_vocab: int) -> int:
+    """What tensors there are; returns the bytes that they would take."""
     total = 0
 
     def tensor(name: str, *dims: int) -> None:
@@ -114,22 +137,16 @@ def write_header(path: Path, shape: Shape) -> Path:
             tensor(f"{blk}{name}.weight", shape.n_embd)
         for name, n_out in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
             tensor(f"{blk}{name}.weight", n_out, shape.n_embd)
-            if of == "qwen2":
+            if shape.architecture == "qwen2":
                 tensor(f"{blk}{name}.bias", n_out)
-        if of == "qwen3":
+        if shape.architecture == "qwen3":
             tensor(f"{blk}attn_q_norm.weight", shape.head_dim)
             tensor(f"{blk}attn_k_norm.weight", shape.head_dim)
         tensor(f"{blk}attn_output.weight", shape.n_embd, n_q)
         for name in ("ffn_gate", "ffn_up"):
             tensor(f"{blk}{name}.weight", shape.n_ff, shape.n_embd)
         tensor(f"{blk}ffn_down.weight", shape.n_embd, shape.n_ff)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    end = path.stat().st_size
-    os.truncate(path, end + -end % 32 + total)
-    return path
+    return total
 
 
 @pytest.fixture(scope="module")

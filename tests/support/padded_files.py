@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+from copied_gguf import copy_metadata
 
 UNUSED, NORMAL = 5, 1
 TOKENS, TYPES, SCORES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores"
@@ -26,17 +28,17 @@ def write_padded(
     reader = gguf.GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(path, architecture)
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", f"{architecture}.vocab_size"):
-            continue
-        value, field_type = field.contents(), field.types[0]
-        if field.name in (TOKENS, TYPES, SCORES):
-            n = len(value)
-            value = [*value[:n_vocab], *([None] * (n_vocab - n))]
-            for token in (*reserve, *range(n, n_vocab)):
-                value[token] = {TOKENS: name.format(token), TYPES: kind, SCORES: -1000.0}[field.name]
-        sub_type = field.types[-1] if field_type == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, value, field_type, sub_type=sub_type)
+
+    def padded(key: str, value: Any) -> Any:
+        if key not in (TOKENS, TYPES, SCORES):
+            return value
+        n = len(value)
+        value = [*value[:n_vocab], *([None] * (n_vocab - n))]
+        for token in (*reserve, *range(n, n_vocab)):
+            value[token] = {TOKENS: name.format(token), TYPES: kind, SCORES: -1000.0}[key]
+        return value
+
+    copy_metadata(reader, writer, leave_out=("GGUF.",), changed=padded)
     writer.add_vocab_size(n_vocab)
     for tensor in reader.tensors:
         data = tensor.data

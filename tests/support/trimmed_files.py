@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from copied_gguf import copy_metadata
 
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT, TARGET_TOKENS, TARGET_VOCABULARY
@@ -25,12 +26,7 @@ def write_trimmed(
     reader = gguf.GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(path, architecture)
-    for field in reader.fields.values():
-        if field.name.startswith(_VOCABULARY) or field.name in ("general.architecture", f"{architecture}.vocab_size"):
-            continue
-        kind = field.types[0]
-        sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, sub_type=sub_type)
+    copy_metadata(reader, writer, leave_out=_VOCABULARY)
     writer.add_vocab_size(len(kept) + 1)
     writer.add_tokenizer_model("none")
     writer.add_key_value(
