@@ -66,16 +66,7 @@ def publish(
     if (logits_kind or kind) != kind:
         logits = g.cast(logits, logits_kind or kind)
     g.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
-    mask = ("attention_mask", _INT64, ["batch_size", "total_sequence_length"])
-    if mask_dims == 4:
-        mask = ("attention_mask", KINDS[kind], ["batch_size", 1, "sequence_length", "total_sequence_length"])
-    inputs: list[_Port] = [("input_ids", _INT64, ["batch_size", "sequence_length"]), mask]
-    if style == "plain":
-        inputs.append(("position_ids", _INT64, ["batch_size", "sequence_length"]))
-    if keep:
-        inputs.append(("num_logits_to_keep", _INT64, []))
-    if extra_input:
-        inputs.append((extra_input, _INT64, ["batch_size"]))
+    inputs = _inputs(style, kind, mask_dims=mask_dims, keep=keep, extra_input=extra_input)
     rows = 1 if last_only else "sequence_length"
     outputs: list[_Port] = [("logits", KINDS[logits_kind or kind], ["batch_size", rows, weights.n_vocab])]
     for layer, part in itertools.product(range(weights.n_layers), ("key", "value")):
@@ -90,6 +81,21 @@ def publish(
     if settings:
         write_settings(folder, weights, style, name)
     return path
+
+
+def _inputs(style: str, kind: str, *, mask_dims: int, keep: bool, extra_input: str) -> list[_Port]:
+    """What a graph is given besides keys and values."""
+    mask = ("attention_mask", _INT64, ["batch_size", "total_sequence_length"])
+    if mask_dims == 4:
+        mask = ("attention_mask", KINDS[kind], ["batch_size", 1, "sequence_length", "total_sequence_length"])
+    inputs: list[_Port] = [("input_ids", _INT64, ["batch_size", "sequence_length"]), mask]
+    if style == "plain":
+        inputs.append(("position_ids", _INT64, ["batch_size", "sequence_length"]))
+    if keep:
+        inputs.append(("num_logits_to_keep", _INT64, []))
+    if extra_input:
+        inputs.append((extra_input, _INT64, ["batch_size"]))
+    return inputs
 
 
 def _model(g: Graph, inputs: Sequence[_Port], outputs: Sequence[_Port]) -> onnx.ModelProto:
