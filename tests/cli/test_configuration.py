@@ -132,12 +132,14 @@ def test_a_setting_for_all_verbs_is_right_for_each(settings: dict[str, Any], tmp
     """A verb takes what it understands in the same sense, and goes without anything else."""
     found = Configuration(path=tmp_path / "config.toml", common=settings, verbs={}, sources={})
     group, n_taken = root(), 0
-    for verb_name in group.list_commands(click.Context(group)):
+    # Commands remember what the first context makes of their help: it has to be the usual one.
+    parent = click.Context(group, **group.context_settings)
+    for verb_name in group.list_commands(parent):
         top = verb(verb_name)
         assert top is not None
         for name, command in commands(verb_name, top):
             map_of = defaults_of(command, verb_name, found)
-            taken = command.make_context(name, list(ARGUMENTS.get(name, [])), default_map=map_of).params
+            taken = command.make_context(name, list(ARGUMENTS.get(name, [])), parent=parent, default_map=map_of).params
             n_taken += bool(map_of)
             if "max-tokens" in settings:
                 assert ("max_tokens" in map_of) == (name in ("run", "chat", "serve"))
