@@ -54,6 +54,8 @@ class AdaptiveDrafter(Drafter):
         self._models = [option for option in options if option.drafter.followed]
         self._options = options
         self._policy = policy
+        # The end of the text that the drafters have not been told yet.
+        self._untold: list[int] = []
         self._last: Drafter | None = None
 
     @property
@@ -67,6 +69,7 @@ class AdaptiveDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._policy.begin()
+        self._untold.clear()
         for option in self._options:
             option.draft = EMPTY
             option.offer.begin(greedy=sampler.settings.temperature == 0)
@@ -76,6 +79,7 @@ class AdaptiveDrafter(Drafter):
         return self._policy.limit()
 
     def draft(self, limit: int) -> Tree:
+        self._tell()
         policy = self._policy
         best, verified, gain = None, EMPTY, policy.plain_gain
         for option in self._tables:
@@ -139,24 +143,38 @@ class AdaptiveDrafter(Drafter):
         return self._policy.is_worth_more(option.offer, value, n, depth + 1)
 
     def accept(self, tokens: Sequence[int]) -> None:
+        if self._policy.is_resting:
+            self._untold.extend(tokens)
+            return
+        self._tell()
         for option in self._options:
             if option.draft:
                 option.offer.learn_outcome(option.draft, tokens)
                 option.draft = EMPTY
             option.drafter.accept(tokens)
 
+    def _tell(self) -> None:
+        """Tell the drafters what was written while nobody was asked."""
+        if self._untold:
+            for option in self._options:
+                option.drafter.accept(self._untold)
+            self._untold = []
+
     def learn(self, done: Round) -> None:
         self._policy.learn(done)
 
     def rollback(self, length: int) -> None:
+        self._tell()
         for option in self._options:
             option.draft = EMPTY
             option.drafter.rollback(length)
 
     def save(self) -> dict[str, bytes]:
+        self._tell()
         return {name: state for option in self._options for name, state in option.drafter.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        self._untold.clear()
         for option in self._options:
             option.drafter.restore(states, text)
 

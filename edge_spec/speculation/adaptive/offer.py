@@ -74,11 +74,18 @@ class Offer:
                 break
             parent = child
 
-    def learn_step(self, step_s: float, *, after_pause: bool) -> None:
-        """Drafting one level has taken so long. After a pause a drafter first reads what it missed."""
+    def learn_step(self, step_s: float, *, after_pause: bool, assumed_s: float) -> None:
+        """Drafting one level has taken so long.
+
+        After a pause a drafter first reads what it missed, and a model's very first decodes take many times as long as
+        later ones: that can only show that a step takes less than was thought.
+
+        Args:
+            assumed_s: what was thought before anything was measured.
+        """
         now = self.step_s
         if now is None:
-            self.step_s = step_s
+            self.step_s = min(step_s, assumed_s) if after_pause else step_s
         elif step_s < now or not after_pause:
             self.step_s = now + (0.5 if step_s < now else 0.1) * (min(step_s, 3 * now) - now)
 

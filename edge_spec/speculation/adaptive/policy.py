@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_spec.speculation.adaptive.costs import CostCurve
@@ -44,6 +44,20 @@ _AS_MANY_ROUNDS = 1024
 """That the speed-up of earlier runs counts for at most."""
 
 
+@dataclass(slots=True)
+class _Rest:
+    """Plain rounds in a row, counted in a microsecond each: a small target's whole round takes some hundred."""
+
+    n_rounds: int = 0
+    verify_s: float = 0.0
+    own_s: float = 0.0
+
+    def add(self, done: Round) -> None:
+        self.n_rounds += 1
+        self.verify_s += done.verify_s
+        self.own_s += done.draft_s + done.sample_s
+
+
 class AdaptivePolicy:
     """Writes as many tokens per second as the drafters at hand allow.
 
@@ -70,7 +84,10 @@ class AdaptivePolicy:
         self._tokens = self._seconds = self._total_s = 0.0
         self._lost_s: dict[str, float] = {}
         self._n_chosen: Counter[str] = Counter()
+        # Plain rounds for which nobody is asked, and what was seen in those that are over.
         self._resting = 0
+        self.is_resting = False
+        self._rested = _Rest()
         self._since_trial = self._since_plain = 0
         self._promising: Offer | None = None
         self._used: Offer | None = None
@@ -85,13 +102,16 @@ class AdaptivePolicy:
 
     def begin(self) -> None:
         """A reply begins: what is known stays, and choices are counted from here."""
+        self._wake()
         self._n_chosen.clear()
 
     def limit(self) -> int:
         """The most tokens to draft now."""
         if self._resting:
             self._resting -= 1
+            self.is_resting = True
             return 0
+        self._wake()
         # What nothing is compared with until it is measured, and measured again where drafts always pay.
         return self.most if self.curve(1) > 0 and self._since_plain < _RECHECK_PLAIN else 0
 
@@ -169,11 +189,14 @@ class AdaptivePolicy:
 
     def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
         """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
+        rested = self._rested.n_rounds
         usual = {offer.name: offer.usual_round for offer in offers}
         if self.plain_s > 0:
             usual = {_PLAIN: (self.plain_s, 1.0), **usual}
         return {
-            name: Choice(rounds=self._n_chosen[name], round_s=s and s[0], tokens_per_round=s and s[1])
+            name: Choice(
+                rounds=self._n_chosen[name] + rested * (name == _PLAIN), round_s=s and s[0], tokens_per_round=s and s[1]
+            )
             for name, s in usual.items()
         }
 
@@ -199,6 +222,9 @@ class AdaptivePolicy:
 
     def learn(self, done: Round) -> None:
         """A round is over."""
+        if self.is_resting and done.n_rows == 1:
+            self._rested.add(done)
+            return
         if self._reading_s:
             done = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s))
         used, self._used, self._promising = self._used, None, self._reader
@@ -253,6 +279,25 @@ class AdaptivePolicy:
         self.curve.recall(learned["seconds"])
         self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up
 
+    def _wake(self) -> None:
+        """Take in what was seen while nobody was asked: so many plain rounds of one token each."""
+        rest, self._rested, self.is_resting = self._rested, _Rest(), False
+        n = rest.n_rounds
+        if not n:
+            return
+        self.curve.learn(1, rest.verify_s / n)
+        faded, memory = _FADE**n, _MEMORY**n
+        seconds = rest.verify_s + rest.own_s
+        self._tokens = self._tokens * faded + (1 - faded) / (1 - _FADE)
+        self._seconds = self._seconds * faded + (1 - faded) / (1 - _FADE) * seconds / n
+        self._total_s = self._total_s * memory + seconds
+        for name in self._lost_s:
+            self._lost_s[name] *= memory
+        self._n_chosen[_PLAIN] += n
+        self._n_rounds += n
+        self._since_trial += n
+        self._since_plain = 0
+
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
         """What a round tells of the drafter that it used."""
         # After a pause a drafter reads what it missed, once: that says nothing of its speed.
@@ -260,7 +305,11 @@ class AdaptivePolicy:
         usual_s = seconds - done.draft_s + draft_s
         gain = len(done.tokens) - self.rate * usual_s
         if self._n_levels:
-            used.learn_step(done.draft_s / self._n_levels, after_pause=used is not self._used_before)
+            used.learn_step(
+                done.draft_s / self._n_levels,
+                after_pause=used is not self._used_before,
+                assumed_s=self._step_s(used),
+            )
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
         if self._is_trial:
             if gain > self.plain_gain:

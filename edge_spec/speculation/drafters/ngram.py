@@ -58,11 +58,16 @@ class NgramDrafter(Drafter):
         self._clear()
         self._tried = None
         self._extend(prompt)
+        # A long prompt now, and not in the time of the first round.
+        self._catch_up()
 
     def draft(self, limit: int) -> Tree:
         self._tried = None
         for n, chains in zip(self._lengths, self._chains, strict=True):
-            end = chains.before_last() if limit > 0 else 0
+            if limit < 1:
+                break
+            chains.catch_up()
+            end = chains.before_last()
             if not end:
                 continue
             copied = self._text[end : end + limit].tolist()
@@ -100,7 +105,12 @@ class NgramDrafter(Drafter):
         for chains in self._chains:
             chains.build()
 
+    def _catch_up(self) -> None:
+        for chains in self._chains:
+            chains.catch_up()
+
     def _extend(self, tokens: Sequence[int]) -> None:
+        # Looked up when a draft is asked for: a round that does not ask costs next to nothing.
         for token in tokens:
             if len(self._text) >= self._most:
                 n_gone = len(self._text) // 2
@@ -109,8 +119,6 @@ class NgramDrafter(Drafter):
                 for chains in self._chains:
                     chains.build()
             self._text.append(token)
-            for chains in self._chains:
-                chains.add_last()
 
 
 class _Chains:
@@ -119,7 +127,7 @@ class _Chains:
     As in Lempel-Ziv compressors: four bytes a place and bucket, and what is in a chain is compared with the text.
 
     Args:
-        text: tokens. Changes of its end are told by ``add_last`` and ``drop_last``; after others, call ``build``.
+        text: tokens. It may grow; before it shrinks, call ``drop_last``, and after other changes ``build``.
     """
 
     def __init__(self, text: array[int], n: int) -> None:
@@ -139,20 +147,20 @@ class _Chains:
         for end in range(self._n, len(self._text) + 1):
             self._add(end)
 
-    def add_last(self) -> None:
-        """The text has grown by a token."""
+    def catch_up(self) -> None:
+        """Take in what the text has grown by."""
         if 2 * len(self._text) > len(self._latest):
             self.build()
-        elif len(self._text) >= self._n:
-            self._add(len(self._text))
+        for end in range(len(self._before) + self._n, len(self._text) + 1):
+            self._add(end)
 
     def drop_last(self) -> None:
         """The text is going to lose its last token."""
-        if len(self._text) >= self._n:
+        if 0 <= len(self._text) - self._n < len(self._before):
             self._latest[self._bucket(len(self._text))] = self._before.pop()
 
     def before_last(self) -> int:
-        """Where the n-gram that ends the text ended the last time before; 0 if it never did.
+        """Where the n-gram that ends the text ended the last time before; 0 if it never did. Call ``catch_up`` first.
 
         Others in its chain are passed by, but not more than a few: a text can be such that there are thousands.
         """

@@ -1,0 +1,113 @@
+"""Laws of rounds in which no drafter is asked: they cost drafters nothing, and nothing of the text is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+import pytest
+
+from edge_spec.engines.table import TableModel, random_table
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.tree import EMPTY, Tree
+
+TABLE = random_table(7, order=2, seed=4)
+SAMPLING = SamplerSettings(seed=9, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+PROMPT = [3, 1]
+
+
+class Slow(Drafter):
+    """A table that takes its time and finds nothing; it notes what it is told and asked."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.text: list[int] = []
+        self.n_told = self.n_asked = 0
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.text = list(prompt)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.text.extend(tokens)
+        self.n_told += 1
+
+    def rollback(self, length: int) -> None:
+        del self.text[length:]
+
+    def draft(self, limit: int) -> Tree:
+        self.n_asked += 1
+        until = perf_counter() + self.seconds
+        while perf_counter() < until:
+            pass
+        return EMPTY
+
+
+def written(drafter: Drafter, n: int) -> Speculator:
+    speculator = Speculator(TableModel(TABLE, n_ctx=4096), drafter)
+    speculator.begin(PROMPT, Sampler(SAMPLING, PROMPT), reuse=False)
+    for _ in range(n):
+        speculator.step(FixedPolicy(9), 9, lambda token: False)
+    return speculator
+
+
+def test_a_drafter_that_is_too_slow_to_ask_is_left_in_peace_and_misses_nothing() -> None:
+    slow = Slow(0.02)
+    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
+    speculator = written(adaptive, 600)
+    assert slow.n_asked < 20
+    assert slow.n_told < 40
+    before = len(slow.text)
+    assert before < len(speculator.text)
+    assert adaptive.choices["off"].rounds == 600
+    # What looks at the text or changes it finds all of it.
+    speculator.rest()
+    assert slow.text == speculator.text
+    assert adaptive.choices["off"].rounds == 600
+
+
+@pytest.mark.parametrize("change", ["save", "draft", "rollback"])
+def test_drafters_know_the_whole_text_when_it_matters(change: str) -> None:
+    slow = Slow(0.02)
+    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
+    speculator = written(adaptive, 200)
+    assert len(slow.text) < len(speculator.text)
+    if change == "rollback":
+        speculator.replace(50, [1, 2])
+        adaptive.draft(3)
+    elif change == "save":
+        speculator.save()
+    else:
+        adaptive.draft(3)
+    assert slow.text == speculator.text
+
+
+def test_a_reply_that_begins_forgets_what_was_not_told() -> None:
+    slow = Slow(0.02)
+    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
+    written(adaptive, 200)
+    adaptive.begin([5], Sampler(SAMPLING, [5]))
+    adaptive.accept([6])
+    assert slow.text == [5, 6]
+
+
+def test_an_index_that_is_told_late_drafts_the_same() -> None:
+    early, late = NgramDrafter(), NgramDrafter()
+    text = [1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2, 3, 4]
+    for drafter in (early, late):
+        drafter.begin(text[:3], Sampler(SAMPLING, text[:3]))
+    for token in text[3:]:
+        early.accept([token])
+        early.draft(4)
+    late.accept(text[3:])
+    assert late.draft(4).tokens == early.draft(4).tokens != ()
+    for drafter in (early, late):
+        drafter.rollback(6)
+        drafter.accept([2, 3])
+    assert late.draft(4).tokens == early.draft(4).tokens != ()
