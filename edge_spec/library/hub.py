@@ -48,6 +48,7 @@ class Hub:
         try:
             import huggingface_hub
             import huggingface_hub.constants
+            import huggingface_hub.utils
         except ImportError:
             raise EdgeSpecError("huggingface_hub is not installed", hint='run: pip install "edge-spec[hub]"') from None
         self._library: Any = huggingface_hub

@@ -141,3 +141,14 @@ def test_wrong_names_are_told(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "the catalogue has no model 'qwen9'" in said(capsys, "pull", "qwen9", code=1)
     assert "--as" in said(capsys, "pull", "qwen3-4b", "--as", "../up", code=2)
     assert "contradict" in said(capsys, "pull", "qwen3-4b", "--draft", "a/b", "--no-drafts", code=2)
+
+
+def test_an_address_that_nobody_answers_is_told_in_a_fresh_process(tmp_path: Path) -> None:
+    """What the hub's library imports by itself depends on what was asked for before."""
+    command = [sys.executable, "-m", "edge_spec", "pull", "http://127.0.0.1:1/x.gguf", "--model-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1
+    *notes, line = done.stderr.splitlines()
+    assert all("trying again" in note for note in notes)
+    assert line.startswith("edge-spec: error: ") and "127.0.0.1:1" in line
+    assert not any(tmp_path.rglob("*.gguf"))
