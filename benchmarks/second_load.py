@@ -72,7 +72,8 @@ def main() -> None:
         def turns(seconds: float) -> list[tuple[float, float, int]]:
             """Speeds of both in turns, and rounds of ``auto``."""
             nonlocal number
-            found, until = [], monotonic() + seconds
+            found: list[tuple[float, float, int]] = []
+            until = monotonic() + seconds
             while monotonic() < until or not found:
                 number += 1
                 order = (plain, auto) if number % 2 else (auto, plain)
