@@ -6,7 +6,6 @@ None of it changes a token: drafts that are chosen differently are verified all 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -15,6 +14,7 @@ from typing import Any
 
 from edge_spec.controller.candidates import Candidate
 from edge_spec.engines.base import ModelSettings
+from edge_spec.engines.records import FOLDER, write_record
 from edge_spec.errors import BAD_RECORD
 from edge_spec.models import ModelFile
 from edge_spec.speculation.modes import Learner
@@ -22,7 +22,6 @@ from edge_spec.speculation.modes import Learner
 __all__ = ["Experience"]
 
 _VERSION = 1
-_FOLDER = "probes"
 
 
 class Experience:
@@ -47,16 +46,12 @@ class Experience:
                     learner.recall(kept[name])
 
     def keep(self, candidate: Candidate, learners: Mapping[str, Learner]) -> None:
-        """Keep what they have learned, whole or not at all; a folder that cannot be written is no reason to fail."""
+        """Keep what they have learned."""
         learned = {name: learner.as_json() for name, learner in learners.items() if learner.has_learned}
         path = self._place(candidate)
         if path is None or not learned:
             return
-        with suppress(OSError, ValueError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-                json.dump(self._read(candidate) | learned, file, allow_nan=False)
-            Path(file.name).replace(path)
+        write_record(path, self._read(candidate) | learned)
 
     def speed_up(self, candidate: Candidate) -> float | None:
         """Tokens per second of ``auto`` over plain decoding with these models, as measured here; None if never."""
@@ -82,7 +77,7 @@ class Experience:
             for role, engine in candidate.engines.items()
         }
         key = json.dumps([_VERSION, models], sort_keys=True)
-        return self._cache_dir / _FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+        return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
 def _settings(own: ModelSettings) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -18,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from edge_spec.engines.records import FOLDER, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
 from edge_spec.models import ModelFile
@@ -239,7 +239,6 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 
 _VERSION = 5
-_FOLDER = "probes"
 
 _SMALL_PARAMS = 20_000_000
 """A drafter with fewer parameters is probed too quickly to be worth a sentence."""
@@ -259,10 +258,10 @@ def announce_probe(
 
 def _is_writable(cache_dir: Path) -> bool:
     try:
-        (cache_dir / _FOLDER).mkdir(parents=True, exist_ok=True)
+        (cache_dir / FOLDER).mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    return os.access(cache_dir / _FOLDER, os.W_OK)
+    return os.access(cache_dir / FOLDER, os.W_OK)
 
 
 def probe_once(
@@ -319,7 +318,7 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
     key = json.dumps([_VERSION, file, values, probed_depths(settings.n_ctx), facts], sort_keys=True)
-    return cache_dir / _FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+    return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
 def _read(path: Path | None) -> ProbeResult | None:
@@ -337,12 +336,5 @@ def _read(path: Path | None) -> ProbeResult | None:
 
 def _write(path: Path | None, result: ProbeResult) -> None:
     """Keep a result, whole or not at all; a cache that cannot be written is not a reason to fail."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump({"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)}, file)
-        Path(file.name).replace(path)
-    except OSError:
-        pass
+    if path is not None:
+        write_record(path, {"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)})

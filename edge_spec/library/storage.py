@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_spec.engines.records import FOLDER
 from edge_spec.engines.registry import engines
 from edge_spec.library.partial import held_elsewhere, interrupted
 
 __all__ = ["Kept", "clear", "kept_in", "size_of"]
-
-_PROBES = "probes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +45,8 @@ def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
     for engine in engines():
         for name, folder in engine.kept_files(cache_dir):
             yield _kept("transcription", name, folder, is_cache=True)
-    if (cache_dir / _PROBES).is_dir():
-        yield _kept("probes", "", cache_dir / _PROBES, is_cache=True)
+    if (cache_dir / FOLDER).is_dir():
+        yield _kept("probes", "", cache_dir / FOLDER, is_cache=True)
     for name, folder in interrupted(models):
         yield _kept("download", name, folder, is_cache=True)
     for drafter in sorted((data_dir / "drafters").glob("*/*.gguf")):

@@ -66,6 +66,8 @@ def test_a_drafter_that_is_too_slow_to_ask_is_left_in_peace_and_misses_nothing()
     before = len(slow.text)
     assert before < len(speculator.text)
     assert adaptive.choices["off"].rounds == 600
+    assert adaptive.has_learned and adaptive.as_json()["rounds"] == 600
+    assert adaptive.choices["off"].rounds == 600
     # What looks at the text or changes it finds all of it.
     speculator.rest()
     assert slow.text == speculator.text

@@ -185,6 +185,7 @@ class AdaptiveDrafter(Drafter):
 
     def as_json(self) -> dict[str, Any]:
         """What it has learned of this device and of its drafters, as ``recall`` takes it."""
+        self._tell()
         offers = {option.offer.name: option.offer.as_json() for option in self._options}
         return {**self._policy.as_json(), "drafters": offers}
 

@@ -252,10 +252,11 @@ class AdaptivePolicy:
     @property
     def has_learned(self) -> bool:
         """Whether this run has learned enough to be worth keeping."""
-        return self._n_rounds >= _ENOUGH_TO_KEEP
+        return self._n_rounds + self._rested.n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
         """What was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
+        self._wake()
         speed_up = self._tokens / self._seconds * self.plain_s if self._seconds > 0 else 1.0
         known = min(self._known_rounds, _AS_MANY_ROUNDS)
         n_rounds = known + self._n_rounds

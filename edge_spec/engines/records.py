@@ -1,0 +1,24 @@
+"""Where what was found out about models on this device is kept."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["FOLDER", "write_record"]
+
+FOLDER = "probes"
+"""In the cache directory."""
+
+
+def write_record(path: Path, record: Mapping[str, object]) -> None:
+    """Write a JSON record, whole or not at all; a folder that cannot be written is no reason to fail."""
+    text = json.dumps(record)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(path)
