@@ -126,5 +126,5 @@ class Writer(TokenWriter):
             return None
         drafter = speculator.drafter
         done = speculator.step(self._policy, self.max_tokens - len(self.token_ids) - 1, self.take)
-        self.accepted(speculator.text, done, drafter.last_name)
+        self.accepted(speculator.text, done, drafter.last_name if self.events is not None else "")
         return done

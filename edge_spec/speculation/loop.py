@@ -14,6 +14,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.followed_text import FollowedText, Told
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.policy import Policy
+from edge_spec.speculation.rest import NO_REST
 from edge_spec.speculation.round import Round, Stopwatch
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.walk import Pick, walk
@@ -34,6 +35,7 @@ class Speculator:
         self._undone_on_error = _UndoneOnError(self._target)
         self._sampler: Sampler | None = None
         self._pick: Pick = _not_begun
+        self._rest = NO_REST
 
     @property
     def model(self) -> LanguageModel:
@@ -64,7 +66,12 @@ class Speculator:
         self._target.begin(prompt, reuse=reuse)
         self._sampler = sampler
         self._pick = pick or sampler.pick
-        self.drafter.begin(prompt, sampler.view())
+        self._begin_drafter(prompt, sampler)
+
+    def _begin_drafter(self, text: Sequence[int], sampler: Sampler) -> None:
+        self.drafter.begin(text, sampler.view())
+        # What the reply demands of the drafter decides whether it may rest.
+        self._rest = self.drafter.rest
 
     def read(self, most: int | None = None, told: Told = lambda done, total: None) -> bool:
         """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now.
@@ -81,19 +88,39 @@ class Speculator:
             most: draft no more tokens than this, whatever the policy says.
             ends: told every token as it is picked; says whether the text ends with it.
         """
-        limit, watch = min(policy.limit(), self.drafter.limit(), most), Stopwatch()
-        tokens = self._target.uncommitted(self._target.model.capabilities.max_rows)
-        draft = self._draft(limit, n_uncommitted=len(tokens))
-        tree = draft.under(tokens)
-        rows = watch.timed(self._target.model.decode, tree)
-        with self._undone_on_error:
-            path, picked = walk(tree, len(tokens) - 1, rows, self._pick, self._target.tokens, ends)
-            self._target.model.keep(path)
-            self.drafter.accept(picked)
-        done = Round.of(draft, tree, path, picked, watch)
+        rest, tokens = self._rest, self._target.uncommitted(self._target.model.capabilities.max_rows)
+        if rest.n_left and len(tokens) == 1:
+            done = self._round(EMPTY, Tree.sequence(tokens), 0, Stopwatch(), ends)
+            rest.add(done)
+            return done
+        watch = Stopwatch()
+        draft = self._draft(min(policy.limit(), self.drafter.limit(), most), n_uncommitted=len(tokens))
+        done = self._round(draft, draft.under(tokens), len(tokens) - 1, watch, ends, self.drafter.accept)
         policy.learn(done)
         self.drafter.learn(done)
         return done
+
+    def _round(
+        self,
+        draft: Tree,
+        tree: Tree,
+        root: int,
+        watch: Stopwatch,
+        ends: Callable[[int], bool],
+        told: Callable[[Sequence[int]], None] = lambda picked: None,
+    ) -> Round:
+        """Decode a tree, walk down from ``root``, where the text ends, and keep what is text now.
+
+        Args:
+            told: what was picked, before the round is over.
+        """
+        model = self._target.model
+        rows = watch.timed(model.decode, tree)
+        with self._undone_on_error:
+            path, picked = walk(tree, root, rows, self._pick, self._target.tokens, ends)
+            model.keep(path)
+            told(picked)
+        return Round.of(draft, tree, path, picked, watch)
 
     def _draft(self, limit: int, *, n_uncommitted: int) -> Tree:
         """A draft of at most ``limit`` tokens that fits the rest of a decode.
@@ -128,7 +155,7 @@ class Speculator:
         self._target.cut(first, last)
         if self._sampler is not None:
             self._sampler.forget(last - first)
-            self.drafter.begin(self.text, self._sampler.view())
+            self._begin_drafter(self.text, self._sampler)
         self._target.read()
 
     def change_drafter(self, drafter: Drafter | None) -> None:
@@ -136,7 +163,7 @@ class Speculator:
         self.drafter.close()
         self.drafter = drafter or NoDrafter()
         if self._sampler is not None:
-            self.drafter.begin(self.text, self._sampler.view())
+            self._begin_drafter(self.text, self._sampler)
 
     def change_target(self, model: LanguageModel) -> None:
         """Continue the text with another target. What its cache lacks is read by the next round.

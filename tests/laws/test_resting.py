@@ -10,10 +10,13 @@ import pytest
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.adaptive.asking import Asking
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.rest import Rest
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
 TABLE = random_table(7, order=2, seed=4)
@@ -113,3 +116,68 @@ def test_an_index_that_is_told_late_drafts_the_same() -> None:
         drafter.rollback(6)
         drafter.accept([2, 3])
     assert late.draft(4).tokens == early.draft(4).tokens != ()
+
+
+class Resting(Drafter):
+    """Rests from the beginning; notes every call."""
+
+    def __init__(self, n_rounds: int) -> None:
+        self._rest = Rest()
+        self._rest.n_left = n_rounds
+        self.calls: list[str] = []
+
+    @property
+    def rest(self) -> Rest:
+        return self._rest
+
+    def limit(self) -> int:
+        self.calls.append("limit")
+        return 9
+
+    def draft(self, limit: int) -> Tree:
+        self.calls.append("draft")
+        return EMPTY
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.calls.append(f"accept {len(tokens)}")
+
+    def learn(self, done: Round) -> None:
+        self.calls.append("learn")
+
+
+def test_a_drafter_that_rests_is_not_called_at_all() -> None:
+    drafter = Resting(5)
+    # The first round has two rows, the others one each.
+    speculator = written(drafter, 6)
+    whole_round = ["limit", "draft", "accept 1", "learn"]
+    assert drafter.calls == whole_round
+    rest = drafter.rest
+    assert (rest.n_left, rest.n_rounds, rest.tokens) == (0, 5, speculator.text[len(PROMPT) + 1 :])
+    assert rest.verify_s > 0 < rest.own_s
+    speculator.step(FixedPolicy(9), 9, lambda token: False)
+    assert drafter.calls == 2 * whole_round
+
+
+def test_rest_changes_no_token() -> None:
+    assert written(Resting(20), 40).text == written(Resting(0), 40).text == written(Drafter(), 40).text
+
+
+def test_drafters_that_pay_for_being_asked_are_asked_in_every_round() -> None:
+    """A copy now and then brings a round of 10 ms; asking takes a hundredth of it."""
+    asking = Asking()
+    rests = [asking.in_vain(1e-4, 1e-2) for _ in range(5)]
+    assert rests == sorted(rests)
+    assert rests[0] > 0
+    for _ in range(20):
+        asking.drafted(1e-2)
+        assert [asking.in_vain(1e-4, 1e-2) for _ in range(9)] == [0] * 9
+
+
+def test_asking_in_vain_takes_less_and_less_of_the_time() -> None:
+    asking = Asking()
+    shares = [1e-4 / (asking.in_vain(1e-4, 1e-3) * 1e-3) for _ in range(20)]
+    assert shares[0] == pytest.approx(0.005)
+    assert shares[-1] < 0.001
+    # Drafts that lose time are no reason to ask.
+    asking.drafted(-1e-3)
+    assert asking.in_vain(1e-4, 1e-3) > 0

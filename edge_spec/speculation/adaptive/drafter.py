@@ -12,6 +12,7 @@ from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.policy import AdaptivePolicy
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.rest import Rest
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -54,8 +55,6 @@ class AdaptiveDrafter(Drafter):
         self._models = [option for option in options if option.drafter.followed]
         self._options = options
         self._policy = policy
-        # The end of the text that the drafters have not been told yet.
-        self._untold: list[int] = []
         self._last: Drafter | None = None
 
     @property
@@ -69,11 +68,15 @@ class AdaptiveDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._policy.begin()
-        self._untold.clear()
+        self._policy.rest.tokens.clear()
         for option in self._options:
             option.draft = EMPTY
             option.offer.begin(greedy=sampler.settings.temperature == 0)
             option.drafter.begin(prompt, sampler)
+
+    @property
+    def rest(self) -> Rest:
+        return self._policy.rest
 
     def limit(self) -> int:
         return self._policy.limit()
@@ -143,9 +146,6 @@ class AdaptiveDrafter(Drafter):
         return self._policy.is_worth_more(option.offer, value, n, depth + 1)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        if self._policy.is_resting:
-            self._untold.extend(tokens)
-            return
         self._tell()
         for option in self._options:
             if option.draft:
@@ -155,10 +155,11 @@ class AdaptiveDrafter(Drafter):
 
     def _tell(self) -> None:
         """Tell the drafters what was written while nobody was asked."""
-        if self._untold:
+        rest = self._policy.rest
+        if rest.tokens:
             for option in self._options:
-                option.drafter.accept(self._untold)
-            self._untold = []
+                option.drafter.accept(rest.tokens)
+            rest.tokens = []
 
     def learn(self, done: Round) -> None:
         self._policy.learn(done)
@@ -174,7 +175,7 @@ class AdaptiveDrafter(Drafter):
         return {name: state for option in self._options for name, state in option.drafter.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
-        self._untold.clear()
+        self._policy.rest.tokens.clear()
         for option in self._options:
             option.drafter.restore(states, text)
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from edge_spec.speculation.adaptive.asking import Asking
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.adaptive.pace import Pace
 from edge_spec.speculation.adaptive.records import positive, whole
+from edge_spec.speculation.adaptive.trials import Trials
 from edge_spec.speculation.drafters.base import Choice
+from edge_spec.speculation.rest import Rest
 from edge_spec.speculation.round import Round
 
 __all__ = ["AdaptivePolicy"]
 
 _PLAIN = "off"
-_FADE = 0.99
-_PLAIN_ROUNDS = 10
-"""Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
 
 _MARGIN = 0.02
 """By how much a draft must bring more than the time of its rows: where it just pays, claims are not that exact."""
@@ -28,34 +29,15 @@ _ENOUGH_ROUNDS = 8
 _RECHECK_PLAIN = 128
 """Rounds with drafts after which a plain one is measured again."""
 
-_BETWEEN_TRIALS = 8
 _READING_ROUNDS = 3
-_MEMORY = 0.9995
 _UNKNOWN_STEP = 0.15
 """Of a plain round: what drafting one level takes as long as it was not measured."""
-
-_TRIAL_SHARE = 0.005
-"""Of the time, for trials and for asking."""
 
 _ENOUGH_TO_KEEP = 32
 """Rounds without which a run has learned nothing worth keeping."""
 
 _AS_MANY_ROUNDS = 1024
 """That the speed-up of earlier runs counts for at most."""
-
-
-@dataclass(slots=True)
-class _Rest:
-    """Plain rounds in a row, counted in a microsecond each: a small target's whole round takes some hundred."""
-
-    n_rounds: int = 0
-    verify_s: float = 0.0
-    own_s: float = 0.0
-
-    def add(self, done: Round) -> None:
-        self.n_rounds += 1
-        self.verify_s += done.verify_s
-        self.own_s += done.draft_s + done.sample_s
 
 
 class AdaptivePolicy:
@@ -66,35 +48,35 @@ class AdaptivePolicy:
     tokens over time is maximising tokens minus R times time (the marginal rule of fractional programming). All lengths
     are looked at, since costs have kinks. Plain decoding is a choice like any other.
 
-    What is not chosen is tried now and then, to notice when text or device change. What trials have lost against the
-    best choice stays below half a percent of the time. Where asking the drafters costs a noticeable share of a plain
-    round, they are not asked for several rounds.
+    What is not chosen is tried now and then, to notice when text or device change; what that has lost against the best
+    choice stays below half a percent of the time (``Trials``). Where asking the drafters costs more than it brings,
+    they are not asked for many rounds (``Asking``).
 
     Args:
         most: nodes of the largest draft.
         seconds: first estimates of seconds per decode, by number of rows.
         only_shape: whether these are another model's, see ``CostCurve``.
+
+    Attributes:
+        rest: the rounds in which nobody is asked.
     """
 
     def __init__(self, *, most: int = 9, seconds: Mapping[int, float] | None = None, only_shape: bool = False) -> None:
         self.most = most
         self.curve = CostCurve(seconds, only_shape=only_shape)
-        # Bookkeeping and sampling of a round, and asking drafters that then do not draft.
-        self._own_s = self._ask_s = 0.0
-        self._tokens = self._seconds = self._total_s = 0.0
-        self._lost_s: dict[str, float] = {}
+        self.rest = Rest()
+        self._asking = Asking()
+        self._trials = Trials()
+        self._pace = Pace()
+        # Bookkeeping and sampling of a round.
+        self._own_s = 0.0
         self._n_chosen: Counter[str] = Counter()
-        # Plain rounds for which nobody is asked, and what was seen in those that are over.
-        self._resting = 0
-        self.is_resting = False
-        self._rested = _Rest()
-        self._since_trial = self._since_plain = 0
-        self._promising: Offer | None = None
+        self._since_plain = 0
+        self._was_asked = False
         self._used: Offer | None = None
         self._used_before: Offer | None = None
         self._n_levels = 0
         self._is_trial = False
-        self._reader: Offer | None = None
         self._reading_s = 0.0
         # Of earlier runs, and of this one.
         self._known_rounds, self._known_speed_up = 0, 1.0
@@ -102,16 +84,12 @@ class AdaptivePolicy:
 
     def begin(self) -> None:
         """A reply begins: what is known stays, and choices are counted from here."""
-        self._wake()
+        self._take_in_rest()
         self._n_chosen.clear()
 
     def limit(self) -> int:
         """The most tokens to draft now."""
-        if self._resting:
-            self._resting -= 1
-            self.is_resting = True
-            return 0
-        self._wake()
+        self._take_in_rest()
         # What nothing is compared with until it is measured, and measured again where drafts always pay.
         return self.most if self.curve(1) > 0 and self._since_plain < _RECHECK_PLAIN else 0
 
@@ -123,10 +101,7 @@ class AdaptivePolicy:
     @property
     def rate(self) -> float:
         """Tokens per second of the best known choice; at least those of plain decoding."""
-        plain_s = self.plain_s
-        if plain_s <= 0:
-            return 0.0
-        return max(1 / plain_s, (self._tokens + _PLAIN_ROUNDS) / (self._seconds + _PLAIN_ROUNDS * plain_s))
+        return self._pace.rate(self.plain_s)
 
     @property
     def plain_gain(self) -> float:
@@ -189,7 +164,7 @@ class AdaptivePolicy:
 
     def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
         """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
-        rested = self._rested.n_rounds
+        rested = self.rest.n_rounds
         usual = {offer.name: offer.usual_round for offer in offers}
         if self.plain_s > 0:
             usual = {_PLAIN: (self.plain_s, 1.0), **usual}
@@ -202,62 +177,54 @@ class AdaptivePolicy:
 
     def may_try(self, offer: Offer) -> bool:
         """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues."""
-        if offer is self._promising:
-            return True
-        lost_s = self._lost_s.get(offer.name, 0.0)
-        return self._since_trial >= _BETWEEN_TRIALS and lost_s <= _TRIAL_SHARE * self._total_s
+        return self._trials.may_try(offer)
 
     def chose(self, offer: Offer | None, *, n_levels: int = 0, is_trial: bool = False) -> None:
         """The next round is this drafter's, which has drafted so many levels, verified or not; or none's."""
-        self._used, self._n_levels, self._is_trial = offer, n_levels, is_trial
+        self._used, self._n_levels, self._is_trial, self._was_asked = offer, n_levels, is_trial, True
         if is_trial:
-            self._since_trial = 0
+            self._trials.began()
+        elif offer is not None:
+            self._trials.chosen(offer)
 
     def read(self, offer: Offer, seconds: float, *, is_trial: bool) -> None:
         """Before the next round, a drafter has spent time on reading a text. One that is tried is tried further."""
         self._reading_s = seconds
         if is_trial:
-            self._reader = offer
-            self._lost_s[offer.name] = self._lost_s.get(offer.name, 0.0) + seconds
+            self._trials.read(offer, seconds)
 
     def learn(self, done: Round) -> None:
         """A round is over."""
-        if self.is_resting and done.n_rows == 1:
-            self._rested.add(done)
-            return
+        used, self._used = self._used, None
+        was_asked, self._was_asked = self._was_asked, False
         if self._reading_s:
-            done = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s))
-        used, self._used, self._promising = self._used, None, self._reader
+            done, was_asked = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s)), False
+            self._reading_s = 0.0
         self._n_chosen[used.name if used is not None else _PLAIN] += 1
-        self._reader, self._reading_s = None, 0.0
+        self._trials.round_over()
         self.curve.learn(done.n_rows, done.verify_s)
         own_s = done.sample_s
         self._own_s = own_s if not self._own_s else self._own_s + 0.05 * (min(own_s, 3 * self._own_s) - self._own_s)
         seconds = done.draft_s + done.verify_s + done.sample_s
-        self._since_trial += 1
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
             self._learn_of(used, done, seconds)
-        elif not self._resting and done.draft_s > 0:
-            self._ask_s += 0.2 * (done.draft_s - self._ask_s)
-            self._resting = min(256, int(self._ask_s / max(_TRIAL_SHARE * self.plain_s, 1e-9)))
+        elif was_asked and done.draft_s > 0:
+            self.rest.n_left = self._asking.in_vain(done.draft_s, self.plain_s)
         self._used_before = used
-        self._tokens = self._tokens * _FADE + len(done.tokens)
-        self._seconds = self._seconds * _FADE + seconds
-        self._total_s = self._total_s * _MEMORY + seconds
+        self._pace.add(len(done.tokens), seconds)
+        self._trials.spent(seconds)
         self._n_rounds += 1
-        for name in self._lost_s:
-            self._lost_s[name] *= _MEMORY
 
     @property
     def has_learned(self) -> bool:
         """Whether this run has learned enough to be worth keeping."""
-        return self._n_rounds + self._rested.n_rounds >= _ENOUGH_TO_KEEP
+        return self._n_rounds + self.rest.n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
         """What was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
-        self._wake()
-        speed_up = self._tokens / self._seconds * self.plain_s if self._seconds > 0 else 1.0
+        self._take_in_rest()
+        speed_up = self._pace.speed_up(self.plain_s)
         known = min(self._known_rounds, _AS_MANY_ROUNDS)
         n_rounds = known + self._n_rounds
         if known:
@@ -280,24 +247,19 @@ class AdaptivePolicy:
         self.curve.recall(learned["seconds"])
         self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up
 
-    def _wake(self) -> None:
-        """Take in what was seen while nobody was asked: so many plain rounds of one token each."""
-        rest, self._rested, self.is_resting = self._rested, _Rest(), False
-        n = rest.n_rounds
+    def _take_in_rest(self) -> None:
+        """Learn of the rounds in which nobody was asked."""
+        rest, n = self.rest, self.rest.n_rounds
         if not n:
             return
         self.curve.learn(1, rest.verify_s / n)
-        faded, memory = _FADE**n, _MEMORY**n
         seconds = rest.verify_s + rest.own_s
-        self._tokens = self._tokens * faded + (1 - faded) / (1 - _FADE)
-        self._seconds = self._seconds * faded + (1 - faded) / (1 - _FADE) * seconds / n
-        self._total_s = self._total_s * memory + seconds
-        for name in self._lost_s:
-            self._lost_s[name] *= memory
+        self._pace.add_plain(n, seconds)
+        self._trials.rested(seconds, n_rounds=n)
         self._n_chosen[_PLAIN] += n
         self._n_rounds += n
-        self._since_trial += n
         self._since_plain = 0
+        rest.clear()
 
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
         """What a round tells of the drafter that it used."""
@@ -312,10 +274,15 @@ class AdaptivePolicy:
                 assumed_s=self._step_s(used),
             )
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
-        if self._is_trial:
-            if gain > self.plain_gain:
-                self._promising = used
-            # Reading is counted as a few rounds at most: a drafter that missed a long text would never be tried again.
-            spent_s = min(seconds, usual_s + _READING_ROUNDS * self.plain_s)
-            lost_s = self._lost_s.get(used.name, 0.0) + spent_s - len(done.tokens) / max(self.rate, 1e-9)
-            self._lost_s[used.name] = max(0.0, lost_s)
+        if not self._is_trial:
+            expected_s = self.curve(done.n_rows) + self._own_s + draft_s
+            self._asking.drafted(len(done.tokens) * self.plain_s - expected_s)
+            return
+        # Reading is counted as a few rounds at most: a drafter that missed a long text would never be tried again.
+        spent_s = min(seconds, usual_s + _READING_ROUNDS * self.plain_s)
+        self._trials.tried(
+            used,
+            lost_s=spent_s - len(done.tokens) / max(self.rate, 1e-9),
+            plain_s=self.plain_s,
+            succeeded=gain > self.plain_gain,
+        )

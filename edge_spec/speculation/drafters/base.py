@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.rest import NO_REST, Rest
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -55,6 +56,11 @@ class Drafter:
     def read(self, most: int | None = None) -> bool:
         """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
         return True
+
+    @property
+    def rest(self) -> Rest:
+        """The rounds in which it need not be asked, and is not told what was written. The loop counts them there."""
+        return NO_REST
 
     def limit(self) -> int:
         """The most tokens that it would draft in the next round; asked once before each."""

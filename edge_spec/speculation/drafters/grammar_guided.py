@@ -9,6 +9,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.sampling.grammar import Node
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.wrapping import WrappingDrafter
+from edge_spec.speculation.rest import NO_REST, Rest
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["GrammarGuided"]
@@ -30,6 +31,10 @@ class GrammarGuided(WrappingDrafter):
         self._sampler = sampler if sampler.has_grammar else None
         self._text = list(prompt) if sampler.has_grammar else []
         self.inner.begin(prompt, sampler)
+
+    @property
+    def rest(self) -> Rest:
+        return self.inner.rest if self._sampler is None else NO_REST
 
     def limit(self) -> int:
         # What has to come costs nothing to draft.
