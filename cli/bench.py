@@ -63,8 +63,8 @@ def command(**values: Any) -> int:
     """Time every way to speculate against plain decoding.
 
     The modes write the same prompts in turn. What is shown are medians of tokens per second, and of the ratios to
-    plain decoding run by run, with their 95 % interval; the last lines say which mode is the best here. With --json
-    every line is one mode, and the last one the verdict.
+    plain decoding run by run, with their 95 % interval, and the ratio of all tokens and seconds together; the last
+    lines say which mode is the best here. With --json every line is one mode, and the last one the verdict.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
     modes = modes_of(values)
@@ -125,13 +125,24 @@ def command(**values: Any) -> int:
 
 
 def _print(speeds: list[Speed]) -> None:
-    titles = ("mode", "tokens/s", "speed-up", "interval", "tokens/round", "accepted", "drafting", "verifying")
+    titles = (
+        "mode",
+        "tokens/s",
+        "speed-up",
+        "interval",
+        "in total",
+        "tokens/round",
+        "accepted",
+        "drafting",
+        "verifying",
+    )
     rows = [
         (
             speed.mode,
             f"{speed.tokens_per_s:.1f}",
             f"{speed.speed_up:.2f}",
             "{:.2f}-{:.2f}".format(*speed.interval),
+            f"{speed.total_speed_up:.2f}",
             f"{speed.mean_length:.2f}",
             f"{speed.acceptance:.0%}",
             f"{speed.draft_share:.0%}",

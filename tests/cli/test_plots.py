@@ -61,6 +61,7 @@ def test_speeds_are_drawn_with_their_intervals(tmp_path: Path) -> None:
             mode=mode,
             tokens_per_s=100 * gain,
             speed_up=gain,
+            total_speed_up=gain,
             interval=(gain - 0.1, gain + 0.1),
             mean_length=1.0,
             acceptance=0.0,

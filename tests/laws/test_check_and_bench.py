@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ from letters import LetterTokenizer
 from edge_spec import TextModel
 from edge_spec.cli import main
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.evaluation.bench import Speed, bench, verdict_of
+from edge_spec.evaluation.bench import Speed, bench, speed_of, verdict_of
 from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
+from edge_spec.generation.reply import Reply
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -24,6 +27,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.statistics import Statistics
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPTS = ["abc", "deadbeed", "a", "bad" * 9]
@@ -183,7 +187,14 @@ def test_the_fastest_mode_beyond_doubt_is_the_best() -> None:
     def speed(mode: str, speed_up: float, low: float) -> Speed:
         shares = {"acceptance": 0.5, "draft_share": 0.1, "verify_share": 0.8, "same_text": mode != "wrong"}
         return Speed(
-            mode=mode, tokens_per_s=1, speed_up=speed_up, interval=(low, 3), mean_length=2, by_category={}, **shares
+            mode=mode,
+            tokens_per_s=1,
+            speed_up=speed_up,
+            total_speed_up=speed_up,
+            interval=(low, 3),
+            mean_length=2,
+            by_category={},
+            **shares,
         )
 
     off, auto, doubtful = speed("off", 1, 1), speed("auto", 1.6, 1.5), speed("ngram", 1.7, 0.9)
@@ -191,6 +202,25 @@ def test_the_fastest_mode_beyond_doubt_is_the_best() -> None:
     found = verdict_of([off, auto, doubtful, speed("tree", 1.4, 1.3), speed("sequence", 1.5, 1.1)])
     assert (found.best, found.speed_up, found.auto, found.same_text) == ("sequence", 1.5, 1.6, True)
     assert not verdict_of([off, speed("wrong", 2, 2)]).same_text
+
+
+def timed(*runs: tuple[int, float]) -> list[Reply]:
+    """Replies of so many tokens in so many seconds each."""
+    replies: Any = [
+        SimpleNamespace(statistics=Statistics(tokens=n, rounds=n, verify_s=seconds), token_ids=[0] * n)
+        for n, seconds in runs
+    ]
+    return list(replies)
+
+
+def test_a_reply_that_copies_counts_in_the_total_and_hardly_in_the_median() -> None:
+    plain = timed((100, 10.0), (100, 10.0), (100, 10.0))
+    found = speed_of("ngram", timed((100, 10.0), (100, 8.0), (100, 2.0)), plain=plain)
+    assert found.speed_up == pytest.approx(10 / 8)
+    assert found.total_speed_up == pytest.approx(30 / 20)
+    # Where replies differ in length, tokens per second are compared and not seconds.
+    found = speed_of("ngram", timed((50, 5.0), (100, 10.0), (10, 1.0)), plain=plain)
+    assert (found.speed_up, found.total_speed_up) == (pytest.approx(1), pytest.approx(1))
 
 
 def test_texts_are_compared_and_categories_told_apart() -> None:
