@@ -1,8 +1,8 @@
 """Files that draft from another model's hidden rows, and layers of that kind inside a model.
 
 Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for several tokens
-at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. edge-spec runs none of them yet:
-it drafts with complete small models, with tables and with hierarchies of these.
+at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. Of all these edge-spec runs the
+EAGLE-3 heads that ``edge-spec drafter make`` makes, which list the target's tokens that they know.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 
 from edge_spec.errors import UnsupportedModel
+from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["head_of", "n_mtp_layers", "require_a_model"]
+__all__ = ["EAGLE3", "head_layers", "head_of", "is_own_head", "n_mtp_layers", "require_a_model"]
 
-_HEADS = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash drafter"}
+EAGLE3 = "eagle3"
+
+_HEADS = {EAGLE3: "an EAGLE-3 head", "dflash": "a DFlash drafter"}
 _ASSISTANT = "an assistant head"
 
 
@@ -24,6 +27,33 @@ def head_of(file: ModelFile) -> str:
     return _ASSISTANT if architecture.endswith("-assistant") else _HEADS.get(architecture, "")
 
 
+def is_own_head(file: ModelFile) -> bool:
+    """Whether a file is a head that edge-spec runs."""
+    return file.architecture == EAGLE3 and file.trimmed is not None
+
+
+def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
+    """Numbers of the three layers of its target whose input a head reads, from 1 on.
+
+    Raises:
+        UnsupportedModel: it was made for another model, or does not name three layers of this one.
+    """
+    assert file.trimmed is not None
+    if file.trimmed.teacher != target.fingerprint or file.n_embd != target.n_embd:
+        raise UnsupportedModel(
+            f"{file.path.name} reads the hidden rows of another model than {target.path.name}",
+            hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
+        )
+    found = read_header(file.path).metadata.get(f"{EAGLE3}.target_layers")
+    numbers = tuple(found.decode()) if isinstance(found, GGUFArray) and found.length == 3 else ()
+    if len(numbers) != 3 or any(type(n) is not int or not 0 < n < target.n_layers for n in numbers):
+        raise UnsupportedModel(
+            f"{file.path.name} does not name three layers of {target.path.name}",
+            hint="make the head again (`edge-spec drafter make`)",
+        )
+    return numbers
+
+
 def n_mtp_layers(file: ModelFile) -> int:
     """How many layers of a model predict tokens beyond the next one."""
     found = (re.match(r"blk\.(\d+)\.nextn\.", tensor.name) for tensor in file.tensors)
@@ -31,13 +61,13 @@ def n_mtp_layers(file: ModelFile) -> int:
 
 
 def require_a_model(file: ModelFile) -> None:
-    """Refuse a file that reads another model's hidden rows.
+    """Refuse a file that reads another model's hidden rows in a way that edge-spec does not know.
 
     Raises:
         UnsupportedModel: it does.
     """
     head = head_of(file)
-    if head:
+    if head and not is_own_head(file):
         raise UnsupportedModel(
             f"{file.path.name} is {head}: it reads another model's hidden rows, which is not supported yet",
             hint="use a small model of the same family as `draft`, or make one with `edge-spec drafter make`",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from edge_spec.errors import VocabularyMismatch
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.gguf.inspection import token_texts
+from edge_spec.models.heads import head_layers, is_own_head
 from edge_spec.models.model_file import ModelFile
 
 if TYPE_CHECKING:
@@ -43,9 +44,12 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
 
     Raises:
         VocabularyMismatch: the message says where they first differ, or what is wrong with the list.
+        UnsupportedModel: a head on another model's hidden rows.
         ModelNotFound, TruncatedModel: a file was changed since it was inspected.
     """
     kept_tokens(target, drafter)
+    if is_own_head(drafter):
+        head_layers(drafter, target)
 
 
 def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:

@@ -228,6 +228,7 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
                 estimates.candidate(mode, engines, settings)
                 for settings in _speeds(request, engines, text)
                 for mode in request.modes
+                if request.can_run(mode, engines)
             ]
 
 
@@ -239,7 +240,7 @@ def smallest(request: Request, estimates: Estimates) -> dict[str, Candidate]:
         with suppress(SettingsError):
             for settings in _speeds(request, engines, text, least=True):
                 # Nothing needs less than plain decoding.
-                for mode in (*request.modes, MODES["off"]):
+                for mode in (*filter(lambda mode: request.can_run(mode, engines), request.modes), MODES["off"]):
                     candidate = estimates.candidate(mode, engines, settings)
                     for name in {"fits", stage_of(mode)} - {"plain"}:
                         if name not in found or candidate.needed_bytes < found[name].needed_bytes:

@@ -17,6 +17,7 @@ from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
+from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
@@ -153,6 +154,9 @@ class OpenModels:
 
     def _reopen_target(self, candidate: Candidate) -> None:
         wanted = self._target_of(candidate)
+        if any(is_own_head(self.files[role]) for role in self._models):
+            # It reads what this target computes.
+            self._stop_drafting()
         if self._target is not None:
             self._close_target(wanted)
         opened = self._open("target", candidate, wanted[1])
@@ -242,7 +246,11 @@ class OpenModels:
         before = usage().resident_bytes
         try:
             measured = lambda name, n_bytes: self.ledger.measure(role, name, n_bytes)  # noqa: E731
-            opened = self._openers[engine].open(file, own, measured=measured)
+            if is_own_head(file):
+                target, of = self.speculator.model, self.files["target"]
+                opened = self._openers[engine].open_head(file, own, target=target, target_file=of)
+            else:
+                opened = self._openers[engine].open(file, own, measured=measured)
         except BaseException as error:
             self.ledger.release(role)
             if isinstance(error, UnsupportedModel | BackendError | MemoryError):

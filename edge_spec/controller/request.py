@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
+from edge_spec.controller.drafter_choice import check_head, own_drafter
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
-from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect, resolve, resolve_family
-from edge_spec.models.heads import require_a_model
+from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
+from edge_spec.models.heads import is_own_head, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import Policy
 
@@ -87,6 +88,11 @@ class Request:
         for place in range(max(map(len, self.engines.values()))):
             yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
 
+    def can_run(self, mode: Mode, engines: Mapping[str, Engine]) -> bool:
+        """Whether these engines can run a mode: a head needs a target that gives hidden rows."""
+        heads = any(is_own_head(self.files[role]) for role in mode.needs)
+        return not heads or engines["target"].gives_hidden_rows(self.target)
+
     def without(self, role: str, why: str) -> Request:
         """The same request without the first choice of a role."""
         return replace(
@@ -138,7 +144,7 @@ def request_of(
             require_path(name, value)
     require_whole("texts", texts, 1, 1 << 20)
     family = resolve_family(model)
-    mode, files = _mode_and_files(family, draft, intermediate, speculation, engine, decided=policy is not None)
+    mode, files, note = _mode_and_files(family, draft, intermediate, speculation, engine, decided=policy is not None)
     target = files["target"]
     if n_ctx is not None and min_n_ctx is not None:
         raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
@@ -163,7 +169,7 @@ def request_of(
         max_n_ctx=0 if min_n_ctx is None else _n_ctx(target, limit=False),
         n_texts=texts,
         min_rows=1 if draft_limit is None else draft_limit + 1,
-        notes=tuple(_notes(family, target, settings.n_ctx)),
+        notes=tuple(filter(None, (note, *_notes(family, target, settings.n_ctx)))),
     )
 
 
@@ -193,8 +199,8 @@ def _mode_and_files(
     engine: str,
     *,
     decided: bool,
-) -> tuple[Mode, dict[str, ModelFile]]:
-    """The way to speculate, and the files that it needs, by role.
+) -> tuple[Mode, dict[str, ModelFile], str]:
+    """The way to speculate, the files that it needs, by role, and a sentence about them, or none.
 
     Args:
         engine: as asked for: drafters are chosen for an engine.
@@ -210,8 +216,9 @@ def _mode_and_files(
             f"{target.path.name} only drafts for the model that it was made for",
             hint="give that model, and this file as `draft`",
         )
+    own, note = own_drafter(family, target, engine) if draft is None else (resolve(draft), "")
     paths = {
-        "draft": resolve(draft) if draft is not None else drafter_of(target, engine) or family.draft,
+        "draft": own,
         "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
     }
     roles = given_roles(paths["draft"], paths["intermediate"])
@@ -223,7 +230,8 @@ def _mode_and_files(
     for file in files.values():
         require_a_model(file)
         check_pair(target, file)
-    return mode, {"target": target, **files}
+    check_head(mode, files, target, engine)
+    return mode, {"target": target, **files}, note
 
 
 def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozenset[str]:

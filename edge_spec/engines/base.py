@@ -18,6 +18,7 @@ from typing import Self
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
+from edge_spec.errors import UnsupportedModel
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
@@ -118,6 +119,20 @@ class Opener(ABC):
             DiskFull, ModelFileError: what has to be made for the file cannot be written.
         """
 
+    def open_head(
+        self, file: ModelFile, settings: ModelSettings, *, target: LanguageModel, target_file: ModelFile
+    ) -> OpenedModel:
+        """A head on the hidden rows of a target that is open, with an empty cache. Close it before the target.
+
+        Raises:
+            UnsupportedModel: the target does not give hidden rows, or the head belongs to another one.
+            BackendError: the library failed.
+        """
+        raise UnsupportedModel(
+            f"{file.path.name} reads hidden rows, which {target_file.path.name} does not give as it is run here",
+            hint="run it with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
+        )
+
     def tokenizer(self, file: ModelFile) -> FileTokenizer:
         """The tokenizer of a file, that of its weights if they are loaded and have one. Closed with the opener."""
         if file.path not in self._tokenizers:
@@ -156,7 +171,6 @@ class Engine(ABC):
         extras: names of settings that only this engine has.
         auto_kv: types of keys and values that ``auto`` stands for, as on the command line.
         process_bytes: what its own library grows by while it runs, besides models.
-        hidden_rows: whether its models return hidden rows as well.
         is_fallback: whether it takes the files that no other engine takes first; true of one engine. Its library reads
             the tokenizers and grammars of all.
         several_texts: whether one decode can advance several texts, for models with ``texts_bytes``.
@@ -169,7 +183,6 @@ class Engine(ABC):
     extras: frozenset[str] = frozenset()
     auto_kv: str = "f32"
     process_bytes: int
-    hidden_rows: bool = False
     is_fallback: bool = False
     several_texts: bool = False
     estimator: type[Estimator]
@@ -210,6 +223,10 @@ class Engine(ABC):
         if unused:
             return f"{unused} would change nothing on {self.title}"
         return self.why_not(file) or self.why_not_here(file)
+
+    def gives_hidden_rows(self, file: ModelFile) -> bool:
+        """Whether a model that it runs can be the target of a head, see ``Opener.open_head``."""
+        return False
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         """Names of settings that were given values and change nothing on this engine, sorted."""

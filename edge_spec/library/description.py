@@ -10,7 +10,7 @@ from edge_spec.engines.registry import engines
 from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
 from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter
-from edge_spec.models.heads import head_of, n_mtp_layers
+from edge_spec.models.heads import head_of, is_own_head, n_mtp_layers
 from edge_spec.models.made_drafters import Choice, choices
 
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
@@ -88,7 +88,7 @@ def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFil
     for path in candidates:
         try:
             file = inspect(path)
-            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or head_of(file):
+            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or (head_of(file) and not is_own_head(file)):
                 continue
             check_pair(target, file)
         except (EdgeSpecError, OSError):

@@ -18,6 +18,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
+from edge_spec.models.heads import head_of
 from edge_spec.models.model_file import kv_cache_bytes
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
@@ -153,6 +154,8 @@ class LlamaEngine(Engine):
         library().verbose = verbose
 
     def why_not(self, file: ModelFile) -> str | None:
+        if head_of(file):
+            return "it reads hidden rows, which llama.cpp does not give"
         return "it is an ONNX graph" if file.graph is not None else None
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> LlamaSettings:

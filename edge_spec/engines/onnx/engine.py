@@ -8,16 +8,18 @@ from pathlib import Path
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.onnx.kernels import KINDS, features, why_slow
-from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, known_onnx_profile, onnx_settings
+from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, head_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
+from edge_spec.engines.onnx.transcription.head import head_bytes
 from edge_spec.engines.onnx.transcription.matrices import stored_bytes
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
+from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
@@ -60,6 +62,8 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """What ``file`` takes with ``settings``, without its tokenizer."""
     if file.graph is not None:
         return published_footprint(file, settings)
+    if is_own_head(file):
+        return head_footprint(file, settings)
     matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
     # BF16 is not transcribed; it counts like other floats until the file is refused.
     stored = [
@@ -73,16 +77,36 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * file.head_dim_k
     of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
-    n_ff = max((t.shape[1] for t in matrices if t.name.endswith("ffn_up.weight")), default=4 * file.n_embd)
     held = sum(stored)
     return Footprint(
         mapped_bytes=held,
         kv_cache_bytes=cache + tables,
         compute_bytes=_SESSION_BYTES,
-        reading_bytes=4 * settings.prefill_chunk * (of_ff * n_ff + of_embd * file.n_embd),
+        reading_bytes=4 * settings.prefill_chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
+    )
+
+
+def _n_ff(file: ModelFile) -> int:
+    return max((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up.weight")), default=4 * file.n_embd)
+
+
+def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
+    """What a head takes, with what its target keeps for it."""
+    n_cells = settings.n_cells + -settings.n_cells % LANES
+    per_cell = 2 * file.n_head_kv[0] * file.head_dim_k
+    weights = head_bytes(file)
+    return Footprint(
+        copied_bytes=weights,
+        # In 16 bits; the features that the target has computed count as well, and tables of rotary embeddings.
+        kv_cache_bytes=n_cells * (2 * per_cell + 2 * file.n_embd + 4 * file.head_dim_k),
+        compute_bytes=_SESSION_BYTES,
+        reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
+        logits_bytes=4 * settings.max_rows * file.n_vocab,
+        # The graph is written in memory, and read from there.
+        loading_bytes=2 * weights,
     )
 
 
@@ -107,7 +131,9 @@ class OnnxEngine(Engine):
         runtime_version()
 
     def why_not(self, file: ModelFile) -> str | None:
-        what = unfit(file) if file.graph is None else None
+        if file.graph is not None or is_own_head(file):
+            return None
+        what = unfit(file)
         return f"it {what}" if what is not None else None
 
     def why_not_here(self, file: ModelFile) -> str | None:
@@ -120,8 +146,14 @@ class OnnxEngine(Engine):
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:
             return None
-        why = super().why_not_first(file, settings, cache_dir=cache_dir) or _too_few_packed(file)
+        why = super().why_not_first(file, settings, cache_dir=cache_dir)
+        if is_own_head(file):
+            return why
+        why = why or _too_few_packed(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
+
+    def gives_hidden_rows(self, file: ModelFile) -> bool:
+        return file.graph is None
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}
@@ -130,7 +162,7 @@ class OnnxEngine(Engine):
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        return onnx_settings(settings)
+        return head_settings(settings) if is_own_head(file) else onnx_settings(settings)
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,22 @@ class BoundCache:
         ids: i64 ``[n]``, to be filled before a run.
         rows: i64 ``[R]``.
         logits: f32 ``[R, n_vocab]``.
+        taken, given: further inputs and outputs with a row for every token of a run, f32 ``[n, width]``, by name.
     """
 
-    def __init__(self, cache: KVCache, ids: Array, rows: Array, logits: Array) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        ids: Array,
+        rows: Array,
+        logits: Array,
+        *,
+        taken: Mapping[str, Array] = MappingProxyType({}),
+        given: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
         self.cache = cache
         self.ids, self._rows, self._logits = ids, rows, logits
+        self._taken, self._given = taken, given
         self._inputs = {name: value_of(array) for name, array in cache.inputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
@@ -141,6 +153,10 @@ class BoundCache:
         binding = runner.binding()
         binding.bind_ortvalue_input("ids", value_of(self.ids[:n].reshape(1, n)))
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
+        for name, array in self._taken.items():
+            binding.bind_ortvalue_input(name, value_of(array[:n].reshape(1, n, -1)))
+        for name, array in self._given.items():
+            binding.bind_ortvalue_output(name, value_of(array[:n].reshape(1, n, -1)))
         for name, value in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
         logits = self._logits[:n_rows]

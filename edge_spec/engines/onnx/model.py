@@ -106,9 +106,8 @@ class OnnxModel(CachedModel):
         for start in range(0, len(tokens), self.settings.prefill_chunk):
             chunk = tokens[start : start + self.settings.prefill_chunk]
             n = len(chunk)
-            n_run = self.capabilities.padded(n)
-            _fill(session.ids, chunk, n_run)
-            session.run(Place(self._n_past, 0, n_run), range(n - 1, n))
+            place = Place(self._n_past, 0, self.capabilities.padded(n))
+            self._run(session, chunk, place, range(n - 1, n))
             self._n_past += n
             if n > self.settings.max_rows:
                 # What the runtime gives back the C library keeps in fragments, more with every chunk.
@@ -122,14 +121,19 @@ class OnnxModel(CachedModel):
         if not (tree.is_sequence or self.settings.trees):
             raise ValueError("this model takes sequences, not trees")
         n_run = self.capabilities.padded(n)
-        _fill(session.ids, tree.tokens[first:], n_run)
         wanted = n_run if session.pads_logits else n
         # Should the run fail, nothing is pending any more.
         self._pending = EMPTY
         place = Place(self._n_past, first, n_run, None if tree.is_sequence else tree)
-        rows = session.run(place, range(wanted))
+        rows = self._run(session, tree.tokens[first:], place, range(wanted))
         self._pending = tree
         return rows[:n]
+
+    def _run(self, session: Computation, tokens: Sequence[int], place: Place, rows: range) -> Logits:
+        """Compute tokens, padded at the end: what is computed there is overwritten by the next run."""
+        session.ids[: len(tokens)] = tokens
+        session.ids[len(tokens) : place.n_run] = tokens[-1]
+        return session.run(place, rows)
 
     def keep(self, path: Sequence[int]) -> None:
         session = self._open()
@@ -185,8 +189,3 @@ class OnnxModel(CachedModel):
             raise Closed(f"the model {self._name}")
         return self._session
 
-
-def _fill(ids: npt.NDArray[Any], tokens: Sequence[int], n_run: int) -> None:
-    """Tokens, padded at the end: what is computed there is overwritten by the next run."""
-    ids[: len(tokens)] = tokens
-    ids[len(tokens) : n_run] = tokens[-1]

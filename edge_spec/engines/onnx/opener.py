@@ -10,20 +10,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edge_spec.engines.base import OpenedModel, Opener
+from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
+from edge_spec.engines.onnx.transcription.head import FEATURE, transcribe_head
 from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings, processor
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.memory import format_size
 from edge_spec.models import ModelFile
-from edge_spec.speculation.language_model import NumericsProfile
+from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 
-__all__ = ["OnnxOpener", "cache_kind", "known_onnx_profile", "onnx_settings", "open_onnx", "open_published"]
+__all__ = ["OnnxOpener", "cache_kind", "head_settings", "known_onnx_profile", "onnx_settings", "open_onnx", "open_published"]
 
 _SMALL_BYTES = 20 << 20
 """A smaller model is transcribed too quickly to be worth a sentence."""
@@ -43,6 +45,11 @@ def onnx_settings(settings: ModelSettings) -> ModelSettings:
     kind = cache_kind(settings) or "f32"
     # A mask is all that trees need; the same is found out, and remembered, with and without.
     return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
+
+
+def head_settings(settings: ModelSettings) -> ModelSettings:
+    """Settings of a head: what its cache rounds reaches no text."""
+    return replace(onnx_settings(settings), kv_k="f16", kv_v="f16")
 
 
 class OnnxOpener(Opener):
@@ -92,6 +99,17 @@ class OnnxOpener(Opener):
             model, probed = open_published(file, settings, cache_dir=self._cache_dir, on_probe=on_probe)
         self._on_progress("loading", file.weight_bytes, file.weight_bytes)
         return OpenedModel(model=model, probed=probed)
+
+    def open_head(
+        self, file: ModelFile, settings: ModelSettings, *, target: LanguageModel, target_file: ModelFile
+    ) -> OpenedModel:
+        if not isinstance(target, TranscribedModel):
+            return super().open_head(file, settings, target=target, target_file=target_file)
+        head = transcribe_head(file, target_file)
+        features = target.features(head.tail, FEATURE, head.width)
+        session = HeadSession(head, settings)
+        model = HeadModel(session, settings, name=file.fingerprint, target=target, features=features)
+        return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
 
     def close(self) -> None:
         super().close()

@@ -6,6 +6,7 @@ The library is named only here, and its exceptions become edge-spec's errors her
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Runner:
     """A graph, loaded.
 
     Args:
+        graph: a file, or what would be in it.
         operators: a library with operators of our own; None for none.
         external: the graph is not ours: if it cannot be loaded the file is at fault, and inputs change shape from run
             to run.
@@ -53,7 +55,7 @@ class Runner:
 
     def __init__(
         self,
-        graph: Path,
+        graph: Path | bytes,
         *,
         n_threads: int,
         spin: bool,
@@ -61,30 +63,31 @@ class Runner:
         operators: Path | None = None,
         external: bool = False,
     ) -> None:
-        onnxruntime = library()
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(graph),
-                _options(n_threads, spin, operators, external),
-                providers=["CPUExecutionProvider"],
-                # Otherwise it tries again after some failures, and says so on standard output.
-                enable_fallback=0,
-            )
-        except EdgeSpecError:
-            raise
-        except Exception as error:
-            kind = UnsupportedModel if external else BackendError
-            raise kind(
-                f"ONNX Runtime {runtime_version()} cannot load {graph}: {_first_line(error)}", hint=hint
-            ) from error
-        self._run_options = onnxruntime.RunOptions()
+        self._load = partial(_loaded, graph, hint=hint, external=external)
+        self._options = partial(_options, n_threads, spin, operators, external)
+        self._session: Any = self._load(self._options())
+        self._run_options = library().RunOptions()
         # A prompt needs more memory than a round: it is given back at once.
-        self._long_run_options = onnxruntime.RunOptions()
+        self._long_run_options = library().RunOptions()
         self._long_run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         for options in (self._run_options, self._long_run_options):
             # The library looks for this entry in every run; where it is missing, it throws and catches an exception,
             # which takes a tenth of a millisecond.
             options.add_run_config_entry("gpu_graph_id", "-1")
+
+    def extend(self, tail: bytes) -> None:
+        """Load the graph again with more nodes and outputs. Bindings made before are worth nothing afterwards.
+
+        Args:
+            tail: as ``Graph.serialize`` writes them; they may use what the graph computes.
+
+        Raises:
+            BackendError: ONNX Runtime cannot load it; the graph is then closed. Closed.
+        """
+        if self._session is None:
+            raise Closed("the model")
+        self._session = None
+        self._session = self._load(self._options(), tail=tail)
 
     def binding(self) -> Any:
         """Where inputs and outputs of a run are bound to memory."""
@@ -122,6 +125,30 @@ class Runner:
     def close(self) -> None:
         """Free everything. Safe to call twice."""
         self._session = None
+
+
+def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tail: bytes = b"") -> Any:
+    source: str | bytes = graph if isinstance(graph, bytes) else str(graph)
+    try:
+        if isinstance(graph, Path) and tail:
+            # Protocol buffers merge where they are written one after the other: lists are joined.
+            source = graph.read_bytes() + tail
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
+        return library().InferenceSession(
+            source,
+            options,
+            providers=["CPUExecutionProvider"],
+            # Otherwise it tries again after some failures, and says so on standard output.
+            enable_fallback=0,
+        )
+    except EdgeSpecError:
+        raise
+    except Exception as error:
+        kind = UnsupportedModel if external else BackendError
+        what = graph if isinstance(graph, Path) else "a graph"
+        raise kind(
+            f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint
+        ) from error
 
 
 def _options(n_threads: int, spin: bool, operators: Path | None, external: bool) -> Any:

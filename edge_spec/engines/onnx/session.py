@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
 from edge_spec.engines.onnx.model import Cells, Place
@@ -31,7 +32,7 @@ class Session(Runner):
     pads_logits = False
 
     def __init__(self, model: Transcription, settings: ModelSettings) -> None:
-        f16 = settings.kv_k == "f16"
+        self._f16 = f16 = settings.kv_k == "f16"
         super().__init__(
             model.graph(f16=f16),
             n_threads=settings.threads[0],
@@ -42,14 +43,14 @@ class Session(Runner):
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab
         self._tables = {}
-        n_cells = settings.n_cells + -settings.n_cells % LANES
+        self._n_cells = n_cells = settings.n_cells + -settings.n_cells % LANES
         for name, rotary in model.rotary.items():
             self._tables[f"cos_{name}"], self._tables[f"sin_{name}"] = rotary.table(n_cells, settings.n_ctx)
-        self._f16 = f16
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
-        self._bound = self.new_cache(n_cells)
+        self._features: Features | None = None
+        self._bound = self._bind(KVCache(model, self._tables, n_cells, f16=f16))
         self._cache = self._bound.cache
 
     @property
@@ -63,6 +64,29 @@ class Session(Runner):
         cache = KVCache(self._source, self._tables, n_cells, f16=self._f16)
         return BoundCache(cache, self.ids, self._rows, self._logits)
 
+    def give_features(self, tail: bytes, name: str, width: int) -> Features:
+        """From now on keep what further nodes compute of every token. Cells that are in the cache already have zeros.
+
+        The rows keep their bits: nodes are only added.
+
+        Args:
+            tail: nodes that are added to the graph, and their output of that name, f32 ``[1, S, width]``.
+
+        Raises:
+            BackendError: ONNX Runtime cannot load the graph with them; the session is closed then.
+        """
+        self._features = None
+        self._bound.close()
+        self.extend(tail)
+        self._features = Features(name, self._n_cells, len(self.ids), width)
+        self._bound = self._bind(self._cache)
+        return self._features
+
+    def _bind(self, cache: KVCache) -> BoundCache:
+        """The cache of the session's own text, bound to the graph."""
+        given = {self._features.name: self._features.computed} if self._features is not None else {}
+        return BoundCache(cache, self.ids, self._rows, self._logits, given=given)
+
     def run(self, place: Place, rows: range) -> Logits:
         """Compute ``ids[:place.n_run]``.
 
@@ -75,17 +99,22 @@ class Session(Runner):
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
         """
-        return self._bound.run(self, self._cache.place(place), place.n_run, rows)
+        logits = self._bound.run(self, self._cache.place(place), place.n_run, rows)
+        if self._features is not None:
+            self._features.keep(place.n_text + place.first, place.n_run)
+        return logits
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells of the cache, all at once."""
         self._cache.move(sources, targets)
+        if self._features is not None:
+            self._features.move(sources, targets)
 
     def shift(self, first: int, last: int, n_past: int) -> None:
         """Move the cells from ``last`` to ``n_past`` to ``first``, and turn their keys back by as many positions."""
         source, by = self._source, last - first
         cells = np.arange(last, n_past)
-        self._cache.move(cells, cells - by)
+        self.move(cells, cells - by)
         for layer, name in enumerate(source.layer_rotary):
             keys = source.rotary[name].moved_back(
                 self._cache.keys_of(layer, cells - by), by, self._n_ctx, interleaved=source.interleaved
@@ -98,9 +127,13 @@ class Session(Runner):
 
     def restore(self, body: bytes, n: int) -> bool:
         """Bring ``n`` cells back; False if there are too many or too few bytes."""
+        if self._features is not None:
+            # They are not saved with the cells: whoever needs them keeps its own.
+            self._features.forget(n)
         return self._cache.restore(body, n)
 
     def close(self) -> None:
         """Free the library's part; the arrays go with this object. Safe to call twice."""
         self._bound.close()
+        self._features = None
         super().close()

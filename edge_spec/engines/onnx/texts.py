@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kv_cache import BoundCache
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.session import Session
@@ -33,6 +34,10 @@ class TranscribedModel(OnnxModel):
     def texts(self, n_slots: int, n_tokens: int) -> OnnxTexts:
         """An empty cache for texts of at most ``n_tokens`` each."""
         return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx))
+
+    def features(self, tail: bytes, name: str, width: int) -> Features:
+        """See ``Session.give_features``."""
+        return self.session.give_features(tail, name, width)
 
     @property
     def session(self) -> Session:

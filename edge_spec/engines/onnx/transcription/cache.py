@@ -68,7 +68,7 @@ class Transcription:
     layer_rotary: tuple[str, ...]
     interleaved: bool
 
-    def graph(self, *, f16: bool) -> Path:
+    def graph(self, *, f16: bool) -> Path | bytes:
         """The graph whose cache holds fp16, or else fp32."""
         return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
-from edge_spec.engines.onnx.transcription.matrices import Matrix, WeightsFile, gather, multiply
+from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 
@@ -46,7 +46,7 @@ class Writer:
         f16: whether its cache holds fp16.
     """
 
-    def __init__(self, network: Network, store: WeightsFile, *, f16: bool) -> None:
+    def __init__(self, network: Network, store: Weights, *, f16: bool) -> None:
         self._net = network
         self._store = store
         self._f16 = f16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pac
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, UINT8, Graph
 
-__all__ = ["LAYOUT", "WEIGHTS", "Matrix", "WeightsFile", "gather", "multiply", "stored_bytes"]
+__all__ = ["LAYOUT", "WEIGHTS", "Array", "Matrix", "Weights", "WeightsFile", "gather", "multiply", "stored_bytes"]
 
 Array = npt.NDArray[np.generic]
 
@@ -53,6 +53,16 @@ class Matrix:
     def blocks(self) -> npt.NDArray[np.uint8]:
         """All blocks, ``[n_out, bytes per row]``."""
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+
+class Weights(Protocol):
+    """Where the matrices of graphs are put, each once under its name."""
+
+    def put(self, name: str, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, unless there is an array of that name."""
+
+    def use(self, graph: Graph, name: str) -> str:
+        """Declare a stored array in a graph; returns its name."""
 
 
 class WeightsFile:
@@ -99,7 +109,7 @@ def stored_bytes(kind: str, n_out: int, n_in: int) -> int:
     return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
 
 
-def multiply(graph: Graph, store: WeightsFile, matrix: Matrix, x: str, y: str) -> None:
+def multiply(graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
     """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
     if matrix.kind not in _FLOATS:
         _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
@@ -109,7 +119,7 @@ def multiply(graph: Graph, store: WeightsFile, matrix: Matrix, x: str, y: str) -
     graph.node("MatMul", [x, store.use(graph, name)], [y])
 
 
-def gather(graph: Graph, store: WeightsFile, matrix: Matrix, ids: str, y: str) -> None:
+def gather(graph: Graph, store: Weights, matrix: Matrix, ids: str, y: str) -> None:
     """Add ``y[..., n_in] = matrix[ids]``, float32."""
     if matrix.kind not in _FLOATS:
         _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
@@ -119,7 +129,7 @@ def gather(graph: Graph, store: WeightsFile, matrix: Matrix, ids: str, y: str) -
     graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
 
 
-def _add_node(operator: str, graph: Graph, store: WeightsFile, matrix: Matrix, x: str, y: str) -> None:
+def _add_node(operator: str, graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
     store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
     packed = store.use(graph, matrix.name)
     graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)

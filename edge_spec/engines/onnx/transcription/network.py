@@ -18,7 +18,7 @@ from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Network", "read_network", "tensor_blocks", "tensor_values"]
+__all__ = ["Network", "read_network", "read_rotary", "tensor_blocks", "tensor_values"]
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
 
@@ -126,7 +126,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         head_dim=file.head_dim_k,
         epsilon=float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5)),
         windows=windows,
-        rotary=_rotary(file, header, tensors, windows=any(windows)),
+        rotary=read_rotary(file, header, tensors, windows=any(windows)),
         query_scale=query_scale,
     )
     _check_tensors(file, network)
@@ -145,7 +145,7 @@ def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
 
 
-def _rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool) -> dict[str, Rotary]:
+def read_rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool) -> dict[str, Rotary]:
     rope = f"{file.architecture}.rope."
     n_rotary = _number(header, rope + "dimension_count", file.head_dim_k)
     if n_rotary % 2 or n_rotary > file.head_dim_k:

@@ -1,0 +1,71 @@
+"""Which drafter is taken where none is named, and whether a head on hidden rows can draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edge_spec.engines.registry import AUTO, engines
+from edge_spec.engines.registry import engine as engine_of
+from edge_spec.errors import SettingsError, UnsupportedModel
+from edge_spec.models import Family, ModelFile, drafter_of, inspect
+from edge_spec.models.heads import is_own_head
+from edge_spec.speculation.modes import Mode
+
+__all__ = ["check_head", "own_drafter"]
+
+
+def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | None, str]:
+    """The drafter of a model where none is named: the chosen one, the one made at home, or its family's.
+
+    A head is passed over where its target does not give hidden rows.
+
+    Args:
+        engine: as asked for.
+
+    Returns:
+        Its file, None if there is none, and a sentence about what was passed over, if anything.
+    """
+    note = ""
+    for path in (drafter_of(target, engine), family.draft):
+        if path is None:
+            continue
+        if not is_own_head(inspect(path)) or _gives_hidden_rows(target, engine):
+            return path, note
+        note = f"{path.name} is not used: it reads hidden rows, which {target.path.name} does not give as it is run here"
+    return None, note
+
+
+def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, engine: str) -> None:
+    """Refuse a head that cannot draft.
+
+    Args:
+        files: of the smaller models, by role.
+        engine: as asked for.
+
+    Raises:
+        SettingsError: it should draft for an intermediate model.
+        UnsupportedModel: the target does not give hidden rows.
+    """
+    if "draft" not in files or not is_own_head(files["draft"]):
+        return
+    name = files["draft"].path.name
+    if "intermediate" in mode.needs:
+        raise SettingsError(
+            f"is {mode.name!r}, and {name} reads the hidden rows of {target.path.name} itself",
+            argument="speculation",
+            hint="leave out the intermediate model, or draft with a small model",
+        )
+    if not _gives_hidden_rows(target, engine):
+        raise UnsupportedModel(
+            f"{name} reads hidden rows, which {target.path.name} does not give as it is run here",
+            hint="leave the engine to edge-spec, or draft with a small model",
+        )
+
+
+def _gives_hidden_rows(target: ModelFile, engine: str) -> bool:
+    able = engines() if engine == AUTO else [engine_of(engine)]
+    return any(
+        each.gives_hidden_rows(target) and each.why_not(target) is None and each.why_not_here(target) is None
+        for each in able
+    )

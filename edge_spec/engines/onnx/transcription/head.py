@@ -1,0 +1,234 @@
+"""A head on a target's hidden rows (EAGLE-3, arXiv 2503.01840), as two pieces of graph.
+
+One is added to the target's own graph: what goes into three of its layers, through one matrix, is a token's *feature*.
+The other is the head: a layer that reads a token's embedding and the feature of the token before it. Inputs and outputs
+are those of other graphs (see ``graph.py``), and besides them, a row for every token::
+
+    feature f32 [1, S, width]   (in)      hidden f32 [1, S, width]   (out: the feature of a token that is only drafted)
+
+The file holds no rows of the target's vocabulary. Those of the tokens that the head knows are copied from the target,
+rounded to 4 bits, which no text depends on; a row of zeros stands for all other tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_spec.engines.onnx.kernels import packed_bytes
+from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
+from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.graph import Writer, head_of, matrix_of
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
+from edge_spec.engines.onnx.transcription.network import Network, read_rotary, tensor_blocks
+from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
+from edge_spec.errors import UnsupportedModel
+from edge_spec.models import ModelFile, read_header
+from edge_spec.models.gguf.header import GGUFHeader, TensorInfo
+from edge_spec.models.heads import head_layers
+
+__all__ = ["FEATURE", "HIDDEN", "Head", "head_bytes", "hidden_rows_tail", "transcribe_head"]
+
+FEATURE, HIDDEN = "feature", "hidden"
+
+_TABLE = "Q4_0"
+"""The type that the target's rows are rounded to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(Transcription):
+    """A head as ONNX Runtime reads it, with the target's rows in it.
+
+    Attributes:
+        network: of the head.
+        tables: embeddings and output rows of the tokens that it knows.
+        tail: what is added to the target's graph; its output is ``FEATURE``.
+        width: of a feature.
+    """
+
+    network: Network
+    tables: tuple[Matrix, Matrix]
+    tail: bytes
+    width: int
+
+    def graph(self, *, f16: bool) -> bytes:
+        return _HeadWriter(self.network, self.tables, f16=f16).write().serialize()
+
+
+def transcribe_head(file: ModelFile, target: ModelFile) -> Head:
+    """A head for its target.
+
+    Raises:
+        UnsupportedModel: it belongs to another model, or lacks something.
+    """
+    layers = head_layers(file, target)
+    header = read_header(file.path)
+    network = _network(file, header)
+    return Head(
+        folder=Path(),
+        n_layers=1,
+        n_head_kv=network.n_head_kv,
+        head_dim=network.head_dim,
+        n_vocab=network.n_vocab,
+        rotary=network.rotary,
+        layer_rotary=("all",),
+        interleaved=network.kind.interleaved,
+        network=network,
+        tables=_tables(file, target),
+        tail=_feature_tail(network, layers),
+        width=network.n_embd,
+    )
+
+
+def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
+    """What is added to a graph so that it gives what goes into some layers, side by side: its output ``HIDDEN``.
+
+    Args:
+        layers: numbers from 1 on.
+        width: of the model.
+    """
+    graph = Graph()
+    graph.node("Concat", [_input_of(layer) for layer in layers], [HIDDEN], axis=-1)
+    graph.gives(HIDDEN, FLOAT, (1, "S", len(layers) * width))
+    return graph.serialize()
+
+
+def head_bytes(file: ModelFile) -> int:
+    """What a head's weights take, with the target's rows."""
+    own = sum(tensor.n_bytes for tensor in file.tensors)
+    return own + packed_bytes(_TABLE, file.n_vocab, file.n_embd)
+
+
+def _input_of(layer: int) -> str:
+    """What goes into a layer, where the target's graph has it: the sum that its first norm begins with."""
+    return f"blk.{layer}.attn_norm.weight.y.sum"
+
+
+def _feature_tail(network: Network, layers: Sequence[int]) -> bytes:
+    graph = Graph()
+    graph.node("Concat", [_input_of(layer) for layer in layers], [HIDDEN], axis=-1)
+    multiply(graph, _Inline(), matrix_of(network, "fc"), HIDDEN, FEATURE)
+    graph.gives(FEATURE, FLOAT, (1, "S", network.n_embd))
+    return graph.serialize()
+
+
+class _HeadWriter(Writer):
+    """Writes a head."""
+
+    def __init__(self, network: Network, tables: tuple[Matrix, Matrix], *, f16: bool) -> None:
+        super().__init__(network, _Inline(), f16=f16)
+        self._tables = tables
+
+    def write(self) -> Graph:
+        graph, net, (embedding, output) = self._graph, self._net, self._tables
+        self._declare()
+        graph.takes(FEATURE, FLOAT, (1, "S", net.n_embd))
+        graph.gives(HIDDEN, FLOAT, (1, "S", net.n_embd))
+        gather(graph, self._store, embedding, "ids", "x")
+        sides = [self._norm("x", "", "blk.0.attn_norm.weight")[0]]
+        sides.append(self._norm(FEATURE, "", "blk.0.attn_norm_2.weight")[0])
+        graph.node("Concat", sides, ["both"], axis=-1)
+        normed, x = self._norm(FEATURE, self._attention(0, "both"), "blk.0.ffn_norm.weight")
+        normed, x = self._norm(x, self._feed_forward(0, normed), "output_norm.weight")
+        graph.node("Identity", [x], [HIDDEN])
+        graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
+        multiply(graph, self._store, output, "wanted", "logits")
+        return graph
+
+
+class _Inline:
+    """Matrices that are written into the graph itself."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Array] = {}
+
+    def put(self, name: str, make: Callable[[], Array]) -> None:
+        if name not in self._known:
+            self._known[name] = make()
+
+    def use(self, graph: Graph, name: str) -> str:
+        return graph.constant(name, self._known[name])
+
+
+def _network(file: ModelFile, header: GGUFHeader) -> Network:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    _check_tensors(file, tensors)
+    epsilon = header.metadata.get(f"{file.architecture}.attention.layer_norm_rms_epsilon", 1e-5)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
+        raise UnsupportedModel(f"{file.path.name} has no valid epsilon of its norms", hint="make the head again")
+    return Network(
+        kind=ARCHITECTURES["llama"],
+        header=header,
+        tensors=tensors,
+        n_layers=1,
+        n_embd=file.n_embd,
+        n_vocab=file.n_vocab,
+        n_head=file.n_head,
+        n_head_kv=file.n_head_kv[0],
+        head_dim=file.head_dim_k,
+        epsilon=float(epsilon),
+        windows=(0,),
+        rotary=read_rotary(file, header, tensors, windows=False),
+        query_scale=1.0,
+    )
+
+
+def _check_tensors(file: ModelFile, tensors: dict[str, TensorInfo]) -> None:
+    """Every tensor is one that the graphs use, in the shape that they expect, and none is missing."""
+    w, q, kv = file.n_embd, file.n_head * file.head_dim_k, file.n_head_kv[0] * file.head_dim_k
+    up = tensors.get("blk.0.ffn_up.weight")
+    n_ff = up.shape[-1] if up is not None else 0
+    needed = {
+        "fc": (3 * w, w),
+        "output_norm": (w,),
+        **{f"blk.0.{name}": (w,) for name in ("attn_norm", "attn_norm_2", "ffn_norm")},
+        "blk.0.attn_q": (2 * w, q),
+        "blk.0.attn_k": (2 * w, kv),
+        "blk.0.attn_v": (2 * w, kv),
+        "blk.0.attn_output": (q, w),
+        "blk.0.ffn_gate": (w, n_ff),
+        "blk.0.ffn_up": (w, n_ff),
+        "blk.0.ffn_down": (n_ff, w),
+    }
+    found = {name.removesuffix(".weight"): tensor.shape for name, tensor in tensors.items()}
+    for name in sorted(needed.keys() | found.keys()):
+        if needed.get(name) != found.get(name):
+            what = f"has the tensor {name} in the shape {found.get(name)} instead of {needed.get(name)}"
+            raise UnsupportedModel(f"{file.path.name} {what}", hint="make the head again (`edge-spec drafter make`)")
+
+
+def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix, Matrix]:
+    """The target's embeddings and output rows of the tokens that a head knows; often they are the same."""
+    assert file.trimmed is not None
+    kept = np.array(file.trimmed.ids.decode(), np.int64)
+    header = read_header(target.path)
+    tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in header.tensors}
+    embedding = _rows(header, tensors["token_embd"], kept, "rows of embeddings")
+    if "output" not in tensors:
+        return embedding, embedding
+    return embedding, _rows(header, tensors["output"], kept, "rows of the output")
+
+
+def _rows(header: GGUFHeader, tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str) -> Matrix:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+
+    stored: Any = np.ascontiguousarray(tensor_blocks(header, tensor)[kept])
+    kind = tensor.type_name
+    if kind != _TABLE:
+        stored = stored.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
+        try:
+            stored = quantize(dequantize(stored, GGMLQuantizationType[kind]), GGMLQuantizationType[_TABLE])
+        except (KeyError, NotImplementedError) as error:
+            raise UnsupportedModel(
+                f"{header.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
+                hint="use a small model as `draft`, or none",
+            ) from error
+    # A block of zeros stands for zeros.
+    blocks = np.concatenate([stored, np.zeros((1, stored.shape[1]), np.uint8)])
+    return Matrix(name=name, kind=_TABLE, n_out=len(blocks), n_in=tensor.shape[0], parts=[blocks])
