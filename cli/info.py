@@ -14,6 +14,7 @@ from edge_spec.engines.registry import engine
 from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
+from edge_spec.models.heads import is_own_head
 from edge_spec.sampling import SamplerSettings
 
 __all__ = ["command"]
@@ -81,7 +82,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     window = f", of which some layers see the last {file.sliding_window:,}" if file.sliding_window else ""
     rows = [("file", str(file.path)), ("name", file.name), ("architecture", f"{file.architecture}, {size}")]
     if found.head:
-        rows.append(("kind", f"{found.head}: it reads another model's hidden rows, which is not supported yet"))
+        known = "" if is_own_head(found.file) else ", in a way that is not supported yet"
+        rows.append(("kind", f"{found.head}: it reads another model's hidden rows{known}"))
     if file.trimmed is not None:
         rows.append(("kind", "a drafter with a part of its target's tokens"))
     if found.n_mtp_layers:

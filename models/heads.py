@@ -45,8 +45,9 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
     found = read_header(file.path).metadata.get(f"{EAGLE3}.target_layers")
-    numbers = tuple(found.decode()) if isinstance(found, GGUFArray) and found.length == 3 else ()
-    if len(numbers) != 3 or any(type(n) is not int or not 0 < n < target.n_layers for n in numbers):
+    listed = found.decode() if isinstance(found, GGUFArray) and found.length == 3 else []
+    numbers = tuple(n for n in listed if type(n) is int and 0 < n < target.n_layers)
+    if len(numbers) != 3:
         raise UnsupportedModel(
             f"{file.path.name} does not name three layers of {target.path.name}",
             hint="make the head again (`edge-spec drafter make`)",

@@ -32,7 +32,9 @@ def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | 
             continue
         if not is_own_head(inspect(path)) or _gives_hidden_rows(target, engine):
             return path, note
-        note = f"{path.name} is not used: it reads hidden rows, which {target.path.name} does not give as it is run here"
+        note = (
+            f"{path.name} is not used: it reads hidden rows, which {target.path.name} does not give as it is run here"
+        )
     return None, note
 
 

@@ -54,7 +54,7 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     file = inspect(path)
     head = head_of(file)
     trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
-    refused = f"it is {head}" if head else trimmed
+    refused = f"it is {head}" if head and not is_own_head(file) else trimmed
     obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
     return Description(
         file=file,

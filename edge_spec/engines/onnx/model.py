@@ -188,4 +188,3 @@ class OnnxModel(CachedModel):
         if self._session is None:
             raise Closed(f"the model {self._name}")
         return self._session
-

@@ -25,7 +25,15 @@ from edge_spec.memory import format_size
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 
-__all__ = ["OnnxOpener", "cache_kind", "head_settings", "known_onnx_profile", "onnx_settings", "open_onnx", "open_published"]
+__all__ = [
+    "OnnxOpener",
+    "cache_kind",
+    "head_settings",
+    "known_onnx_profile",
+    "onnx_settings",
+    "open_onnx",
+    "open_published",
+]
 
 _SMALL_BYTES = 20 << 20
 """A smaller model is transcribed too quickly to be worth a sentence."""

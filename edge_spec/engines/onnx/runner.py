@@ -146,9 +146,7 @@ def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tai
     except Exception as error:
         kind = UnsupportedModel if external else BackendError
         what = graph if isinstance(graph, Path) else "a graph"
-        raise kind(
-            f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint
-        ) from error
+        raise kind(f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint) from error
 
 
 def _options(n_threads: int, spin: bool, operators: Path | None, external: bool) -> Any:

@@ -145,7 +145,9 @@ def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
 
 
-def read_rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool) -> dict[str, Rotary]:
+def read_rotary(
+    file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool
+) -> dict[str, Rotary]:
     rope = f"{file.architecture}.rope."
     n_rotary = _number(header, rope + "dimension_count", file.head_dim_k)
     if n_rotary % 2 or n_rotary > file.head_dim_k:

@@ -1,0 +1,301 @@
+"""Laws of heads on hidden rows: what they compute, that they cost the target no bit, and that they change no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf.quants import dequantize, quantize
+from head_files import random_head, write_head
+from modes_agree import check_modes_agree
+
+import edge_spec
+from edge_spec.chat.session import ChatSession
+from edge_spec.engines.base import ModelSettings
+from edge_spec.engines.onnx.head_model import HeadModel
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.opener import head_settings
+from edge_spec.engines.onnx.texts import TranscribedModel
+from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
+from edge_spec.engines.registry import engine
+from edge_spec.errors import SettingsError, StateError, UnsupportedModel
+from edge_spec.models import inspect, resolve_family
+from edge_spec.speculation.tree import Tree
+
+pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+
+TARGET = inspect(resolve_family("demo").target)
+LAYERS = (2, 4, 7)
+WIDTH = TARGET.n_embd
+TEXT = np.random.default_rng(3).integers(300, TARGET.n_vocab, 60).tolist()
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}}}
+
+
+@pytest.fixture(scope="module")
+def kept() -> np.ndarray:
+    """So few tokens that a head without any training guesses right now and then."""
+    with edge_spec.load("demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off") as model:
+        replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
+        written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
+    return np.array(sorted(written)[::2], np.int64)
+
+
+@pytest.fixture(scope="module")
+def head(kept: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("head") / "head.gguf"
+    write_head(path, TARGET, kept, LAYERS, seed=5)
+    return path
+
+
+@pytest.fixture
+def pair(head: Path, probe_cache: Path) -> Iterator[tuple[TranscribedModel, HeadModel]]:
+    """The demo's target and a head for it, with empty caches."""
+    onnx = engine("onnx")
+    settings = onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1, trees=True))
+    opener = onnx.opener(cache_dir=probe_cache)
+    target = opener.open(TARGET, settings).model
+    opened = opener.open_head(inspect(head), head_settings(settings), target=target, target_file=TARGET).model
+    assert isinstance(target, TranscribedModel)
+    assert isinstance(opened, HeadModel)
+    yield target, opened
+    opened.close()
+    target.close()
+    opener.close()
+
+
+def hidden_rows(tokens: Sequence[int], cache: Path) -> np.ndarray:
+    onnx = engine("onnx")
+    opener = onnx.opener(cache_dir=cache)
+    model: Any = opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1))).model
+    rows = model.features(hidden_rows_tail(LAYERS, WIDTH), HIDDEN, 3 * WIDTH)
+    model.prefill(tokens)
+    found = rows[: len(tokens)].astype(np.float32)
+    model.close()
+    opener.close()
+    return found
+
+
+class Reference:
+    """The head in 32-bit floats, one token after the other."""
+
+    def __init__(self, kept: np.ndarray) -> None:
+        kind = gguf.GGMLQuantizationType.Q4_0
+        round_trip = lambda array: dequantize(quantize(array.astype(np.float32), kind), kind)  # noqa: E731
+        weights = random_head(TARGET, 2 * WIDTH, seed=5)
+        self.w = {name: round_trip(each) if each.ndim == 2 else each for name, each in weights.items()}
+        table = next(t for t in gguf.GGUFReader(TARGET.path).tensors if t.name == "token_embd.weight")
+        rows = round_trip(dequantize(table.data, table.tensor_type)[kept])
+        self.table = np.concatenate([rows, np.zeros((1, WIDTH), np.float32)])
+        self.keys: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
+
+    def __call__(self, own: int, feature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A token's logits, and the feature that it gives to a drafted one after it."""
+        w, head = self.w, TARGET.head_dim_k
+        both = np.concatenate([norm(self.table[own], w["blk.0.attn_norm"]), norm(feature, w["blk.0.attn_norm_2"])])
+        q, k, v = (w[f"blk.0.attn_{name}"] @ both for name in "qkv")
+        place = len(self.keys)
+        self.keys.append(np.stack([turned(each, place) for each in k.reshape(-1, head)]))
+        self.values.append(v.reshape(-1, head))
+        keys, values, group = np.stack(self.keys), np.stack(self.values), TARGET.n_head // len(self.values[0])
+        seen = []
+        for number, query in enumerate(q.reshape(-1, head)):
+            scores = keys[:, number // group] @ turned(query, place) / head**0.5
+            weights = np.exp(scores - scores.max())
+            seen.append(weights / weights.sum() @ values[:, number // group])
+        x = feature + w["blk.0.attn_output"] @ np.concatenate(seen)
+        y = norm(x, w["blk.0.ffn_norm"])
+        gate = w["blk.0.ffn_gate"] @ y
+        x = x + w["blk.0.ffn_down"] @ (gate / (1 + np.exp(-gate)) * (w["blk.0.ffn_up"] @ y))
+        return self.table @ norm(x, w["output_norm"]), x
+
+
+def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return x / np.sqrt(np.mean(x * x) + 1e-5) * weight
+
+
+def turned(x: np.ndarray, place: int) -> np.ndarray:
+    angles = place / 10000.0 ** (np.arange(0, len(x), 2) / len(x))
+    even, odd = x[0::2], x[1::2]
+    both = (even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles))
+    return np.stack(both, -1).reshape(-1)
+
+
+def apart(found: np.ndarray, wanted: np.ndarray) -> float:
+    """How far rows are from what they should be, in units of their spread."""
+    return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
+
+
+def test_a_head_computes_what_it_should_along_text_and_drafts(
+    pair: tuple[TranscribedModel, HeadModel], kept: np.ndarray, probe_cache: Path
+) -> None:
+    target, head = pair
+    reference = Reference(kept)
+    own = np.full(TARGET.n_vocab, len(kept))
+    own[kept] = np.arange(len(kept))
+    fused = hidden_rows(TEXT, probe_cache) @ reference.w["fc"].T
+    target.prefill(TEXT[:-1])
+    head.prefill(own[TEXT[:-4]].tolist())
+    for token, feature in zip(TEXT[:-4], [np.zeros(WIDTH), *fused], strict=False):
+        reference(own[token], feature)
+    wanted, given = [], np.zeros(WIDTH)
+    for token, feature in zip(TEXT[-4:], fused[-5:], strict=False):
+        row, given = reference(own[token], feature)
+        wanted.append(row)
+    tree = Tree.sequence(own[TEXT[-4:]].tolist())
+    assert apart(head.decode(tree), np.stack(wanted)) < 0.05
+    for token in (3, 1, 4):
+        tree = Tree((*tree.tokens, token), (*tree.parents, len(tree) - 1))
+        row, given = reference(token, given)
+        assert apart(head.decode(tree), row[None]) < 0.1
+
+
+def test_a_tree_of_drafts_is_computed_like_its_paths(pair: tuple[TranscribedModel, HeadModel]) -> None:
+    target, head = pair
+    target.prefill(TEXT[:-1])
+    head.prefill([1, 2, 3] * 19)
+    rows = {}
+    for path in ((5, 6, 7), (5, 9)):
+        tree = Tree.sequence([0, 1, 2])
+        head.decode(tree)
+        for place, token in enumerate(path):
+            tree = Tree((*tree.tokens, token), (*tree.parents, len(tree) - 1))
+            rows[path[: place + 1]] = head.decode(tree)[-1].copy()
+        head.rollback(57)
+    tree = Tree.sequence([0, 1, 2])
+    head.decode(tree)
+    tree = Tree((*tree.tokens, 5), (*tree.parents, 2))
+    head.decode(tree)
+    tree = Tree((*tree.tokens, 6, 9), (*tree.parents, 3, 3))
+    found = dict(zip([(5, 6), (5, 9)], head.decode(tree).copy(), strict=True))
+    tree = Tree((*tree.tokens, 7), (*tree.parents, 4))
+    found[5, 6, 7] = head.decode(tree)[-1]
+    for path, row in found.items():
+        assert (row == rows[path]).all(), path
+
+
+def test_only_tokens_of_the_text_stay_in_its_cache(pair: tuple[TranscribedModel, HeadModel]) -> None:
+    target, head = pair
+    target.prefill(TEXT[:20])
+    head.prefill([1] * 18)
+    tree = Tree.sequence([1, 2, 3])
+    head.decode(tree)
+    tree = Tree((*tree.tokens, 4), (*tree.parents, 2))
+    head.decode(tree)
+    head.keep([0, 1, 2, 3])
+    assert head.n_past == 21
+
+
+def test_a_target_keeps_its_bits_and_its_profile(pair: tuple[TranscribedModel, HeadModel], probe_cache: Path) -> None:
+    target, _ = pair
+    onnx = engine("onnx")
+    opener = onnx.opener(cache_dir=probe_cache)
+    alone = opener.open(TARGET, target.settings).model
+    assert alone.profile == target.profile
+    for model in (alone, target):
+        model.prefill(TEXT[:40])
+    tree = Tree((1, 2, 3, 4, 5), (-1, 0, 0, 1, 2))
+    assert (alone.decode(tree) == target.decode(tree)).all()
+    assert alone.save() == target.save()
+    alone.close()
+    opener.close()
+
+
+def test_features_follow_the_text(pair: tuple[TranscribedModel, HeadModel], probe_cache: Path) -> None:
+    """However the text came about, what the head reads of a token is what a fresh run computes."""
+    target, head = pair
+    features = head._features
+    target.prefill(TEXT[:30])
+    target.decode(Tree((9, TEXT[30], 8, TEXT[31]), (-1, -1, 0, 1)))
+    target.keep([1, 3])
+    target.decode(Tree.sequence(TEXT[32:36]))
+    target.keep([0, 1])
+    target.rollback(33)
+    target.decode(Tree.sequence(TEXT[33:36]))
+    target.keep([0, 1, 2])
+    found = features[:36].copy()
+    target.rollback(0)
+    target.prefill(TEXT[:36])
+    assert (features[:36] == found).all()
+    target.shift(5, 15)
+    assert (features[:26] == np.concatenate([found[:5], found[15:]])).all()
+
+
+def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
+    pair: tuple[TranscribedModel, HeadModel],
+) -> None:
+    target, head = pair
+    target.prefill(TEXT[:40])
+    head.prefill([1] * 30)
+    states = target.save(), head.save()
+    wanted = head.decode(Tree.sequence([2] * 11)).copy()
+    for model in (target, head):
+        model.rollback(0)
+        model.prefill([3] * 10)
+    target.restore(states[0])
+    head.restore(states[1])
+    assert (target.n_past, head.n_past) == (40, 30)
+    assert (head.decode(Tree.sequence([2] * 11)) == wanted).all()
+    for damaged in (b"", states[1][:10], states[1][:-1], states[1][:40], states[0]):
+        with pytest.raises(StateError):
+            head.restore(damaged)
+        assert head.n_past == 0
+
+
+@pytest.mark.parametrize("memory", [{}, {"n_ctx": 120}], ids=["", "full context"])
+def test_text_is_identical_with_a_head(
+    head: Path, probe_cache: Path, prompts: list[str], memory: dict[str, Any]
+) -> None:
+    asked: list[dict[str, Any]] = [
+        {"prompt": prompt, "max_tokens": 60, "seed": number, "temperature": temperature}
+        for number, (prompt, temperature) in enumerate(zip(prompts, (0, 0.9, 1.3, 0.7, 0, 1), strict=True))
+    ]
+    asked[2]["json_schema"] = SCHEMA
+    modes = ("off", "sequence", "tree", "auto")
+    look = lambda mode, model: None  # noqa: E731
+    given = {"draft": head, "engine": "onnx", "cache_dir": probe_cache, **memory}
+    replies = check_modes_agree(modes, asked, look, TARGET.path, **given)
+    for mode in ("sequence", "tree"):
+        assert sum(reply.statistics.accepted for reply in replies[mode]) > 5
+
+
+def test_conversations_with_a_head_are_saved_and_continued(head: Path, tmp_path: Path, probe_cache: Path) -> None:
+    def answers(*, stop: bool, **loading: Any) -> list[str]:
+        """Three turns; the model is closed between them if ``stop``."""
+        found: list[str] = []
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.chat"
+        for turns in [["Hello!"], ["Why?"], ["Go on."]] if stop else [["Hello!", "Why?", "Go on."]]:
+            given = {"engine": "onnx", "n_ctx": 160, "n_threads": 1, "cache_dir": probe_cache, **loading}
+            with edge_spec.load(TARGET.path, **given) as model:
+                chat = ChatSession.load(model, path) if path.exists() else model.chat(seed=4, max_tokens=50)
+                found += [chat.send(turn).read() for turn in turns]
+                chat.save(path)
+        return found
+
+    plain = answers(stop=False, speculation="off")
+    assert answers(stop=False, draft=head, speculation="sequence") == plain
+    assert answers(stop=True, draft=head, speculation="sequence") == plain
+
+
+def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: Path, kept: np.ndarray) -> None:
+    family = resolve_family("demo")
+    given: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "cache_dir": probe_cache}
+    with pytest.raises(UnsupportedModel, match="hidden rows"):
+        edge_spec.load(TARGET.path, draft=head, engine="llama", **given)
+    with pytest.raises(SettingsError, match="intermediate"):
+        edge_spec.load(TARGET.path, draft=head, intermediate=family.intermediate, **given)
+    with pytest.raises(UnsupportedModel, match="made for"):
+        edge_spec.load(head, **given)
+    assert family.intermediate is not None
+    other = tmp_path / "other.gguf"
+    write_head(other, inspect(family.intermediate), kept, (1, 1, 2))
+    with pytest.raises(UnsupportedModel, match="another model"):
+        edge_spec.load(TARGET.path, draft=other, **given)
+    for layers in ((2, 4, 8), (0, 4, 7), (-1, 4, 7)):
+        write_head(other, TARGET, kept, layers)
+        with pytest.raises(UnsupportedModel, match="three layers"):
+            edge_spec.load(TARGET.path, draft=other, **given)
