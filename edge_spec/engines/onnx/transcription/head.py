@@ -23,7 +23,7 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import Transcription
-from edge_spec.engines.onnx.transcription.graph import Writer, head_of, matrix_of
+from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
