@@ -9,11 +9,11 @@ with arguments of ``edge_spec.load``::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 import llm
@@ -103,10 +103,25 @@ class EdgeSpecModel(llm.Model):
 
 def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, str]]:
     earlier = conversation.responses if conversation is not None else []
-    systems = [each.system for each in (*(response.prompt for response in earlier), prompt) if each.system]
+    said = [*_said(prompt, earlier)]
+    # Those of later turns are not among the messages.
+    later = [each.system for each in (*(response.prompt for response in earlier), prompt) if each.system]
+    systems = [message["content"] for message in said if message["role"] == "system"] + later
     # Templates take one system message, at the beginning: the latest one counts.
-    messages = [{"role": "system", "content": systems[-1]}] if systems else []
+    begin = [{"role": "system", "content": systems[-1]}] if systems else []
+    return begin + [message for message in said if message["role"] != "system"]
+
+
+def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, str]]:
+    """The conversation up to the prompt, also one that was continued from llm's log."""
+    chain = getattr(prompt, "messages", None)
+    if chain is not None:
+        for message in chain:
+            texts = (getattr(part, "text", None) for part in message.parts)
+            yield {"role": message.role, "content": "".join(filter(None, texts))}
+        return
+    # Older versions of llm have answers instead.
     for response in earlier:
-        messages.append({"role": "user", "content": response.prompt.prompt})
-        messages.append({"role": "assistant", "content": cast(llm.Response, response).text()})
-    return [*messages, {"role": "user", "content": prompt.prompt}]
+        yield {"role": "user", "content": response.prompt.prompt}
+        yield {"role": "assistant", "content": response.text()}
+    yield {"role": "user", "content": prompt.prompt}

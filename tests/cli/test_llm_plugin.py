@@ -9,6 +9,8 @@ from typing import Any
 
 import llm
 import pytest
+from click.testing import CliRunner
+from llm.cli import cli as llm_command
 
 import edge_spec
 from edge_spec.model import TextModel
@@ -45,6 +47,23 @@ def test_answers_and_conversations_are_those_of_generate(model: Any, own: TextMo
     second = conversation.prompt("And then?", stream=False, **options).text()
     messages += [{"role": "assistant", "content": first.text()}, {"role": "user", "content": "And then?"}]
     assert second == own.generate(messages, **options).read()
+
+
+def test_its_own_command_line_asks_and_continues(model: Any, own: TextModel) -> None:
+    said = ["-o", "seed", "7", "-o", "max_tokens", "12"]
+    runner = CliRunner()
+    first = runner.invoke(llm_command, ["-m", model.model_id, "-s", "Be kind.", *said, "Tell me a story."])
+    second = runner.invoke(llm_command, ["-c", "--no-stream", *said, "And then?"])
+    assert (first.exit_code, second.exit_code) == (0, 0), (first.output, second.output)
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me a story."}]
+    texts = []
+    for _ in range(2):
+        texts.append(own.generate(messages, seed=7, max_tokens=12).read())
+        messages += [{"role": "assistant", "content": texts[-1]}, {"role": "user", "content": "And then?"}]
+    assert [first.stdout, second.stdout] == [f"{text}\n" for text in texts]
+    wrong = runner.invoke(llm_command, ["-m", model.model_id, "-o", "top_p", "3", "Hello"])
+    assert wrong.exit_code == 1
+    assert "top_p is 3.0 and must be above 0 and at most 1" in wrong.output and "Traceback" not in wrong.output
 
 
 def test_the_latest_system_message_counts(model: Any, own: TextModel) -> None:
