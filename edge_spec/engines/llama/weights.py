@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.llama.library import library
+from edge_spec.engines.llama.special_tokens import SpecialTokens
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.tokens.tokenizer import TokenBytes
@@ -135,6 +136,12 @@ class LlamaWeights:
             raise PromptError(
                 f"the text is not Unicode at character {error.start}", hint="decode it properly"
             ) from None
+        tokens: list[int] = []
+        for number, part in enumerate(self._special_tokens.parts(raw)):
+            tokens += self._tokenize(part, add_special=add_special and not number)
+        return tokens
+
+    def _tokenize(self, raw: bytes, *, add_special: bool) -> list[int]:
         room = len(raw) + 16
         while True:
             ids = (ctypes.c_int32 * room)()
@@ -142,6 +149,23 @@ class LlamaWeights:
             if n >= 0:
                 return list(ids[:n])
             room = -n
+
+    @cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        c, vocab = self._c, self._vocab
+        # Other tokenizers add tokens at the end of a text, or look beyond special tokens.
+        kind = c.llama_vocab_type(vocab)
+        if kind not in (c.LLAMA_VOCAB_TYPE_SPM, c.LLAMA_VOCAB_TYPE_BPE) or c.llama_vocab_get_add_eos(vocab):
+            return SpecialTokens({})
+        attributes = ((token, c.llama_vocab_get_attr(vocab, token)) for token in range(self.n_vocab))
+        special = c.LLAMA_TOKEN_ATTR_CONTROL | c.LLAMA_TOKEN_ATTR_USER_DEFINED | c.LLAMA_TOKEN_ATTR_UNKNOWN
+        return SpecialTokens(
+            {
+                c.llama_vocab_get_text(vocab, token): bool(attribute & c.LLAMA_TOKEN_ATTR_LSTRIP)
+                for token, attribute in attributes
+                if attribute & special
+            }
+        )
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; nothing for control tokens."""
