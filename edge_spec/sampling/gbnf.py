@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NoReturn
 
 from edge_spec.errors import SettingsError
+from edge_spec.sampling.gbnf_work import Item, Rule, fail_at, refuse_endless_work
 
 __all__ = ["check_gbnf"]
 
@@ -35,30 +34,6 @@ _MAX_DEPTH = 200
 _MAX_REPEATS = 2000
 """llama.cpp's limit."""
 
-_MAX_OPTIONAL = 100
-"""llama.cpp tries each of them as the next one; the time for a token grows with the third power of their number."""
-
-_MAX_ITEMS = 100_000
-"""llama.cpp writes repetitions out, and searches all of it for each token."""
-
-
-@dataclass
-class _Rule:
-    """A rule: its line and its alternatives."""
-
-    line: int
-    alternatives: list[list[_Item]] = field(default_factory=list)
-
-
-@dataclass
-class _Item:
-    """A part of an alternative: characters (``name`` is None) or another rule."""
-
-    name: str | None
-    line: int
-    optional: bool = False
-    repeats: int = 1
-
 
 def check_gbnf(text: str) -> None:
     """Refuse a grammar that llama.cpp cannot use.
@@ -81,14 +56,12 @@ def check_gbnf(text: str) -> None:
         for item in (item for alternative in rule.alternatives for item in alternative):
             if item.name is not None and item.name not in rules:
                 user = name.split(" in ")[-1]
-                _fail(item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it")
+                fail_at(
+                    item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it"
+                )
     empty = _empty_rules(rules)
-    _refuse_left_recursion(rules, empty)
-    _refuse_endless_work(rules, empty)
-
-
-def _fail(line: int, what: str, hint: str) -> NoReturn:
-    raise SettingsError(f"is wrong in line {line}: {what}", argument="grammar", hint=hint)
+    order = _refuse_left_recursion(rules, empty)
+    refuse_endless_work(rules, empty, order)
 
 
 class _Reader:
@@ -97,25 +70,25 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._place = 0
-        self._rules: dict[str, _Rule] = {}
+        self._rules: dict[str, Rule] = {}
         self._depth = 0
 
-    def rules(self) -> dict[str, _Rule]:
+    def rules(self) -> dict[str, Rule]:
         while self._skip_newlines():
             kind, name, line = self._next()
             if kind != "name" or self._next()[0] != "define":
-                _fail(line, "a rule was expected", 'rules look like: name ::= "text" other-name')
+                fail_at(line, "a rule was expected", 'rules look like: name ::= "text" other-name')
             if name in self._rules and self._rules[name].alternatives:
-                _fail(line, f"rule {name!r} is defined twice", "join both with |")
+                fail_at(line, f"rule {name!r} is defined twice", "join both with |")
             self._alternatives(name, line)
             if self._place < len(self._tokens):
                 kind, found, line = self._next()
                 if kind != "newline":
-                    _fail(line, f"{found!r} was not expected", "end the rule here, or quote it")
+                    fail_at(line, f"{found!r} was not expected", "end the rule here, or quote it")
         return self._rules
 
     def _alternatives(self, name: str, line: int) -> None:
-        rule = self._rules[name] = _Rule(line)
+        rule = self._rules[name] = Rule(line)
         while True:
             # A rule may begin on the line after its name or a bar.
             self._skip_newlines()
@@ -124,44 +97,44 @@ class _Reader:
                 return
             self._place += 1
 
-    def _sequence(self, name: str) -> list[_Item]:
-        items: list[_Item] = []
+    def _sequence(self, name: str) -> list[Item]:
+        items: list[Item] = []
         while self._place < len(self._tokens):
             kind, found, line = self._tokens[self._place]
             if kind == "newline" and self._depth:
                 self._place += 1
             elif kind == "name":
                 self._place += 1
-                items.append(_Item(found, line))
+                items.append(Item(found, line))
             elif kind == "token":
-                _fail(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
+                fail_at(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
             elif kind in ("text", "set", "any"):
                 self._place += 1
                 _check_characters(kind, found, line)
-                items.append(_Item(None, line, optional=found == '""'))
+                items.append(Item(None, line, optional=found == '""'))
             elif found == "(":
                 items.append(self._group(name, line))
             elif kind == "repeat":
                 self._place += 1
                 if not items:
-                    _fail(line, f"there is nothing before {found!r} to repeat", "put it after what it repeats")
+                    fail_at(line, f"there is nothing before {found!r} to repeat", "put it after what it repeats")
                 _apply(items[-1], found, line)
             else:
                 break
         return items
 
-    def _group(self, name: str, line: int) -> _Item:
+    def _group(self, name: str, line: int) -> Item:
         self._place += 1
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            _fail(line, f"groups are nested deeper than {_MAX_DEPTH}", "give the inner ones names of their own")
+            fail_at(line, f"groups are nested deeper than {_MAX_DEPTH}", "give the inner ones names of their own")
         inner = f"({len(self._rules)} in {name}"
         self._alternatives(inner, line)
         self._depth -= 1
         if self._peek() != ")":
-            _fail(line, "'(' is never closed", "add the missing ')'")
+            fail_at(line, "'(' is never closed", "add the missing ')'")
         self._place += 1
-        return _Item(inner, line)
+        return Item(inner, line)
 
     def _skip_newlines(self) -> bool:
         """Go to the next token that is not a line break; returns whether there is one."""
@@ -174,7 +147,7 @@ class _Reader:
 
     def _next(self) -> tuple[str, str, int]:
         if self._place == len(self._tokens):
-            _fail(self._tokens[-1][2], "it ends in the middle of a rule", 'rules look like: name ::= "text"')
+            fail_at(self._tokens[-1][2], "it ends in the middle of a rule", 'rules look like: name ::= "text"')
         self._place += 1
         return self._tokens[self._place - 1]
 
@@ -185,7 +158,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         match = _TOKEN.match(text, place)
         if match is None:
             what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
-            _fail(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
+            fail_at(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
         assert match.lastgroup is not None
         if match.lastgroup != "skip":
             yield match.lastgroup, match.group(), line
@@ -197,25 +170,25 @@ def _check_characters(kind: str, found: str, line: int) -> None:
     if kind in ("text", "set"):
         unknown = next((escape for escape in _ESCAPE.finditer(found) if escape.group(1)), None)
         if unknown is not None:
-            _fail(
+            fail_at(
                 line, f"{unknown.group()!r} is not an escape", r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN"
             )
         if found in ("[]", "[^]"):
-            _fail(line, "an empty set of characters", "use . for any character")
+            fail_at(line, "an empty set of characters", "use . for any character")
 
 
-def _apply(item: _Item, repeat: str, line: int) -> None:
+def _apply(item: Item, repeat: str, line: int) -> None:
     bounds = [int(number) for number in re.findall(r"\d+", repeat)]
     if any(bound > _MAX_REPEATS for bound in bounds):
-        _fail(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
+        fail_at(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
     if len(bounds) == 2 and bounds[1] < bounds[0]:
-        _fail(line, f"{repeat} ends before it begins", "write the smaller number first")
+        fail_at(line, f"{repeat} ends before it begins", "write the smaller number first")
     if repeat in ("*", "?") or (bounds and bounds[0] == 0):
         item.optional = True
     item.repeats *= max([1, *bounds])
 
 
-def _empty_rules(rules: dict[str, _Rule]) -> set[str]:
+def _empty_rules(rules: dict[str, Rule]) -> set[str]:
     """Names of the rules that may be empty."""
     uses: dict[str, list[tuple[str, list[str]]]] = {name: [] for name in rules}
     empty: set[str] = set()
@@ -241,25 +214,14 @@ def _empty_rules(rules: dict[str, _Rule]) -> set[str]:
     return empty
 
 
-def _refuse_endless_work(rules: dict[str, _Rule], empty: set[str]) -> None:
-    """Refuse what takes llama.cpp minutes per token, during which nothing can stop it."""
-    n_items = 0
-    for name, rule in rules.items():
-        for items in rule.alternatives:
-            n_items += sum(item.repeats for item in items)
-            in_a_row = 0
-            for item in items:
-                in_a_row = in_a_row + 1 if item.optional or item.name in empty else 0
-                if in_a_row > _MAX_OPTIONAL:
-                    what = f"rule {name.split(' in ')[-1]!r} has more than {_MAX_OPTIONAL} optional parts in a row"
-                    _fail(item.line, what, "nest them: a (b (c)?)?")
-    if n_items > _MAX_ITEMS:
-        hint = f"repeat less often, or without an upper bound; at most {_MAX_ITEMS}"
-        raise SettingsError(f"has {n_items} parts, repetitions included", argument="grammar", hint=hint)
+def _refuse_left_recursion(rules: dict[str, Rule], empty: set[str]) -> list[str]:
+    """Refuse rules that begin with themselves.
 
+    Returns:
+        The names of all rules, each after those that it may begin with.
+    """
 
-def _refuse_left_recursion(rules: dict[str, _Rule], empty: set[str]) -> None:
-    def may_be_empty(item: _Item) -> bool:
+    def may_be_empty(item: Item) -> bool:
         return item.optional or item.name in empty
 
     begins: dict[str, list[str]] = {}
@@ -271,7 +233,7 @@ def _refuse_left_recursion(rules: dict[str, _Rule], empty: set[str]) -> None:
                     begins[name].append(item.name)
                 if not may_be_empty(item):
                     break
-    done: set[str] = set()
+    done: dict[str, None] = {}
     for start in rules:
         # Depth first without recursion: generated grammars may be deep.
         path: dict[str, Iterator[str]] = {} if start in done else {start: iter(begins[start])}
@@ -279,12 +241,13 @@ def _refuse_left_recursion(rules: dict[str, _Rule], empty: set[str]) -> None:
             name = next(reversed(path))
             below = next(path[name], None)
             if below is None:
-                done.add(name)
+                done[name] = None
                 path.popitem()
             elif below in path:
                 named = below if not below.startswith("(") else below.split(" in ")[1]
-                _fail(
+                fail_at(
                     rules[below].line, f"rule {named!r} can begin with itself", "let it begin with something else first"
                 )
             elif below not in done:
                 path[below] = iter(begins[below])
+    return list(done)

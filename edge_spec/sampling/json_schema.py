@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
-from edge_spec.sampling.schema_rules import MAX_REPEATS, Rules, fail, json_literal
+from edge_spec.sampling.schema_rules import MAX_REPEATS, Rules, any_of, fail
 from edge_spec.sampling.schema_types import KEYWORDS, Types
 
 __all__ = ["schema_to_gbnf"]
@@ -40,7 +40,7 @@ _ANNOTATIONS = frozenset(
 )
 
 
-def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
+def schema_to_gbnf(schema: str | Mapping[str, Any] | bool, *, max_chars: int | None = None) -> str:
     """A grammar in GBNF.
 
     Supported are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf of one, $ref within
@@ -49,8 +49,11 @@ def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
     does not name are written only where it names none; then also propertyNames, maxProperties, and minProperties up
     to 1.
 
+    Args:
+        max_chars: the longest grammar.
+
     Raises:
-        SettingsError: not JSON, not a schema, or an unsupported keyword; with its place.
+        SettingsError: not JSON, not a schema, or an unsupported keyword, with its place; or the grammar is too long.
     """
     parsed: Any = schema
     if isinstance(schema, str):
@@ -63,6 +66,9 @@ def schema_to_gbnf(schema: str | Mapping[str, Any] | bool) -> str:
     except RecursionError:
         hint = "move parts of it into $defs"
         raise SettingsError("is nested too deep", argument="json_schema", hint=hint) from None
+    if max_chars is not None and len(grammar) > max_chars:
+        problem = f"becomes a grammar of {len(grammar)} characters, and at most {max_chars} are read"
+        raise SettingsError(problem, argument="json_schema", hint="simplify the schema")
     try:
         check_gbnf(grammar)
     except SettingsError as error:
@@ -121,7 +127,7 @@ class _Converter:
         fitting = [value for value in values if kind is None or _has_type(value, kind)]
         if not fitting:
             fail(place, f"no value is of type {kind}", "correct the type")
-        return "(" + " | ".join(map(json_literal, fitting)) + ")"
+        return any_of([json.dumps(value, ensure_ascii=False) for value in fitting])
 
     def _anyof(self, schemas: Any, place: str, kind: Any) -> str:
         if not isinstance(schemas, list) or not schemas:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["FORMATS", "MAX_REPEATS", "Rules", "fail", "integers", "json_literal", "literal", "numbers", "repeat"]
+__all__ = ["FORMATS", "MAX_REPEATS", "Rules", "any_of", "fail", "integers", "literal", "numbers", "repeat"]
 
 _DIGITS = "[0-9]{0,14}"
 
@@ -147,6 +146,9 @@ _USES = {
 MAX_REPEATS = 2000
 """llama.cpp's limit."""
 
+_MAX_DEPTH = 50
+"""Texts of which each begins with the one before would nest groups too deep."""
+
 
 def fail(place: str, what: str, hint: str = "leave it out, or check it after the reply") -> NoReturn:
     """Refuse a part of a schema.
@@ -163,9 +165,24 @@ def literal(text: str) -> str:
     return f'"{escaped}"'
 
 
-def json_literal(value: Any) -> str:
-    """A value as JSON, in GBNF."""
-    return literal(json.dumps(value, ensure_ascii=False))
+def any_of(texts: Iterable[str], *, depth: int = 0) -> str:
+    """One of some texts, in GBNF.
+
+    What several begin with is written once: llama.cpp follows every alternative, so thousands of them take seconds.
+    """
+    groups: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        groups.setdefault(text[:1], []).append(text)
+    ends = "" in groups
+    ways = []
+    for group in groups.values():
+        if len(group) == 1 or depth == _MAX_DEPTH:
+            ways += map(literal, filter(None, group))
+        else:
+            first, last = min(group), max(group)
+            shared = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+            ways.append(f"{literal(group[0][:shared])} {any_of([each[shared:] for each in group], depth=depth + 1)}")
+    return f"({' | '.join(ways)})" + "?" * ends
 
 
 def repeat(item: str, least: int, most: int | None) -> str:

@@ -11,12 +11,20 @@ from edge_spec.sampling.gbnf import check_gbnf
 from edge_spec.sampling.json_schema import schema_to_gbnf
 
 
+def doubled(form: str) -> str:
+    """Rules that each have the next one twice."""
+    return "".join(f"r{n} ::= {form.format(f'r{n + 1}')}\n" for n in range(14)) + 'r14 ::= "a"'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("root ::= " + '"a"? ' * 101, "more than 100 optional parts in a row"),
         ("root ::= " + "a " * 101 + '\na ::= b\nb ::= "x"*', "more than 100 optional parts in a row"),
         ("root ::= " + '("a"{0,2000} | "b") ' * 51, "has 102102 parts, repetitions included"),
+        ("root ::= " + " | ".join(f'"{n}"' for n in range(10_001)), "more than 10000 ways in rule 'root'"),
+        ('root ::= "x" r0\n' + doubled("{0} | {0}"), "more than 10000 ways in rule 'root'"),
+        ("root ::= r0\n" + doubled("{0} {0}") + '| ""', "more than 10000 ways in rule 'root'"),
     ],
 )
 def test_what_would_take_minutes_is_refused(text: str, message: str) -> None:
@@ -45,6 +53,13 @@ def test_schemas_with_many_properties_and_values_are_read() -> None:
     check_gbnf(properties)
     assert re.findall(r'"\\"(p\d+)\\": " string', properties) == names[::-1]
     values = [f"value {i}" for i in range(3000)]
-    choices = schema_to_gbnf({"enum": values})
-    check_gbnf(choices)
-    assert re.findall(r'"\\"(value \d+)\\""', choices) == values
+    check_gbnf(schema_to_gbnf({"enum": values}))
+
+
+def test_what_values_begin_with_is_written_once() -> None:
+    values = ["dog", "door", "do", 1, 12, None, 'say "so"', "dog"]
+    assert schema_to_gbnf({"enum": values}).splitlines()[0] == (
+        r'root ::= ("\"" ("do" ("g\"" | "or\"" | "\"") | "say \\\"so\\\"\"") | "1" ("2")? | "null")'
+    )
+    # Groups are not nested without end.
+    check_gbnf(schema_to_gbnf({"enum": ["a" * n for n in range(300)]}))
