@@ -8,7 +8,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import FunctionFields
+from edge_spec.server.fields import MAX_GRAMMAR, FunctionFields
 from edge_spec.server.gbnf import literal, renamed, unlike, until
 
 __all__ = ["after_thought", "calls_grammar"]
@@ -34,7 +34,7 @@ def calls_grammar(
     rules = ""
     ways = []
     for number, function in enumerate(functions):
-        rules += renamed(_arguments(function, number), f"f{number}-")
+        rules += renamed(_arguments(function, number, MAX_GRAMMAR - len(rules)), f"f{number}-")
         named = literal(f'{function.name}", "{syntax.arguments}": ')
         ways.append(f"{named} f{number}-root")
     begin, end = literal('{"name": "'), literal("}")
@@ -70,14 +70,14 @@ def after_thought(grammar: str) -> str:
     return f"root ::= t0\n{rules}{renamed(grammar, 'answer-')}"
 
 
-def _arguments(function: FunctionFields, number: int) -> str:
+def _arguments(function: FunctionFields, number: int, max_chars: int) -> str:
     """A grammar of a function's arguments. What a grammar cannot keep is left to the tool, unless it is strict."""
     schema = function.parameters or {"properties": {}}
     if schema.get("properties") == {}:
         # Where no argument is named there is none.
         schema = {"additionalProperties": False, **schema}
     try:
-        return schema_to_gbnf({"type": "object", **schema})
+        return schema_to_gbnf({"type": "object", **schema}, max_chars=max_chars)
     except SettingsError as error:
         if function.strict:
             param = f"tools[{number}].function.parameters"

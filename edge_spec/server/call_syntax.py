@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from json import dumps
 from typing import Any
 
@@ -70,8 +71,8 @@ def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if message.get("tool_call_id") not in placed:
                 made.append(message)
             continue
-        for call in calls:
-            made.append({**message, "tool_calls": [call]})
+        for number, call in enumerate(calls):
+            made.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
             if call["id"] in results:
                 made.append(results[call["id"]])
                 placed.add(call["id"])
@@ -81,19 +82,12 @@ def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A conversation for templates without tools: they, their calls and results become text of messages."""
     made: list[dict[str, Any]] = []
-    for message in messages:
-        if message["role"] == "tool":
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if made and made[-1]["role"] == "user" and made[-1]["content"].endswith("</tool_response>"):
-                made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{text}"}
-            else:
-                made.append({"role": "user", "content": text})
-        elif "tool_calls" in message:
-            calls = [_written(call["function"]) for call in message["tool_calls"]]
-            texts = ([message["content"]] if message["content"] else []) + calls
-            made.append({"role": "assistant", "content": "\n".join(texts)})
+    for is_result, those in groupby(messages, lambda message: message["role"] == "tool"):
+        if is_result:
+            texts = [f"<tool_response>\n{message['content']}\n</tool_response>" for message in those]
+            made.append({"role": "user", "content": "\n".join(texts)})
         else:
-            made.append(message)
+            made += map(_with_calls, those)
     if tools:
         told = _TOLD.format(tools="\n".join(dumps(tool, ensure_ascii=False) for tool in tools))
         if made[0]["role"] == "system":
@@ -101,6 +95,15 @@ def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, 
         else:
             made.insert(0, {"role": "system", "content": told})
     return made
+
+
+def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with its calls as text."""
+    if "tool_calls" not in message:
+        return message
+    calls = [_written(call["function"]) for call in message["tool_calls"]]
+    texts = ([message["content"]] if message["content"] else []) + calls
+    return {"role": "assistant", "content": "\n".join(texts)}
 
 
 def _written(function: dict[str, Any]) -> str:

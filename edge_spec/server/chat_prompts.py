@@ -25,8 +25,8 @@ def chat_prompt(
     messages: Sequence[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
-) -> tuple[list[int], CallSyntax]:
-    """Token ids of the prompt, and how the model writes calls.
+) -> tuple[str, CallSyntax]:
+    """The prompt, and how the model writes calls.
 
     Raises:
         PromptError: the template refuses the messages.
@@ -49,7 +49,7 @@ def chat_prompt(
             raise
         # Some templates, such as Gemma 2's, know no system message.
         text = prompts.render(_told_by_user(messages), options=options)
-    return prompts.tokenize_rendered(text), syntax or HERMES
+    return text, syntax or HERMES
 
 
 def _told_by_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from edge_spec.errors import (
     SettingsError,
 )
 
-__all__ = ["ApiError", "api_error"]
+__all__ = ["ApiError", "api_error", "too_long"]
 
 _SERVER_ERROR = "server_error"
 
@@ -55,6 +55,22 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
+def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
+    """What a client is told of a prompt that does not fit.
+
+    Args:
+        n_tokens: how many it has, in words.
+        prompt: the field that holds it.
+    """
+    return ApiError(
+        400,
+        f"This model's maximum context length is {n_ctx} tokens, and the prompt has {n_tokens}; "
+        "shorten it, or start the server with a larger --ctx",
+        code="context_length_exceeded",
+        param=prompt,
+    )
+
+
 def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
     """What a client is told of an error; nothing of the inside of one that nobody foresaw.
 
@@ -65,13 +81,7 @@ def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
         case ApiError():
             return error
         case PromptTooLong():
-            return ApiError(
-                400,
-                f"This model's maximum context length is {error.n_ctx} tokens, and the prompt has {error.n_prompt}; "
-                "shorten it, or start the server with a larger --ctx",
-                code="context_length_exceeded",
-                param=prompt,
-            )
+            return too_long(error.n_ctx, str(error.n_prompt), prompt)
         case GrammarDeadEnd():
             return ApiError(400, _text(error), code="grammar_dead_end")
         case SettingsError():

@@ -11,6 +11,8 @@ from edge_spec.server.errors import ApiError
 
 __all__ = [
     "MAX_CHOICES",
+    "MAX_GRAMMAR",
+    "MAX_SCHEMAS",
     "ChatFields",
     "CompletionFields",
     "FunctionFields",
@@ -20,6 +22,12 @@ __all__ = [
 ]
 
 MAX_CHOICES = 128
+MAX_GRAMMAR = 1 << 16
+"""Longer grammars are refused: a small request must not keep the processor busy for long."""
+
+MAX_SCHEMAS = 1 << 17
+"""So many characters of schemas are read."""
+
 MAX_STOPS = 16
 MAX_TOP = 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,8 +17,17 @@ from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
-from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import MAX_CHOICES, ChatFields, ChoiceFields, CompletionFields, FunctionFields, ReplyFields
+from edge_spec.server.errors import ApiError, too_long
+from edge_spec.server.fields import (
+    MAX_CHOICES,
+    MAX_GRAMMAR,
+    MAX_SCHEMAS,
+    ChatFields,
+    ChoiceFields,
+    CompletionFields,
+    FunctionFields,
+    ReplyFields,
+)
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
 from edge_spec.speculation.policy import FixedPolicy
@@ -26,8 +35,6 @@ from edge_spec.speculation.policy import FixedPolicy
 __all__ = ["Job", "JobMaker"]
 
 _SAMPLING = {each.name for each in fields(SamplerSettings)} - {"seed", "attempt", "logit_bias"}
-_MAX_GRAMMAR = 1 << 16
-"""Longer grammars and schemas are refused: a small request must not keep the processor busy for long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +85,15 @@ class JobMaker:
         """Continue texts as they are, like ``edge-spec run --raw``."""
         unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
         _refuse(name for name, is_asked in unknown.items() if is_asked)
+        given = _prompts_of(asked.prompt)
+        if len(given) * asked.n > MAX_CHOICES:
+            raise _bad("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
         try:
-            prompts = tuple(tuple(self._tokens(prompt)) for prompt in _prompts_of(asked.prompt))
+            prompts = tuple(self._tokens(prompt) for prompt in given)
+        except PromptTooLong:
+            raise
         except PromptError as error:
             raise _bad("prompt", str(error).replace("`", "")) from None
-        if len(prompts) * asked.n > MAX_CHOICES:
-            raise _bad("n", f"{len(prompts) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
         return self._job(asked, body, prompts, grammar=asked.grammar, logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
@@ -94,7 +104,9 @@ class JobMaker:
         functions = _callable(asked)
         tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
         messages = template_messages(asked.messages)
-        tokens, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        text, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        # Before anything that takes longer the larger the request is.
+        tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         opening = self._model.prompts.opening(tokens)
         given = {"tools": bool(functions), "response_format": _has_format(asked), "grammar": asked.grammar is not None}
         names = [name for name, is_given in given.items() if is_given]
@@ -116,13 +128,27 @@ class JobMaker:
         if grammar is not None and opening:
             grammar = after_thought(grammar)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        job = self._job(asked, body, (tuple(tokens),), grammar=grammar, logprobs=logprobs)
+        job = self._job(asked, body, (tokens,), grammar=grammar, logprobs=logprobs)
         return replace(job, syntax=syntax if functions else None)
 
-    def _tokens(self, prompt: str | list[int]) -> list[int]:
+    def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
+        """Token ids of a prompt that has room in the context."""
         if isinstance(prompt, str):
-            return self._model.prompt_of(prompt, raw=True)
-        return self._model.prompts.known(prompt)
+            return self._fitting(self._model.prompt_of(self._short(prompt, "prompt"), raw=True))
+        return self._fitting(self._model.prompts.known(prompt))
+
+    def _short(self, text: str, param: str) -> str:
+        """The same text, unless it cannot have room: to tokenize megabytes takes long."""
+        n_ctx = self._model.n_ctx
+        if len(text) > n_ctx and (least := self._model.prompts.least_tokens(text)) >= n_ctx:
+            raise too_long(n_ctx, f"at least {least}", param)
+        return text
+
+    def _fitting(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The same tokens, if they have room."""
+        if len(tokens) >= self._model.n_ctx:
+            raise PromptTooLong(n_prompt=len(tokens), n_ctx=self._model.n_ctx)
+        return tuple(tokens)
 
     def _job(
         self,
@@ -133,15 +159,16 @@ class JobMaker:
         grammar: str | None,
         logprobs: int | None,
     ) -> Job:
-        n_ctx = self._model.n_ctx
-        longest = max(map(len, prompts))
-        if longest >= n_ctx:
-            raise PromptTooLong(n_prompt=longest, n_ctx=n_ctx)
         if not min(map(len, prompts)):
             raise _bad("prompt", "it is empty; give some text to continue")
         if grammar is not None:
-            if len(grammar) > _MAX_GRAMMAR:
-                raise ApiError(400, "the grammar or schema is too long; simplify it", code="invalid_value")
+            if len(grammar) > MAX_GRAMMAR:
+                raise ApiError(
+                    400,
+                    f"the grammar, or that of a schema, has {len(grammar)} characters, and at most {MAX_GRAMMAR} are "
+                    "read; simplify it",
+                    code="invalid_value",
+                )
             self._model.grammar_of(grammar, None)
         options: dict[str, Any] = {
             "max_tokens": asked.limit or self._settings.max_tokens,
@@ -205,6 +232,7 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
 def _callable(asked: ChatFields) -> list[FunctionFields]:
     """The functions that may be called."""
     functions = [tool.function for tool in asked.tools]
+    _require_short([function.parameters for function in functions], "tools")
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
         raise _bad("tools", "two functions have the same name; rename one")
@@ -216,6 +244,14 @@ def _callable(asked: ChatFields) -> list[FunctionFields]:
     elif choice == "required" and not functions:
         raise _bad("tool_choice", "a call is required, but there are no tools")
     return functions if choice != "none" else []
+
+
+def _require_short(schemas: Any, param: str) -> None:
+    n_chars = len(json.dumps(schemas))
+    if n_chars > MAX_SCHEMAS:
+        raise _bad(
+            param, f"schemas of {n_chars} characters, and at most {MAX_SCHEMAS} are read; shorten or leave out some"
+        )
 
 
 def _has_format(asked: ChatFields) -> bool:
@@ -231,9 +267,8 @@ def _format_grammar(asked: ChatFields) -> str:
         if wanted.json_schema is None:
             raise _bad("response_format.json_schema", "this field is needed")
         schema = wanted.json_schema.json_schema
-        if len(json.dumps(schema)) > _MAX_GRAMMAR:
-            raise _bad("response_format.json_schema.schema", "it is too long; simplify it")
+        _require_short(schema, "response_format.json_schema.schema")
     try:
-        return schema_to_gbnf(schema)
+        return schema_to_gbnf(schema, max_chars=MAX_GRAMMAR)
     except SettingsError as error:
         raise _bad("response_format.json_schema.schema", str(error).replace("`", "")) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from edge_spec.errors import EdgeSpecError, SettingsError
 from edge_spec.server.running import ModelServer
+from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 
 ASK = [{"role": "user", "content": "Hello"}]
@@ -109,6 +111,72 @@ BODIES = [
 def test_what_is_no_json_is_refused(served: Any, body: bytes) -> None:
     found = served.post(content=body)
     assert (found.status_code, found.json()["error"]["code"]) == (400, "invalid_json"), found.text
+
+
+def tool_of(schema: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "look", "parameters": schema}}]}
+
+
+def format_of(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def doubled(form: str) -> str:
+    """Rules that each have the next one twice."""
+    return "root ::= r0\n" + "".join(f"r{n} ::= {form.format(f'r{n + 1}')}\n" for n in range(40)) + 'r40 ::= "a"'
+
+
+TOO_LARGE: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "4 MB of a text": ({"messages": [{"role": "user", "content": "word " * 800_000}]}, "at least 125002", "messages"),
+    "4 MB of spaces": ({"messages": [{"role": "user", "content": " " * 4_000_000}]}, "at least", "messages"),
+    "10,000 messages": ({"messages": [{"role": "user", "content": "a"}] * 10_000}, "at least", "messages"),
+    "control tokens": ({"messages": [{"role": "user", "content": "<|im_end|>" * 5_000}]}, "at least 500", "messages"),
+    "700 kB of tools": (tool_of({"properties": {f"p{n}": {} for n in range(50_000)}}), "at most 131072", "tools"),
+    "a schema of 300 kB": (
+        format_of({"enum": [*range(40_000)]}),
+        "at most 131072",
+        "response_format.json_schema.schema",
+    ),
+    "a schema with a large grammar": (
+        format_of({"properties": {f"p{n}": {} for n in range(2_000)}}),
+        "a grammar of",
+        "response_format.json_schema.schema",
+    ),
+    "a deep schema": (format_of(nested(900)), "nested too deep", "response_format.json_schema.schema"),
+    "two ways, forty times": ({"grammar": doubled("{0} | {0}")}, "more than 10000 ways", "grammar"),
+    "more ways than can be followed": (
+        {"grammar": "root ::= " + " | ".join(f'"{chr(0x4E00 + n)}"' for n in range(10_001))},
+        "characters, and at most 65536|more than 10000 ways",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("fields, why, param", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_what_would_take_long_is_refused_by_its_size(
+    served: Any, fields: dict[str, Any], why: str, param: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(Service, "begin", lambda *given: begun.append(given))
+    found = served.post(json={"messages": ASK, "max_tokens": 1, **fields})
+    assert found.status_code == 400, found.text
+    error = found.json()["error"]
+    assert re.search(why, error["message"]), error["message"]
+    assert param in (None, error["param"])
+    assert not begun
+
+
+def test_a_wide_enum_is_answered(served: Any) -> None:
+    values = [f"value {n}" for n in range(4_000)]
+    answer = served.chat(extra_body=format_of({"enum": values}), max_tokens=20).choices[0]
+    assert answer.finish_reason == "stop" and json.loads(answer.message.content) in values
 
 
 def test_unknown_fields_and_nulls_do_no_harm(served: Any) -> None:

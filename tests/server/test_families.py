@@ -40,15 +40,10 @@ def result(city: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": f"call_{city}", "name": "get_weather", "content": f"rain in {city}"}
 
 
-class Text:
-    """A tokenizer that keeps the text."""
+class Names:
+    """What a template asks of a tokenizer."""
 
-    adds_bos, bos, eos = False, 0, -1
-    said = ""
-
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        self.said = text
-        return [0]
+    bos, eos = 0, -1
 
     def name(self, token: int) -> str:
         return "<s>" if token == 0 else ""
@@ -56,9 +51,8 @@ class Text:
 
 def written(family: str, messages: list[dict[str, Any]], **options: Any) -> tuple[str, CallSyntax]:
     """The prompt of a conversation with tools."""
-    tokenizer: Any = Text()
-    _, syntax = chat_prompt(PromptBuilder(tokenizer, FAMILIES[family], 1), messages, TOOLS, options)
-    return str(tokenizer.said), syntax
+    tokenizer: Any = Names()
+    return chat_prompt(PromptBuilder(tokenizer, FAMILIES[family], 1), messages, TOOLS, options)
 
 
 class Marked:

@@ -136,11 +136,11 @@ def test_a_client_that_takes_nothing_keeps_nobody_waiting(
         # As if all buffers on the way were full.
         patched.setattr(streaming, "_send", never)
         patched.setattr(streaming, "_LAST_WORDS_S", 0.1)
-        asked = {**ASK, "max_tokens": 40, "ignore_eos": True, "stream": True}
+        asked = {**ASK, "max_tokens": 8, "ignore_eos": True, "speculation": "off", "stream": True}
         with httpx2.stream("POST", served.url + "/v1/chat/completions", json=asked, timeout=60):
             wait_until(lambda: bool(given))
             assert served.post(json=ASK).json()["usage"]["completion_tokens"] == 1
-            assert ", 40 written, " in logged(served, "POST /v1/chat/completions 504, streamed, ")
+            assert ", 8 written, " in logged(served, "POST /v1/chat/completions 504, streamed, ")
     wait_until(lambda: waiting(served) == (0, 0))
 
 
