@@ -12,8 +12,10 @@ import pytest
 from server_world import wait_until, waiting
 
 
-def test_fifty_clients_each_get_their_own_answer(served: Any) -> None:
+def test_fifty_clients_at_a_short_queue_each_get_their_own_answer(serve: Callable[..., Any]) -> None:
+    served = serve(max_waiting=8)
     texts = [served.model.generate(f"Count to {n % 10}.", seed=n % 10, max_tokens=6).read() for n in range(10)]
+    refused = 0
 
     async def ask() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0) as client:
@@ -27,9 +29,21 @@ def test_fifty_clients_each_get_their_own_answer(served: Any) -> None:
                 chunks = await client.chat.completions.create(**asked, stream=True)
                 return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
-            return await asyncio.gather(*map(one, range(50)))
+            async def until_answered(n: int) -> str | None:
+                nonlocal refused
+                while True:
+                    try:
+                        return await one(n)
+                    except openai.RateLimitError as error:
+                        assert error.code == "queue_full"
+                        refused += 1
+                        # Less than the server asks for, so that the queue is always full.
+                        await asyncio.sleep(0.05)
+
+            return await asyncio.gather(*map(until_answered, range(50)))
 
     assert asyncio.run(ask()) == [texts[n % 10] for n in range(50)]
+    assert refused
 
 
 def test_a_full_queue_says_when_to_come_again(serve: Callable[..., Any]) -> None:
