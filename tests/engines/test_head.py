@@ -240,10 +240,24 @@ def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
     head.restore(states[1])
     assert (target.n_past, head.n_past) == (40, 30)
     assert (head.decode(Tree.sequence([2] * 11)) == wanted).all()
-    for damaged in (b"", states[1][:10], states[1][:-1], states[1][:40], states[0]):
+    not_numbers = states[1][:16] + b"\xff" * 400 + states[1][416:]
+    for damaged in (b"", states[1][:10], states[1][:-1], states[1][:40], not_numbers, states[0]):
         with pytest.raises(StateError):
             head.restore(damaged)
         assert head.n_past == 0
+
+
+def test_a_head_that_is_closed_takes_nothing_of_its_target(
+    pair: tuple[TranscribedModel, HeadModel],
+) -> None:
+    target, head = pair
+    target.prefill(TEXT[:20])
+    row = target.decode(Tree.sequence([7])).copy()
+    head.close()
+    head.close()
+    assert target.session._features is None
+    target.rollback(20)
+    assert (target.decode(Tree.sequence([7])) == row).all()
 
 
 @pytest.mark.parametrize("memory", [{}, {"n_ctx": 120}], ids=["", "full context"])

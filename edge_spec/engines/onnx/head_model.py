@@ -17,10 +17,11 @@ from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
 from edge_spec.engines.onnx.model import Computation, OnnxModel, Place
 from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, Head
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import StateError
-from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 
 __all__ = ["HeadModel", "HeadSession"]
 
@@ -49,11 +50,11 @@ class HeadModel(OnnxModel):
 
     Args:
         target: its target.
-        features: the target's, cell by cell.
+        features: the target's, cell by cell; dropped when the head is closed.
     """
 
     def __init__(
-        self, session: HeadSession, settings: ModelSettings, *, name: str, target: LanguageModel, features: Features
+        self, session: HeadSession, settings: ModelSettings, *, name: str, target: TranscribedModel, features: Features
     ) -> None:
         super().__init__(
             session,
@@ -110,10 +111,16 @@ class HeadModel(OnnxModel):
         end = _SAVED.size + 2 * self._width * max(0, last - first)
         if not first <= last <= self._target.n_ctx or len(state) < end:
             raise _damaged()
+        rows = np.frombuffer(state[_SAVED.size : end], np.float16)
+        if not np.isfinite(rows).all():
+            raise _damaged()
         super().restore(state[end:])
         if last == self._target.n_past:
-            rows = np.frombuffer(state[_SAVED.size : end], np.float16)
             self._features[first:last] = rows.reshape(last - first, self._width)
+
+    def close(self) -> None:
+        super().close()
+        self._target.drop_features(self._features)
 
 
 _SAVED = struct.Struct("<QQ")

@@ -82,6 +82,13 @@ class Session(Runner):
         self._bound = self._bind(self._cache)
         return self._features
 
+    def drop_features(self, features: Features) -> None:
+        """Free them. The graph goes on computing what it was given, which is little."""
+        if self._features is features:
+            self._features = None
+            self._bound.close()
+            self._bound = self._bind(self._cache)
+
     def _bind(self, cache: KVCache) -> BoundCache:
         """The cache of the session's own text, bound to the graph."""
         given = {self._features.name: self._features.computed} if self._features is not None else {}

@@ -39,6 +39,11 @@ class TranscribedModel(OnnxModel):
         """See ``Session.give_features``."""
         return self.session.give_features(tail, name, width)
 
+    def drop_features(self, features: Features) -> None:
+        """Free them. Safe to call twice, and after the model was closed."""
+        if self._session is not None:
+            self.session.drop_features(features)
+
     @property
     def session(self) -> Session:
         """What computes; only for as long as the model is open."""
