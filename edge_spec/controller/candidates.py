@@ -54,7 +54,6 @@ class Candidate:
         base_bytes: what the process holds with or without models.
         tables: what it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
             ``TEXT_CACHES`` if that was asked for.
-        speed: by the cost model; only compared with that of others.
     """
 
     mode: Mode
@@ -64,7 +63,6 @@ class Candidate:
     parts: Mapping[str, Footprint]
     base_bytes: int
     tables: Mapping[str, int] = field(default_factory=dict)
-    speed: float
 
     @property
     def stage(self) -> str:
@@ -135,16 +133,13 @@ class Candidate:
 
 
 _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
-"""Tokens per decode while a prompt is read, and rows of one decode that returns logits."""
-
-_DRAFTS_MAY_PAY = 1.15
-"""What a drafter is assumed to gain where measurements can leave it out."""
+"""Tokens per decode while a prompt is read, and rows of one decode that returns logits; the fastest first."""
 
 Engines = Mapping[str, Engine]
 
 
 class Estimates(ExitStack):
-    """Says what a candidate takes and how fast it is. A context manager: models without weights may be open meanwhile.
+    """Says what a candidate takes. A context manager: models without weights may be open meanwhile.
 
     Args:
         files: by role.
@@ -207,16 +202,15 @@ class Estimates(ExitStack):
             parts=parts,
             base_bytes=self._base_bytes + sum(libraries.values()),
             tables={name: n_bytes for name, n_bytes in tables.items() if n_bytes},
-            speed=_speed(mode, settings, parts, engine.seconds_per_decode(own, parts["target"])),
         )
 
 
 def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidate]]:
-    """Ways to run a request, in groups.
+    """Ways to run a request in the order in which they are preferred, in groups.
 
-    Those of a group differ in speed and memory, and in the text at most by rounding. Each group changes more of what
-    was asked for than the one before: types of cached keys and values first, then the engine where that was left open,
-    and last the context, since a shorter one forgets.
+    Those of a group differ in speed and memory, and in the text at most by rounding; the fastest comes first. Each
+    group changes more of what was asked for than the one before: types of cached keys and values first, then the
+    engine where that was left open, and last the context, since a shorter one forgets.
 
     Raises:
         SettingsError: what was asked for contradicts a model.
@@ -226,9 +220,7 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
         with suppress(*(SettingsError,) if number else ()):
             yield [
                 estimates.candidate(mode, engines, settings)
-                for settings in _speeds(request, engines, text)
-                for mode in request.modes
-                if request.can_run(mode, engines)
+                for mode, settings in _fastest_first(request, engines, text)
             ]
 
 
@@ -238,13 +230,13 @@ def smallest(request: Request, estimates: Estimates) -> dict[str, Candidate]:
     found: dict[str, Candidate] = {}
     for engines, text in texts.values():
         with suppress(SettingsError):
-            for settings in _speeds(request, engines, text, least=True):
-                # Nothing needs less than plain decoding.
-                for mode in (*filter(lambda mode: request.can_run(mode, engines), request.modes), MODES["off"]):
-                    candidate = estimates.candidate(mode, engines, settings)
-                    for name in {"fits", stage_of(mode)} - {"plain"}:
-                        if name not in found or candidate.needed_bytes < found[name].needed_bytes:
-                            found[name] = candidate
+            # Nothing needs less than plain decoding.
+            every = replace(request, modes=(*request.modes, MODES["off"]))
+            for mode, settings in _fastest_first(every, engines, text, least=True):
+                candidate = estimates.candidate(mode, engines, settings)
+                for name in {"fits", stage_of(mode)} - {"plain"}:
+                    if name not in found or candidate.needed_bytes < found[name].needed_bytes:
+                        found[name] = candidate
     return found
 
 
@@ -259,19 +251,29 @@ def _texts(request: Request) -> Iterator[tuple[Engines, ModelSettings]]:
                     yield engines, replace(settings, kv_k=keys, kv_v=values)
 
 
-def _speeds(
+def _fastest_first(
     request: Request, engines: Engines, settings: ModelSettings, *, least: bool = False
-) -> Iterator[ModelSettings]:
-    """Settings that differ in speed and memory alone, fastest first; only those of the smallest batch if ``least``."""
+) -> Iterator[tuple[Mode, ModelSettings]]:
+    """Ways to draft, and settings, that differ in speed and memory; only those of the smallest batch if ``least``.
+
+    No clock decides: batches and the layout of weights are part of the numerics profile, so the same command has to
+    choose the same ones tomorrow. What slows every decode of the target comes last; its engine says what does, see
+    ``Engine.variants``. Of the rest, more drafters come first: they concern every token of a reply, and what adapts
+    leaves out those that do not pay. Larger batches come first within that: they concern prompts, which are read once.
+    """
     batches = [(settings.prefill_chunk, settings.max_rows)]
     if not {"prefill_chunk", "max_rows"} & request.fixed:
         batches += [batch for batch in _BATCHES if batch not in batches and batch[1] >= request.min_rows]
-    for chunk, rows in batches[-1:] if least else batches:
-        batch = replace(settings, prefill_chunk=chunk, max_rows=rows)
-        known: list[ModelSettings] = []
-        for engine in dict.fromkeys(engines.values()):
-            known += [each for each in engine.variants(batch, request.fixed) if each not in known]
-        yield from known
+    for of_target in engines["target"].variants(settings, request.fixed):
+        for mode in request.modes:
+            if not request.can_run(mode, engines):
+                continue
+            variants = [of_target]
+            for engine in {engines[role]: None for role in mode.needs if engines[role] is not engines["target"]}:
+                variants += [each for each in engine.variants(of_target, request.fixed) if each not in variants]
+            for variant in variants:
+                for chunk, rows in batches[-1:] if least else batches:
+                    yield mode, replace(variant, prefill_chunk=chunk, max_rows=rows)
 
 
 def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> dict[str, Footprint]:
@@ -282,24 +284,3 @@ def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> di
             part = replace(part, mapped_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
         found[role] = part
     return found
-
-
-def _speed(mode: Mode, settings: ModelSettings, parts: Mapping[str, Footprint], decode_s: float) -> float:
-    """Tokens per second up to a factor: a simple model until this device's curves are measured.
-
-    A round of a drafter costs three of its decodes and 1.3 of the target's, and brings 1.8 tokens; a table brings 4 %
-    for nothing. Reading a prompt in smaller chunks reads the weights more often.
-    """
-    size = sum(part.weight_bytes for role, part in parts.items() if role != "target")
-    share = size / max(1, parts["target"].weight_bytes)
-    gain = {
-        "plain": 1.0,
-        "tables": 1.04,
-        "drafter": 1.8 / (1.3 + 3 * share),
-        "hierarchy": 1.9 / (1.3 + 4 * share),
-    }[stage_of(mode)]
-    if mode.adapts:
-        # Drafts that do not pay are left out by the clock, so more drafters to choose from are better. They are given
-        # up after larger chunks of prompt and before tables.
-        gain = _DRAFTS_MAY_PAY ** len(mode.needs) if mode.needs else gain
-    return gain / max(1, decode_s) * (1 - 4 / settings.prefill_chunk)

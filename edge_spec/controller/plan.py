@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edge_spec.controller.candidates import STAGES, TOKEN_BYTES, Candidate, Estimates, candidates, smallest
+from edge_spec.controller.candidates import STAGES, TOKEN_BYTES, Candidate, Estimates, candidates, smallest, stage_of
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import BudgetExceeded
@@ -72,11 +72,14 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
 
 def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candidate | None:
     """What would fit if nothing but the files were fixed, speculating as requested if that does."""
-    modes = tuple(mode for mode in MODES.values() if set(mode.needs) <= request.files.keys())
-    for group in candidates(request.unrestricted(modes), estimates):
+    possible = [
+        mode for mode in MODES.values() if set(mode.needs) <= request.files.keys() and mode not in request.modes
+    ]
+    others = sorted(possible, key=lambda mode: STAGES.index(stage_of(mode)), reverse=True)
+    for group in candidates(request.unrestricted((*request.modes, *others)), estimates):
         fitting = [candidate for candidate in group if candidate.needed_bytes <= budget_bytes]
         if fitting:
-            return max(fitting, key=lambda each: (each.mode in request.modes, each.speed, -each.needed_bytes))
+            return next((each for each in fitting if each.mode in request.modes), fitting[0])
     return None
 
 
@@ -171,7 +174,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
 
 
 def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: str) -> Plan:
-    """The plan for a budget: the fastest candidate that fits, of the first group of which any does.
+    """The plan for a budget: the first candidate that fits.
 
     Args:
         groups: see ``candidates``.
@@ -183,10 +186,7 @@ def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: st
     needed: list[int] = []
     for number, group in enumerate(groups):
         needed += (candidate.needed_bytes for candidate in group)
-        fitting = sorted(
-            (candidate for candidate in group if candidate.needed_bytes <= budget_bytes),
-            key=lambda candidate: (-candidate.speed, candidate.needed_bytes),
-        )
+        fitting = [candidate for candidate in group if candidate.needed_bytes <= budget_bytes]
         if fitting:
             chosen, *others = fitting
             best_of_stage: dict[str, Candidate] = {}
@@ -195,14 +195,13 @@ def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: st
             return Plan(
                 chosen=chosen,
                 budget_bytes=budget_bytes,
-                why=_why(chosen, group, changed=number > 0),
+                why=_why(chosen, group[: group.index(chosen)], changed=number > 0),
                 runners_up=tuple(best_of_stage.values())[:3],
             )
     raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint="raise `memory`")
 
 
-def _why(chosen: Candidate, group: Sequence[Candidate], *, changed: bool) -> str:
-    faster = [other for other in group if other.speed > chosen.speed]
+def _why(chosen: Candidate, faster: Sequence[Candidate], *, changed: bool) -> str:
     reason = "the fastest of what was asked for" if not faster else "the fastest that fits"
     if changed:
         reason += ", after reducing settings that you did not set"

@@ -27,7 +27,7 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 __all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
-"""Told a stage, ``repacking`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
+"""Told a stage, ``transcribing`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,9 @@ class Engine(ABC):
         """
 
     def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
-        """Settings, not resolved, with the same text but for rounding, at another speed and size; the given first.
+        """Settings, not resolved, with the same text but for rounding, that take less memory and more time per decode.
+
+        The given ones come first, then slower and slower ones: the engine knows which are, not how much.
 
         Args:
             fixed: names of settings that must stay.
@@ -251,10 +253,6 @@ class Engine(ABC):
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         """Types of keys and values that take less than those of ``settings`` and hardly round, largest first."""
         return []
-
-    @abstractmethod
-    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
-        """Seconds of a plain decode, up to a factor that all engines share: an estimate to compare plans by."""
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         """What caches of so many texts at once take, each as long as the context; 0 where they are not needed."""

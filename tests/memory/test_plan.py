@@ -38,7 +38,15 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
         return
     assert found.chosen.needed_bytes <= budget * MIB
     more = plan("demo", memory=(budget + 5) * MIB, held_bytes=HELD)
-    assert (more.chosen.choices["context"], more.chosen.speed) >= (found.chosen.choices["context"], found.chosen.speed)
+    assert _rank(more) >= _rank(found)
+
+
+def _rank(found: Plan) -> tuple[int, bool, int, bool, int, int]:
+    """How much of what was asked for a plan has, and then how fast it is."""
+    chosen = found.chosen
+    cache_bytes, is_mapped = chosen.parts["target"].kv_cache_bytes, chosen.choices.get("weights") == "mapped"
+    speed = not is_mapped, STAGES.index(chosen.stage), chosen.settings.prefill_chunk
+    return chosen.n_ctx, found.engine == "onnx", cache_bytes, *speed
 
 
 @pytest.mark.parametrize("engine", ["auto", "llama", "onnx"])

@@ -28,9 +28,6 @@ __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "ope
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
 
-_MAPPED_SLOWDOWN = 1.5
-"""How much longer a decode takes with weights in the file's layout than with repacked ones."""
-
 
 class LlamaEstimator(Estimator):
     """Footprints on llama.cpp, which include tokenizers: weights bring their own."""
@@ -164,6 +161,7 @@ class LlamaEngine(Engine):
     def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
         if "repack" not in fixed:
+            # A decode takes about 1.5 times as long with weights in the file's layout as with repacked ones.
             repack = settings.extras.get("repack", True)
             yield replace(settings, extras={**settings.extras, "repack": not repack})
 
@@ -173,10 +171,6 @@ class LlamaEngine(Engine):
             return []
         kinds = (_SMALL_CACHE, _SMALL_CACHE)
         return [kinds] if kv_cache_bytes(file, 1, *kinds) < kv_cache_bytes(file, 1, own.kv_k, own.kv_v) else []
-
-    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
-        repacked = settings.repack if isinstance(settings, LlamaSettings) else settings.extras.get("repack", True)
-        return footprint.weight_bytes * (1.0 if repacked else _MAPPED_SLOWDOWN)
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         weights = "repacked" if footprint.repacked_bytes else "mapped"

@@ -27,9 +27,6 @@ __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 _MIN_SHARE = 0.75
 """Of a model's bytes, in types that our kernels multiply: other matrices are slower and larger than on llama.cpp."""
 
-_SPEED_UP = 0.7
-"""A decode takes so much of llama.cpp's time with repacked weights (measured on a 1.0B shape)."""
-
 
 def _too_few_packed(file: ModelFile) -> str | None:
     """That too much of a model is of types that our kernels do not multiply; None if not."""
@@ -167,9 +164,6 @@ class OnnxEngine(Engine):
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.
         return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
-
-    def seconds_per_decode(self, settings: ModelSettings, footprint: Footprint) -> float:
-        return footprint.weight_bytes * _SPEED_UP
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None:
