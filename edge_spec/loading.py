@@ -76,13 +76,14 @@ def load(
         texts: keep room in the memory for the caches of so many texts of ``n_ctx`` tokens at once, see
             ``TextModel.generate_many``. Without it they are as many at a time as what is left has room for.
         memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
-            mapped weights, which decoding touches for every token. By default what it holds and four fifths of what
-            the device has available. What was not asked for by name gives way to fit it; ``notes`` tell.
+            mapped weights, which decoding touches for every token. What was not asked for by name gives way to fit it;
+            ``notes`` tell. By default what it holds and four fifths of what the device has available; this decides
+            what is loaded and does not limit what the program allocates afterwards.
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
         on_wait: told, in a sentence, what takes long.
         on_progress: told a stage and how many bytes of how many are done; at its end they are equal. The stages of a
-            file are ``repacking``, where it has to be transcribed first, and ``loading``.
+            file are ``transcribing``, where it has to be transcribed first, and ``loading``.
         watch: tells when memory gets scarce while it runs; looks at this computer by default.
         verbose: let llama.cpp's log through to standard error.
         **settings: fields of ``ModelSettings``, and of single engines, such as ``n_threads``, ``kv_k`` or ``repack``.
@@ -119,7 +120,9 @@ def load(
     models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder), experience=experience)
     try:
         models.apply(planned.chosen)
-        return _text_model(models, request, planned, policy, draft_limit, watch)
+        return _text_model(
+            models, request, planned, policy, draft_limit, watch=watch or system_watch(budget.limit_bytes)
+        )
     except BaseException:
         models.close()
         raise
@@ -262,7 +265,8 @@ def _text_model(
     planned: Plan,
     policy: Policy | None,
     draft_limit: int | None,
-    watch: PressureWatch | None,
+    *,
+    watch: PressureWatch,
 ) -> TextModel:
     """The model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
@@ -283,7 +287,7 @@ def _text_model(
         notes=[*planned.notes, *models.notes],
         grammars=grammars.new,
         session_cache=models.session_cache,
-        guard=Degradation(models, request, watch or system_watch(planned.budget_bytes)),
+        guard=Degradation(models, request, watch),
         on_close=close,
     )
 

@@ -133,12 +133,20 @@ class Budget:
     Attributes:
         budget_bytes: in total, including what it holds already.
         held_bytes: what it holds already.
+        is_limit: whether the user named it, so that the whole process has to stay within it while it runs. One that
+            nobody named only says what to load: the program around the model may allocate whatever the system has.
         notes: sentences that the user should know.
     """
 
     budget_bytes: int
     held_bytes: int
+    is_limit: bool = True
     notes: tuple[str, ...] = ()
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What this process may grow to while it runs; None where only the system's free memory counts."""
+        return self.budget_bytes if self.is_limit else None
 
 
 def budget_of(
@@ -161,7 +169,8 @@ def budget_of(
     found, held = device(), reading().resident_bytes
     free = held + found.available_bytes
     if wanted is None:
-        return Budget(budget_bytes=held + found.available_bytes * SHARE[0] // SHARE[1], held_bytes=held)
+        share = held + found.available_bytes * SHARE[0] // SHARE[1]
+        return Budget(budget_bytes=share, held_bytes=held, is_limit=False)
     if wanted > max(found.total_bytes, free):
         raise OutOfMemory(
             "the memory budget",

@@ -85,7 +85,8 @@ def system_watch(budget_bytes: int | None = None, *, resident: Callable[[], int]
     """A watch on this computer, the control groups that the process is in, and the process itself.
 
     Args:
-        budget_bytes: if more than this is resident, memory is scarce, however much the computer has left.
+        budget_bytes: if more than this is resident, memory is scarce, however much the computer has left; None where
+            nobody set a limit, so that only what the computer has left counts.
         resident: reads what this process holds.
     """
     # A limit on address space bounds what can be asked for; it says nothing about what others need.

@@ -35,11 +35,13 @@ def reading(resident: int = HELD) -> Callable[[], Usage]:
 def test_the_default_budget_is_a_share_of_what_is_available() -> None:
     found = budget_of(None, device=device(1000 * MIB, 500 * MIB), reading=reading())
     assert (found.budget_bytes, found.held_bytes, found.notes) == (HELD + 400 * MIB, HELD, ())
+    assert found.limit_bytes is None
 
 
 def test_a_budget_is_never_more_than_is_free() -> None:
     small = device(1000 * MIB, 200 * MIB)
-    assert budget_of("150MiB", device=small, reading=reading()).budget_bytes == 150 * MIB
+    named = budget_of("150MiB", device=small, reading=reading())
+    assert named.budget_bytes == named.limit_bytes == 150 * MIB
     found = budget_of("600MiB", device=small, reading=reading())
     assert found.budget_bytes == HELD + 200 * MIB
     assert "260 MiB" in found.notes[0]

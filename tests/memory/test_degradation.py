@@ -15,6 +15,7 @@ from scarce_memory import ASKED, PLENTY, SCARCE, converse
 
 import edge_spec
 from edge_spec import TextModel
+from edge_spec.memory import usage
 from edge_spec.memory.pressure import PressureReading, PressureWatch, system_watch
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -139,6 +140,34 @@ def test_the_process_s_own_size_counts_as_well(load: Callable[..., TextModel], p
         for _ in range(9):
             model.check_memory()
         assert model.degradations == ()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_only_a_budget_that_was_named_limits_the_program_around_the_model(
+    named: bool, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that allocates for itself after loading keeps its drafters, as long as the computer has memory left."""
+    now, held = [0.0], [0]
+
+    def watch_of(budget_bytes: int | None) -> PressureWatch:
+        system = system_watch(budget_bytes, resident=lambda: held[0])
+
+        def look() -> PressureReading:
+            return replace(system.look(), available_bytes=PLENTY, stalled_percent=0.0)
+
+        def clock() -> float:
+            now[0] += 100.0
+            return now[0]
+
+        return PressureWatch(look, low_bytes=100, interval_s=0.0, clock=clock)
+
+    monkeypatch.setattr("edge_spec.loading.system_watch", watch_of)
+    memory = usage().resident_bytes + (400 << 20) if named else None
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=probe_cache, memory=memory) as model:
+        held[0] = 1 << 50
+        for _ in range(3):
+            model.check_memory()
+        assert bool(model.degradations) == named
 
 
 def test_a_mode_with_an_intermediate_model_alone_steps_down_too(load: Callable[..., TextModel]) -> None:
