@@ -14,7 +14,7 @@ from checkout_commands import RENAMED
 
 import edge_spec
 
-__all__ = ["Talk", "attempt", "each_model", "facts", "opened", "written"]
+__all__ = ["Conversations", "attempt", "each_model", "facts", "opened", "written"]
 
 
 # Older versions asked for methods, newer ones for a subclass.
@@ -85,7 +85,7 @@ def written(reply: edge_spec.Generation, *, counted: bool) -> dict[str, Any]:
     return found
 
 
-class Talk:
+class Conversations:
     """Conversations by name on one model, step by step.
 
     Args:
@@ -95,7 +95,7 @@ class Talk:
     def __init__(self, model: edge_spec.TextModel, *, counted: bool) -> None:
         self._model = model
         self._counted = counted
-        self._told: list[str] = []
+        self._notices: list[str] = []
         self.sessions: dict[str, Any] = {}
 
     def steps(self, script: Sequence[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
@@ -104,11 +104,11 @@ class Talk:
 
     def step(self, who: str, action: str, *arguments: Any, **options: Any) -> dict[str, Any]:
         """One call of a conversation, or ``begin``, ``load``, and ``cancel``: a question whose answer is stopped."""
-        before, done = len(self._told), None
+        before, done = len(self._notices), None
         if action == "begin":
-            self.sessions[who] = self._model.chat(*arguments, on_notice=self._told.append, **options)
+            self.sessions[who] = self._model.chat(*arguments, on_notice=self._notices.append, **options)
         elif action == "load":
-            self.sessions[who] = edge_spec.ChatSession.load(self._model, *arguments, on_notice=self._told.append)
+            self.sessions[who] = edge_spec.ChatSession.load(self._model, *arguments, on_notice=self._notices.append)
         elif action == "cancel":
             text, n_pieces = arguments
             done = self.sessions[who].send(text, **options)
@@ -125,7 +125,7 @@ class Talk:
         session = self.sessions[who]
         found = {
             "done": done,
-            "told": len(self._told) - before,
+            "told": len(self._notices) - before,
             "tokens": session.n_tokens,
             "seen": session.n_seen,
             "messages": [[each.role, each.content, each.finish_reason, each.attempt] for each in session.messages],

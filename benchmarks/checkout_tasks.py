@@ -158,7 +158,7 @@ def _reply_cases(prompts: Sequence[str]) -> list[dict[str, Any]]:
 def _structured_cases() -> list[dict[str, Any]]:
     kinds: dict[str, dict[str, Any]] = {"grammar": {"grammar": _GRAMMAR}}
     kinds |= {name: {"json_schema": schema} for name, schema in _SCHEMAS.items()}
-    laws = ((1, 0.8), (2, 0.0), (3, 1.2))
+    draws = ((1, 0.8), (2, 0.0), (3, 1.2))
     cases = [
         {
             "name": f"{name}, seed {seed}",
@@ -168,13 +168,13 @@ def _structured_cases() -> list[dict[str, Any]]:
             "temperature": temperature,
             **kind,
         }
-        for (seed, temperature), (name, kind) in product(laws, kinds.items())
+        for (seed, temperature), (name, kind) in product(draws, kinds.items())
     ]
     return [*cases, {"name": "bad grammar", "prompt": "Hi", "grammar": 'root ::= "a'}]
 
 
 def _chat_script(prompts: Sequence[str]) -> list[tuple[list[Any], dict[str, Any]]]:
-    """Steps of two conversations that take turns: arguments and options of ``Talk.step``."""
+    """Steps of two conversations that take turns: arguments and options of ``Conversations.step``."""
     full = {"max_tokens": 70, "ignore_eos": True}
     return [
         (["a", "begin", "You are a friend."], {"seed": 7, "max_tokens": 50}),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from checkout_commands import Found, commands, plans, process_size, stable
-from checkout_models import Talk, attempt, each_model, facts, opened, written
+from checkout_models import Conversations, attempt, each_model, facts, opened, written
 
 import edge_spec
 
@@ -65,12 +65,12 @@ def reply(model: edge_spec.TextModel, asked: Mapping[str, Any], *, counted: bool
 
 
 def tables(part: Mapping[str, Any], own: Path, others: Path) -> Found:
-    """Models whose laws are tables: rows, what is kept, and saved states."""
+    """Models whose distributions are tables: rows, what is kept, and saved states."""
     for seed in range(part["n"]):
         table = edge_spec.random_table(13, order=2, seed=seed)
         near = edge_spec.random_table(13, order=2, seed=seed + 1, scale=0.5, like=table)
-        for name, law in (("target", table), ("drafter", near)):
-            model = edge_spec.TableModel(law, n_ctx=64)
+        for name, distributions in (("target", table), ("drafter", near)):
+            model = edge_spec.TableModel(distributions, n_ctx=64)
             model.prefill([1, 2, 3, 4, 5])
             rows = model.decode(edge_spec.Tree((6, 7, 8, 9), (-1, 0, 0, 2))).tobytes()
             model.keep([0, 2, 3])
@@ -85,7 +85,7 @@ def tables(part: Mapping[str, Any], own: Path, others: Path) -> Found:
 def chats(part: Mapping[str, Any], own: Path, others: Path) -> Found:
     """Long conversations in a small context."""
     for name, _, model in each_model(part):
-        steps = Talk(model, counted=not name.endswith(" auto")).steps(part["script"])
+        steps = Conversations(model, counted=not name.endswith(" auto")).steps(part["script"])
         for number, (step, (arguments, _)) in enumerate(zip(steps, part["script"], strict=True)):
             yield f"{name}: {number} {' '.join(map(str, arguments[:2]))}", step
         yield f"{name}: afterwards", facts(model)
@@ -96,16 +96,16 @@ def saved(part: Mapping[str, Any], own: Path, others: Path) -> Found:
     files = {}
     for name, setup, model in each_model(part):
         files[name] = setup["name"], f"{name.replace(' ', '-')}.chat"
-        talk, path = Talk(model, counted=True), own / files[name][1]
-        yield f"{name}: before", talk.steps(part["before"])
-        talk.sessions["a"].save(path)
+        conversations, path = Conversations(model, counted=True), own / files[name][1]
+        yield f"{name}: before", conversations.steps(part["before"])
+        conversations.sessions["a"].save(path)
         yield f"{name}: file", archive(path)
-        yield f"{name}: straight on", talk.steps(part["after"])
+        yield f"{name}: straight on", conversations.steps(part["after"])
     for name, setup, model in each_model(part):
         for source, (engine, file) in files.items():
             for whose, folder in (("own", own), ("old", others)) if engine == setup["name"] else ():
                 script = [(["a", "load", str(folder / file)], {}), *part["after"]]
-                yield f"{name}: {whose} file of {source}", Talk(model, counted=True).steps(script)
+                yield f"{name}: {whose} file of {source}", Conversations(model, counted=True).steps(script)
 
 
 def archive(path: Path) -> dict[str, Any]:

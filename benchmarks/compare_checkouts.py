@@ -9,17 +9,19 @@ was given another name on purpose stands in ``RENAMED``; what is asked, in ``che
 
 - replies: token ids, text, why it ended, counts of drafts; both engines and mixtures of them, all modes, samplers
 - structured: a grammar and JSON schemas
-- tables: models whose laws are tables
+- tables: models whose distributions are tables
 - chat: long conversations that outgrow their context, with retries, edits and the like
 - saved: conversations saved by the old version continue in the new one with the same words, and without a notice
 - profiles: everything that rounds, over a grid of settings
-- scarcity: what is given up while memory is scarce
+- scarcity: what is dropped while memory is scarce
 - plans: from plenty of memory down to the least
 - commands: exit codes and output
 
-Every difference is printed, and any makes the exit code 1. Nothing is timed, and other work on the machine does not
-matter as long as it leaves memory free. With ``--baseline FILE`` what the old version does is kept in FILE, and its
-conversations in a folder beside it; where FILE is there already, OLD_PYTHON is not started.
+Differences that are intended stand in ``checkout_expected.toml``, each with its reason. Every other one is printed, and
+any makes the exit code 1; ``--all`` prints the expected ones as well. One that no longer occurs is reported as stale.
+Nothing is timed, and other work on the machine does not matter as long as it leaves memory free. With ``--baseline
+FILE`` what the old version does is kept in FILE, and its conversations in a folder beside it; where FILE is there
+already, OLD_PYTHON is not started. ``--sections A,B`` compares these alone.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from checkout_commands import RENAMED
+from checkout_expected import Difference, Expectations
 from checkout_tasks import PROMPTS, task_of
 
 _WORKER = Path(__file__).with_name("checkout_worker.py")
@@ -76,7 +79,7 @@ class Side:
         """All sections, once all that was started has come to its end."""
         found = [each.result() for each in self._running]
         sections = {name: section for each in found for name, section in each["sections"].items()}
-        return {**found[0], "sections": {name: sections[name] for name in self._task["parts"]}}
+        return {**found[0], "sections": {name: sections[name] for name in self._task["parts"] if name in sections}}
 
     def _run(self, sections: Sequence[str]) -> Json:
         with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name:
@@ -93,14 +96,14 @@ class Side:
             return found
 
 
-def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[str]:
-    """A sentence for everything that differs; of a list its first difference, since the rest follows from it."""
+def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[Difference]:
+    """Everything that differs; of a list its first difference, since the rest follows from it."""
     if isinstance(old, dict) and isinstance(new, dict):
         old, new = ({RENAMED.get(key, key): each for key, each in value.items()} for value in (old, new))
         # The command may have more options than before.
         for key in old if place.endswith(" > options") else dict.fromkeys((*old, *new)):
             if key not in old or key not in new:
-                yield f"{place} > {key}: only in the {'old' if key in old else 'new'} version"
+                yield f"{place} > {key}", f"only in the {'old' if key in old else 'new'} version"
             else:
                 yield from differences(f"{place} > {key}", old[key], new[key], tolerance)
     elif isinstance(old, list) and isinstance(new, list):
@@ -109,15 +112,15 @@ def differences(place: str, old: Any, new: Any, tolerance: int) -> Iterator[str]
                 yield from found
                 return
         if len(old) != len(new):
-            yield f"{place}: {len(old)} and {len(new)} entries, the shorter one equal as far as it goes"
+            yield place, f"{len(old)} and {len(new)} entries, the shorter one equal as far as it goes"
     elif isinstance(old, int) and isinstance(new, int) and " > bytes > " in place:
         if abs(old - new) > tolerance:
-            yield f"{place}: {old:,} and {new:,}"
+            yield place, f"{old:,} and {new:,}"
     elif (type(old), old) != (type(new), new):
         first, second = str(old), str(new)
         common = next((n for n, (one, two) in enumerate(zip(first, second, strict=False)) if one != two), 0)
         start = max(0, common - _SHOWN // 2)
-        yield f"{place}: {first[start : start + _SHOWN]!r} and {second[start : start + _SHOWN]!r}"
+        yield place, f"{first[start : start + _SHOWN]!r} and {second[start : start + _SHOWN]!r}"
 
 
 def counted(value: Any) -> tuple[int, int]:
@@ -132,8 +135,8 @@ def counted(value: Any) -> tuple[int, int]:
     return 0, 0
 
 
-def compare(old: Json, new: Json, tolerance: int) -> int:
-    """Print every difference, and a line for each section; how many there are."""
+def compare(old: Json, new: Json, tolerance: int, *, expected: Expectations, show_all: bool = False) -> int:
+    """Print every difference that was not expected, and a line for each section; how many there are."""
     for name in dict.fromkeys((*old["libraries"], *new["libraries"])):
         one, other = old["libraries"].get(name), new["libraries"].get(name)
         if one != other:
@@ -142,18 +145,20 @@ def compare(old: Json, new: Json, tolerance: int) -> int:
     if old["place"] == new["place"]:
         print("note: both are the same installation")
     total, lines = 0, []
-    for name, one in old["sections"].items():
-        other = new["sections"][name]
+    for name, other in new["sections"].items():
+        one = old["sections"][name]
         found = list(differences(name, one["cases"], other["cases"], tolerance))
+        unexpected = expected.unexpected(found)
         for side, cases in (("old", one["cases"]), ("new", other["cases"])):
             if "crash" in cases:
-                found.append(f"{name}: stopped in the {side} version\n{cases['crash']}")
-        print("".join(f"{sentence}\n" for sentence in found), end="")
-        total += len(found)
+                unexpected.append((name, f"stopped in the {side} version\n{cases['crash']}"))
+        print("".join(f"{place}: {said}\n" for place, said in (found if show_all else unexpected)), end="")
+        total += len(unexpected)
         tokens, refused = counted(one["cases"])
         lines.append(
             f"{name:10} {len(one['cases']):5} results, {refused:3} of them refusals, {tokens:7,} tokens; "
-            f"{len(found)} differences; {one['seconds']:.0f} s and {other['seconds']:.0f} s"
+            f"{len(found)} differences, {len(unexpected)} unexpected; "
+            f"{one['seconds']:.0f} s and {other['seconds']:.0f} s"
         )
     print("\n".join(lines))
     return total
@@ -166,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a part of everything, in less than a minute")
     parser.add_argument("--prompts", metavar="FILE", help="a prompt per line, instead of the built-in ones")
     parser.add_argument("--baseline", metavar="FILE", type=Path, help="results of the old version: read, else written")
+    parser.add_argument("--sections", metavar="A,B", help="compare only these with the baseline, see above for names")
+    parser.add_argument("--all", action="store_true", help="print the differences that are expected as well")
     parser.add_argument(
         "--tolerance",
         metavar="BYTES",
@@ -188,17 +195,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SystemExit(f"{baseline} is of another task: other options, or another version of this script")
     with tempfile.TemporaryDirectory(prefix="edge-spec-compare-") as name, ThreadPoolExecutor(_PROCESSES) as pool:
         saved = baseline.absolute().with_name(f"{baseline.stem}-saved") if baseline is not None else Path(name, "old")
-        others = [section for section in task["parts"] if section not in (*_SAVING, *_PLANNING)]
+        chosen = values.sections.split(",") if values.sections is not None and known is not None else [*task["parts"]]
+        others = [section for section in chosen if section not in (*_SAVING, *_PLANNING)]
         old = Side(values.old_python, task, pool, own=saved, others=saved) if known is None else None
         new = Side(values.new_python, task, pool, own=Path(name, "new"), others=saved) if values.new_python else None
-        saving = old.start(_SAVING) if old is not None else None
-        for sections in (others, _PLANNING):
+        last = [section for section in _SAVING if section in chosen]
+        saving = old.start(last) if old is not None else None
+        for sections in (others, [section for section in _PLANNING if section in chosen]):
             for side in filter(None, (old, new)):
                 side.start(sections)
         if saving is not None:
             saving.result()
         if new is not None:
-            new.start(_SAVING)
+            new.start(last)
         if old is not None:
             known = {"task": task, "result": old.result()}
             if baseline is not None:
@@ -206,9 +215,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if new is None or known is None:
             return 0
         found = new.result()
-    n_differences = compare(known["result"], found, values.tolerance)
-    print("nothing differs" if not n_differences else f"{n_differences} differences")
-    return int(n_differences > 0)
+    expected = Expectations()
+    n_unexpected = compare(known["result"], found, values.tolerance, expected=expected, show_all=values.all)
+    for reason, n_found in expected.by_reason().items():
+        print(f"expected, {n_found:3} differences: {reason}")
+    for place in [] if values.quick else expected.stale(chosen):
+        print(f"stale, expected to differ and does not: {place}")
+    print("nothing else differs" if not n_unexpected else f"{n_unexpected} unexpected differences")
+    return int(n_unexpected > 0)
 
 
 if __name__ == "__main__":
