@@ -97,7 +97,7 @@ class DescribedModel:
     @property
     def _recommended_sampling(self) -> Mapping[str, Any]:
         target = self._files.get("target")
-        return SamplerSettings.valid(target.sampling) if target is not None else {}
+        return target.sampling if target is not None else {}
 
     @property
     def info(self) -> ModelInfo:
@@ -120,7 +120,7 @@ class DescribedModel:
             lossless=self.lossless,
             identity=self.identity,
             profile=self.profile.name,
-            sampling=self._recommended_sampling,
+            sampling=SamplerSettings.valid(self._recommended_sampling),
             budget_bytes=self.ledger.budget_bytes,
             held_bytes=self.ledger.held_bytes,
         )
@@ -175,7 +175,7 @@ class DescribedModel:
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is given up now because memory is scarce, in order."""
+        """What is dropped now because memory is scarce, in order."""
         return self._access.guard.degradations
 
     @property

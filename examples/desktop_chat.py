@@ -23,7 +23,7 @@ from typing import Any
 
 import edge_spec
 
-STAGES = {"repacking": "Preparing the model, once", "loading": "Loading the model", "reading": "Reading"}
+STAGES = {"transcribing": "Preparing the model, once", "loading": "Loading the model", "reading": "Reading"}
 
 
 class Chat(threading.Thread):

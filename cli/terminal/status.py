@@ -90,8 +90,8 @@ def held_bytes() -> int:
 
 
 def memory_lines(model: ChatModel) -> list[str]:
-    """The output of ``/memory``: the ledger, and what was given up because memory is scarce."""
+    """The output of ``/memory``: the ledger, and what memory degradation has dropped."""
     device = probe()
     free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
-    degradations = [f"given up while memory is scarce: {name}" for name in model.degradations]
+    degradations = [f"dropped while memory is scarce: {name}" for name in model.degradations]
     return [*model.ledger.table(usage()).splitlines(), "", free, *degradations]

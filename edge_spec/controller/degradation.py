@@ -1,4 +1,4 @@
-"""Memory degradation: going to a candidate that takes less while memory is scarce, and recovering afterwards."""
+"""Memory degradation: a candidate that takes less is applied while memory is scarce, and a better one afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _WORTH_BYTES = 1 << 18
 
 
 class Degradation(MemoryGuard):
-    """Looks at memory between two rounds of a reply, and between replies, and goes over to another candidate.
+    """Looks at memory between two rounds of a reply, and between replies, and applies another candidate if it has to.
 
-    All candidates are in one order, around the one that is open. While memory is scarce, each step applies the next
-    lower one. Speed goes first: suspended conversations are moved to the disk, the intermediate model and then the
-    drafter are dropped; the text stays the same. Then, with a notice, precision and context: a cache of fewer bits,
-    then half of the context, which forgets the oldest turns of a long conversation. In the end the reply stops. When
-    there is room again, the best candidate with the same numerics profile is applied: what has changed the text stays.
-    Who did not see the profile change is told at the next reply.
+    The order of candidates is that of ``candidates()``. While memory is scarce, suspended conversations move to the
+    disk, and then each step applies the next lower candidate: first those with the same text, then, with a notice,
+    those that change it. In the end the reply stops; docs/memory.md lists the steps. When there is room again, the
+    best candidate with the same numerics profile is applied: what has changed the text stays. A conversation that did
+    not see the profile change gets its notice with the next reply.
 
     Args:
         models: what is open.
@@ -112,7 +111,7 @@ class Degradation(MemoryGuard):
             self._on_disk = False
 
     def _apply(self, candidate: Candidate, reply: GuardedReply | None, sentence: str) -> bool:
-        """Go over to a candidate and tell the reply if words may differ; whether that worked."""
+        """Apply a candidate, with a notice to the reply if words may differ; whether that worked."""
         models = self._models
         before = models.speculator.model
         profile, identity, n_past = before.profile.name, before.capabilities.identity, before.n_past
@@ -136,7 +135,7 @@ class Degradation(MemoryGuard):
         return True
 
     def _is_lossless(self, candidate: Candidate) -> bool:
-        """Whether going over to a candidate leaves the text as it is, bit for bit."""
+        """Whether applying a candidate leaves the text as it is, bit for bit."""
         same_text = candidate.settings == self._models.candidate.settings
         drafts_change_nothing = self._models.speculator.model.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless

@@ -136,7 +136,7 @@ class ReplyOptions:
     Args:
         n_vocab: number of token ids.
         grammars: makes a grammar of its text; None if the model has none.
-        sampling: fields of ``SamplerSettings`` that the model recommends, used where others are not given.
+        sampling: what the model recommends; its fields of ``SamplerSettings`` are used where others are not given.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class ReplyOptions:
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
         refuse_unknown(sampling, (*(each.name for each in fields(SamplerSettings)), *_BESIDE_SAMPLING))
         seed = secrets.randbits(32) if seed is None else seed
-        settings = SamplerSettings.of({"seed": seed, **self._recommended, **sampling})
+        settings = SamplerSettings.of({"seed": seed, **SamplerSettings.valid(self._recommended), **sampling})
         outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
         if outside is not None:
             raise SettingsError(

@@ -51,19 +51,24 @@ class Found:
 
 def located(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """A model by any name that ``edge-spec list`` shows, as its path; anything else as it is."""
-    if not isinstance(name_or_path, str):
+    if not isinstance(name_or_path, str) or _needs_no_search(name_or_path):
         return name_or_path
     return locate(name_or_path, model_folder(), os.environ) or name_or_path
 
 
 def locate(name: str, own: Path, environment: Mapping[str, str]) -> Path | None:
     """Where the model of a name is; None for a path, a name of the package, and for what is not on this computer."""
-    if name in family_names() or _exists(name):
+    if _needs_no_search(name):
         return None
     found = named_in(own, name)
     if found is not None:
         return found
     return next((each.path for each in _of_others(environment) if each.name == name), None)
+
+
+def _needs_no_search(name: str) -> bool:
+    """Whether it is a path, or a name of the package."""
+    return name in family_names() or _exists(name)
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
-from edge_spec.models.gguf.trimmed import trimmed_of
+from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
 from edge_spec.models.split_files import parts_of
@@ -70,7 +70,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         quantisation=next(iter(in_layers or types)),
         vocabulary=vocabulary,
         chat_template=template if isinstance(template, str) else None,
-        trimmed=trimmed_of(header.metadata),
+        trimmed=trimmed_of(header.metadata) if TARGET_TOKENS in header.metadata else None,
         license=_printable(named_license) if isinstance(named_license, str) else "",
         sampling=of_gguf(header.metadata),
     )

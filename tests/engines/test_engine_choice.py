@@ -145,10 +145,10 @@ def test_progress_is_told_until_all_is_done(gguf: Path, tmp_path: Path, monkeypa
             on_progress=lambda *now: told.append(now),
         ).close()
     assert [gguf.name in sentence for sentence in sentences] == [True, True]
-    repacked = [now for stage, *now in told if stage == "repacking"]
-    assert repacked == sorted(repacked)
-    assert len(repacked) > 10
-    assert [done == total for done, total in repacked] == [False] * (len(repacked) - 1) + [True]
+    transcribed = [now for stage, *now in told if stage == "transcribing"]
+    assert transcribed == sorted(transcribed)
+    assert len(transcribed) > 10
+    assert [done == total for done, total in transcribed] == [False] * (len(transcribed) - 1) + [True]
     size = edge_spec.models.inspect(gguf).weight_bytes
     assert [now for now in told if now[0] == "loading"] == [("loading", 0, size), ("loading", size, size)] * 2
 
@@ -176,7 +176,7 @@ def test_a_bar_is_shown_to_who_looks_at_a_terminal(
     bar("loading", 100, 100)
     assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
     for done in (1 << 20, 3 << 20, 4 << 20):
-        bar("repacking", done, 4 << 20)
+        bar("transcribing", done, 4 << 20)
     for done in (0, 256, 600):
         bar("reading", done, 600)
     written = sys.stderr.getvalue()  # type: ignore[attr-defined]

@@ -145,7 +145,7 @@ class OnnxOpener(Opener):
             nonlocal total
             total = of
             if done < total:
-                self._on_progress("repacking", done, total)
+                self._on_progress("transcribing", done, total)
 
         try:
             return transcribe(
@@ -154,13 +154,13 @@ class OnnxOpener(Opener):
                 sparing=sparing,
                 progress=progress,
                 on_start=lambda: self._on_wait(
-                    f"repacking {file.path.name} losslessly for ONNX Runtime: "
+                    f"transcribing {file.path.name} losslessly for ONNX Runtime: "
                     f"{format_size(file.weight_bytes)} in {folder / 'onnx'} (first run only)"
                 ),
             )
         finally:
             if total:
-                self._on_progress("repacking", total, total)
+                self._on_progress("transcribing", total, total)
 
 
 Facts = tuple[tuple[str, str], ...]
