@@ -1,4 +1,4 @@
-"""Laws of what policies know: claims are calibrated, and costs follow the device."""
+"""Laws of what policies know: claims are calibrated, costs follow the device, and trials cost little."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from simulated_device import kinked
 
 from edge_spec.speculation.adaptive.calibration import Calibration
 from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.adaptive.trials import Trials
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -55,3 +57,29 @@ def test_one_hiccup_changes_little() -> None:
     curve = CostCurve({1: 1.0, 4: 1.5})
     curve.learn(1, 1000.0)
     assert curve(1) < 1.3
+
+
+def test_trials_of_who_is_far_from_paying_become_rare() -> None:
+    def rounds_until(trials: Trials, offer: Offer) -> int:
+        n = 0
+        while not trials.may_try(offer):
+            trials.round_over()
+            trials.spent(1.0)
+            n += 1
+        return n
+
+    def tried(*, is_hopeless: bool) -> tuple[Trials, Offer]:
+        trials, offer = Trials(), Offer("model", depth=3, by_depth=False)
+        for _ in range(4):
+            rounds_until(trials, offer)
+            trials.began()
+            trials.tried(offer, lost_s=1.0, succeeded=False, is_hopeless=is_hopeless)
+        return trials, offer
+
+    unlucky, hopeless = rounds_until(*tried(is_hopeless=False)), tried(is_hopeless=True)
+    assert 50 < unlucky < 300
+    assert rounds_until(*hopeless) > 2 * unlucky
+    # Who is the best choice for a while starts anew.
+    trials, offer = tried(is_hopeless=True)
+    trials.chosen(offer)
+    assert rounds_until(trials, offer) < 2 * unlucky

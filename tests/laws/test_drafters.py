@@ -292,6 +292,27 @@ def test_a_good_leaf_saves_decodes_of_the_intermediate_model() -> None:
     assert decodes == [8, 2]
 
 
+def test_an_accepted_inner_round_may_exceed_where_a_draft_would_stop() -> None:
+    """As in the paper: a rule that stops at two tokens is asked between rounds of the intermediate model, and keeps
+    what the last of them has accepted; only the limit is never exceeded."""
+    for limit, expected in ((9, 4), (3, 3)):
+        drafter = begun(HierarchyDrafter(ModelDrafter(TableModel(TABLE)), TableModel(TABLE)), [1, 2])
+        draft = drafter.draft_while(limit, lambda draft: len(draft) < 2)
+        assert list(draft.tokens) == continuation(TABLE, [1, 2], expected)
+
+
+def test_a_table_can_be_the_leaf() -> None:
+    """It saves decodes of an intermediate model that repeats itself."""
+    table = np.full((7, 7, 7), -9.0, dtype=np.float32)
+    for token in range(7):
+        table[:, token, (token + 1) % 4] = 9.0
+    intermediate = Counted(table)
+    prompt = [0, 1, 2, 3] * 3
+    draft = begun(HierarchyDrafter(NgramDrafter(), intermediate), prompt).draft(8)
+    assert list(draft.tokens) == [0, 1, 2, 3] * 2
+    assert len(intermediate.widths) == 2
+
+
 def test_what_the_target_agreed_with_is_not_drafted_again() -> None:
     intermediate = Counted(TABLE)
     drafter = begun(HierarchyDrafter(NoDrafter(), intermediate), [1, 2])

@@ -34,7 +34,8 @@ class Offer:
         self._ranks = by_depth
         self.reach = [_FIRST_REACH] * depth
         self.step_s: float | None = None
-        self._calibrations = (Calibration(greedy=False), Calibration(greedy=True))
+        # What tables claim was counted, at whatever temperature; what models claim are margins under noise.
+        self._calibrations = (Calibration(greedy=False), Calibration(greedy=not by_depth))
         self.calibration = self._calibrations[0]
         # Of the last rounds with its drafts, older ones fading: how many, tokens written, seconds.
         self._rounds = self._tokens = self._seconds = 0.0

@@ -283,6 +283,7 @@ class AdaptivePolicy:
         self._trials.tried(
             used,
             lost_s=spent_s - len(done.tokens) / max(self.rate, 1e-9),
-            plain_s=self.plain_s,
             succeeded=gain > self.plain_gain,
+            # More than a plain round lost against plain decoding.
+            is_hopeless=spent_s > (len(done.tokens) + 1) * self.plain_s,
         )

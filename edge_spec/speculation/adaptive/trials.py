@@ -50,18 +50,17 @@ class Trials:
         """A drafter is the best choice now."""
         self._n_failed.pop(offer.name, None)
 
-    def tried(self, offer: Offer, *, lost_s: float, plain_s: float, succeeded: bool) -> None:
+    def tried(self, offer: Offer, *, lost_s: float, succeeded: bool, is_hopeless: bool) -> None:
         """A trial is over.
 
         Args:
             lost_s: seconds more than its tokens would have taken with the best choice.
-            plain_s: seconds of a round without a draft; who loses more than that has not just been unlucky.
             succeeded: whether it brought more than plain decoding would have.
+            is_hopeless: whether it has lost more than bad luck explains.
         """
         if succeeded:
             self._promising = offer
-        if lost_s > plain_s:
-            self._n_failed[offer.name] += 1
+        self._n_failed[offer.name] += is_hopeless
         self._lost_s[offer.name] = max(0.0, self._lost_s.get(offer.name, 0.0) + lost_s)
 
     def round_over(self) -> None:

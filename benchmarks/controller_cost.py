@@ -1,0 +1,123 @@
+"""What choosing costs: microseconds per round that `auto` spends on anything but decoding and drafting.
+
+    python benchmarks/controller_cost.py [--enlarged BIG.gguf] [--engine onnx] [--tokens 256]
+
+Time is counted where it is spent: in the chooser and its policy (asking, valuing, learning, telling the drafters), in
+the drafters, or in the rest of the round. Drafters that choose themselves, such as the leaf of a hierarchy, count as
+choosing. Printed are the share of rounds at rest, the chooser's microseconds per round, and what share of a plain
+round of the target that is. BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import edge_spec
+from edge_spec.models import resolve_family
+from edge_spec.speculation.adaptive import AdaptiveDrafter
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.rest import Rest
+
+PROMPTS = ("Tell me a story about a dog.", "A girl finds a boat.", "Why was the bear sad?", "Tell me about the sea.")
+CHOOSING = ("limit", "draft", "accept", "learn", "_is_worth_more")
+DRAFTING = ("draft", "draft_while", "read", "accept")
+
+
+class Clock:
+    """Seconds by what they were spent on: those of a call without the calls inside it that are counted elsewhere."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._on: list[str] = []
+        self._since = perf_counter()
+
+    def _switch(self) -> None:
+        now = perf_counter()
+        if self._on:
+            self.seconds[self._on[-1]] += now - self._since
+        self._since = now
+
+    def counted(self, call: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """The same call, with its time counted as ``what``."""
+
+        @wraps(call)
+        def timed(*values: Any, **named: Any) -> Any:
+            self._switch()
+            self._on.append(what)
+            try:
+                return call(*values, **named)
+            finally:
+                self._switch()
+                self._on.pop()
+
+        return timed
+
+
+def measure(clock: Clock, model: Path, n_tokens: int, **load: Any) -> str:
+    """A line about one model."""
+    choosing: list[float] = []
+    with edge_spec.load(str(model), speculation="auto", **load) as opened:
+        plain: float | None = None
+        n_rounds = n_rested = 0
+        for number, prompt in enumerate((PROMPTS[0], *PROMPTS)):
+            reply = opened.generate(prompt, seed=number, max_tokens=n_tokens, ignore_eos=True)
+            next(reply)  # reads the prompt
+            before, rested = clock.seconds["choosing"], RESTED[0]
+            first = reply.statistics.rounds
+            reply.read()
+            if number:
+                rounds = reply.statistics.rounds - first
+                choosing.append((clock.seconds["choosing"] - before) / rounds * 1e6)
+                n_rounds, n_rested = n_rounds + rounds, n_rested + RESTED[0] - rested
+            plain = opened.info.choices["off"].round_s
+    assert plain, "plain decoding was not measured"
+    each = median(choosing)
+    return f"{each:8.1f} us per round, {each / plain / 1e4:5.2f} % of a plain round of {plain * 1e3:.2f} ms, " + (
+        f"{n_rested / n_rounds:.0%} of the rounds at rest"
+    )
+
+
+RESTED = [0]
+"""Rounds at rest so far."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--enlarged", type=Path, help="the demo target in the shape of 1.0B")
+    parser.add_argument("--engine", action="append", help="onnx, llama; both by default")
+    parser.add_argument("--tokens", type=int, default=256, help="of each reply; a quarter for the enlarged model")
+    options = parser.parse_args()
+    clock = Clock()
+    for name in CHOOSING:
+        setattr(AdaptiveDrafter, name, clock.counted(getattr(AdaptiveDrafter, name), "choosing"))
+    for drafter in (HierarchyDrafter, ModelDrafter, NgramDrafter):
+        for name in set(DRAFTING) & set(vars(drafter)):
+            setattr(drafter, name, clock.counted(getattr(drafter, name), "drafting"))
+    add = Rest.add
+
+    def counted_rest(rest: Rest, done: Any) -> None:
+        RESTED[0] += 1
+        add(rest, done)
+
+    Rest.add = clock.counted(counted_rest, "choosing")  # type: ignore[method-assign]
+    demo = resolve_family("demo")
+    small = {"draft": str(demo.draft), "intermediate": str(demo.intermediate)}
+    models = [("demo", demo.target, options.tokens)]
+    if options.enlarged is not None:
+        models.append(("demo as 1.0B", options.enlarged, options.tokens // 4))
+    for engine in options.engine or ("onnx", "llama"):
+        for name, path, n_tokens in models:
+            print(f"{name:>13}, {engine:>5}: {measure(clock, path, n_tokens, engine=engine, n_ctx=1024, **small)}")
+
+
+if __name__ == "__main__":
+    main()
