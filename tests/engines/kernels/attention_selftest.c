@@ -7,18 +7,12 @@
 
 #include "attention.h"
 #include "half.h"
+#include "random.h"
 
 enum { HEADS = 6, KV = 2, HD = 48, CELLS = 112, ROWS = 20, WIDTH = (HEADS + 2 * KV) * HD };
 
-static uint32_t state = 1;
-static float number(void) {
-    state = state * 1664525u + 1013904223u;
-    return (float)(int32_t)state / 2147483648.0f * 3.0f;
-}
-static size_t below(size_t n) {
-    state = state * 1664525u + 1013904223u;
-    return (state >> 8) % n;
-}
+static float number(void) { return (float)(int32_t)next() * 0x1p-31f * 3.0f; }
+static size_t below(size_t n) { return next() % n; }
 static void fill(float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         x[i] = number();

@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+
+#include "random.h"
+
 enum { FEW = 96 };
 
 struct draw_settings {
@@ -18,16 +21,6 @@ struct draw_settings {
 
 int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
                     double *scores);
-
-static uint64_t state = 1;
-
-static uint32_t next(void) {
-    state += 0x9E3779B97F4A7C15u;
-    uint64_t z = state;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return (uint32_t)((z ^ z >> 31) >> 32);
-}
 
 static uint64_t digest = 0xCBF29CE484222325u;
 

@@ -9,17 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "random.h"
 #include "rows.h"
-
-static uint64_t state = 1;
-
-static uint32_t next(void) {
-    state += 0x9E3779B97F4A7C15u;
-    uint64_t z = state;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return (uint32_t)((z ^ z >> 31) >> 32);
-}
 
 static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1, ER_Q8_0, ER_Q4_K, ER_Q5_K, ER_Q6_K};
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
