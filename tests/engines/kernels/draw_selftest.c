@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 #include "random.h"
 
 enum { FEW = 96 };
