@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import BAD_RECORD, ModelFileError
-from edge_spec.training.settings import Shape
+from edge_spec.training.settings import HeadShape, Shape
 
 if TYPE_CHECKING:
     from edge_spec.training.model import Llama
+    from edge_spec.training.modules import Trainable
 
 __all__ = ["load_model", "read_weights", "save_state", "save_weights", "whole_file"]
 
@@ -50,11 +51,9 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
         torch.save(dict(state), temporary)
 
 
-def save_weights(path: Path, model: Llama) -> None:
+def save_weights(path: Path, model: Trainable) -> None:
     """Write a trained model's weights, rounded to 16 bits."""
-    from edge_spec.training.model import named_weights
-
-    arrays = {name: weight.detach().half().cpu().numpy() for name, weight in named_weights(model).items()}
+    arrays = {name: weight.detach().half().cpu().numpy() for name, weight in model.named_weights().items()}
     shape = np.frombuffer(json.dumps(asdict(model.shape)).encode(), np.uint8)
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, shape=shape, **arrays)
@@ -69,7 +68,7 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
     try:
         with np.load(path) as found:
             arrays = {name: found[name] for name in found.files}
-        shape = Shape(**json.loads(arrays.pop("shape").tobytes()))
+        shape = _shape_of(json.loads(arrays.pop("shape").tobytes()))
     except (OSError, *BAD_RECORD) as error:
         raise ModelFileError(
             f"{path} holds no trained weights ({error})", hint="run the stage that trains it"
@@ -77,15 +76,21 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
     return shape, arrays
 
 
+def _shape_of(sizes: dict[str, Any]) -> Shape:
+    if "target_layers" in sizes:
+        return HeadShape(**{**sizes, "target_layers": tuple(sizes["target_layers"])})
+    return Shape(**sizes)
+
+
 def load_model(path: Path, device: str) -> Llama:
     """A trained model with the weights of a file, ready to compute."""
     import torch
 
-    from edge_spec.training.model import Llama, named_weights
+    from edge_spec.training.model import Llama
 
     shape, arrays = read_weights(path)
     model = Llama(shape)
     with torch.no_grad():
-        for name, weight in named_weights(model).items():
+        for name, weight in model.named_weights().items():
             weight.copy_(torch.from_numpy(arrays[name]))
     return model.eval().to(device)

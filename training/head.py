@@ -89,26 +89,29 @@ def _logits(hidden: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _summed(hidden: Tensor, matrix: Tensor, chunk: Chunk) -> Tensor:
-    wants_gradient = torch.is_grad_enabled() and (hidden.requires_grad or matrix.requires_grad)
-    total: Tensor = _Summed.apply(hidden.flatten(0, -2), matrix, chunk, wants_gradient)
+    wanted = [torch.is_grad_enabled() and each.requires_grad for each in (hidden, matrix)]
+    total: Tensor = _Summed.apply(hidden.flatten(0, -2), matrix, chunk, *wanted)
     return total
 
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, matrix: Tensor, chunk: Chunk, wants_gradient: bool) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, matrix: Tensor, chunk: Chunk, of_hidden: bool, of_matrix: bool
+    ) -> Tensor:
         n = _ROWS.get(hidden.device.type, _MAX_ROWS)
         narrow = matrix.to(hidden.dtype)
         total = hidden.new_zeros((), dtype=torch.float32)
-        to_hidden = torch.empty_like(hidden) if wants_gradient else None
-        to_matrix = torch.zeros_like(matrix, dtype=torch.float32) if wants_gradient else None
+        to_hidden = torch.empty_like(hidden) if of_hidden else None
+        to_matrix = torch.zeros_like(matrix, dtype=torch.float32) if of_matrix else None
         for first in range(0, len(hidden), n):
             some = slice(first, first + n)
             loss, gradient = chunk(_logits(hidden[some], narrow), some)
             total += loss
-            if to_hidden is not None and to_matrix is not None:
-                gradient = gradient.to(hidden.dtype)
+            gradient = gradient.to(hidden.dtype)
+            if to_hidden is not None:
                 to_hidden[some] = gradient @ narrow
+            if to_matrix is not None:
                 to_matrix += gradient.T @ hidden[some]
         ctx.save_for_backward(to_hidden, to_matrix)
         return total
@@ -116,4 +119,10 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by: Tensor) -> tuple[Tensor | None, ...]:
         to_hidden, to_matrix = ctx.saved_tensors
-        return to_hidden * by.to(to_hidden.dtype), to_matrix * by, None, None
+        return (
+            to_hidden * by.to(to_hidden.dtype) if to_hidden is not None else None,
+            to_matrix * by if to_matrix is not None else None,
+            None,
+            None,
+            None,
+        )

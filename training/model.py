@@ -12,40 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edge_spec.training.modules import Matrix, Norm, Rotation, Trainable, rotate, rotations
 from edge_spec.training.quantize import fake_q4_0, fake_q8_0
 from edge_spec.training.settings import Shape
 
-__all__ = ["Cache", "Llama", "named_weights"]
-
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of the positions, each ``[n, 1, head / 2]``."""
-
-
-class Matrix(nn.Module):
-    """A weight matrix ``[outputs, inputs]``; rounded to 4 bits for each use once ``quantized`` is set."""
-
-    def __init__(self, n_in: int, n_out: int, deviation: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(n_out, n_in) * deviation)
-        self.quantized = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = fake_q4_0(self.weight) if self.quantized else self.weight
-        return functional.linear(x, weight.to(x.dtype))
-
-
-class Norm(nn.Module):
-    """RMSNorm, computed in 32 bits."""
-
-    def __init__(self, width: int, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.epsilon = epsilon
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        return (scaled * self.weight).to(x.dtype)
+__all__ = ["Cache", "Llama"]
 
 
 @dataclass
@@ -83,8 +54,8 @@ class Block(nn.Module):
 
     def _attend(self, x: Tensor, rotation: Rotation, past: tuple[Tensor, Tensor, int] | None) -> Tensor:
         rows, n, _ = x.shape
-        q = _rotate(self.attn_q(x).view(rows, n, self.n_head, self.head_dim), rotation).transpose(1, 2)
-        k = _rotate(self.attn_k(x).view(rows, n, self.n_head_kv, self.head_dim), rotation).transpose(1, 2)
+        q = rotate(self.attn_q(x).view(rows, n, self.n_head, self.head_dim), rotation).transpose(1, 2)
+        k = rotate(self.attn_k(x).view(rows, n, self.n_head_kv, self.head_dim), rotation).transpose(1, 2)
         v = self.attn_v(x).view(rows, n, self.n_head_kv, self.head_dim).transpose(1, 2)
         if past is not None:
             keys, values, n_past = past
@@ -100,7 +71,7 @@ class Block(nn.Module):
         return y.transpose(1, 2).reshape(rows, n, -1)
 
 
-class Llama(nn.Module):
+class Llama(Trainable):
     """A decoder with tied embeddings.
 
     Args:
@@ -113,19 +84,19 @@ class Llama(nn.Module):
         self.embedding = nn.Parameter(torch.randn(shape.n_vocab, shape.n_embd) * 0.02)
         self.blocks = nn.ModuleList(Block(shape, dropout) for _ in range(shape.n_layers))
         self.output_norm = Norm(shape.n_embd, shape.norm_epsilon)
-        self.quantized = False
-        angles = torch.arange(shape.n_ctx).double()[:, None] / shape.rope_base ** (
-            torch.arange(0, shape.head_dim, 2).double() / shape.head_dim
-        )
-        self.register_buffer("cosines", angles.cos().float()[:, None], persistent=False)
-        self.register_buffer("sines", angles.sin().float()[:, None], persistent=False)
+        cosines, sines = rotations(shape)
+        self.register_buffer("cosines", cosines, persistent=False)
+        self.register_buffer("sines", sines, persistent=False)
 
-    def quantize(self, on: bool) -> None:
-        """Compute with weights rounded as in the Q4_0 file (embeddings in Q8_0), or with the full ones."""
-        self.quantized = on
-        for module in self.modules():
-            if isinstance(module, Matrix):
-                module.quantized = on
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.blocks
+
+    def named_weights(self) -> dict[str, nn.Parameter]:
+        names = {"embedding": "token_embd.weight", "output_norm.weight": "output_norm.weight"}
+        return {
+            names.get(name) or name.replace("blocks.", "blk."): parameter for name, parameter in self.named_parameters()
+        }
 
     @torch.no_grad()
     def round_weights(self) -> None:
@@ -167,18 +138,3 @@ class Llama(nn.Module):
             return [torch.zeros(shape, dtype=dtype, device=self.embedding.device) for _ in self.blocks]
 
         return Cache(empty(), empty())
-
-
-def named_weights(model: Llama) -> dict[str, nn.Parameter]:
-    """The weights by their names in a GGUF."""
-    names = {"embedding": "token_embd.weight", "output_norm.weight": "output_norm.weight"}
-    return {
-        names.get(name) or name.replace("blocks.", "blk."): parameter for name, parameter in model.named_parameters()
-    }
-
-
-def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Apply rotary embeddings to ``x``, ``[rows, n, heads, head]``."""
-    cosines, sines = rotation
-    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-    return torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), dim=-1).flatten(-2).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Muon for the matrices of the layers, AdamW for embeddings and norms.
+"""Muon for matrices, AdamW for embeddings and norms.
 
 Muon (Jordan et al., 2024) takes the orthogonal matrix nearest to the momentum as the update, found by five
 Newton-Schulz steps. It is scaled to the root mean square of AdamW's updates (Liu et al., "Muon is scalable for LLM
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_spec.training.model import Llama, named_weights
+from edge_spec.training.modules import Trainable
 from edge_spec.training.precision import works_in_16_bits
 
 __all__ = ["Optimizer"]
@@ -26,10 +26,11 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 class Optimizer:
     """Updates a model's weights from their gradients."""
 
-    def __init__(self, model: Llama, weight_decay: float) -> None:
+    def __init__(self, model: Trainable, weight_decay: float) -> None:
         self._weight_decay = weight_decay
-        self._matrices = {name: w for name, w in named_weights(model).items() if w.ndim == 2 and name.startswith("blk")}
-        others = [w for name, w in named_weights(model).items() if name not in self._matrices]
+        weights = model.named_weights()
+        self._matrices = {name: w for name, w in weights.items() if w.ndim == 2 and name != "token_embd.weight"}
+        others = [w for name, w in weights.items() if name not in self._matrices]
         decayed, plain = [w for w in others if w.ndim == 2], [w for w in others if w.ndim == 1]
         self._adam = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}], betas=_BETAS

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["ROLES", "SETTINGS", "SOURCE_WEIGHTS", "Sampling", "Setting", "Shape", "Training", "setting_of"]
+__all__ = ["ROLES", "SETTINGS", "SOURCE_WEIGHTS", "HeadShape", "Sampling", "Setting", "Shape", "Training", "setting_of"]
 
 ROLES = ("target", "intermediate", "draft")
 
@@ -68,6 +68,24 @@ class Shape:
         attention = 2 * self.n_embd**2 + 2 * self.n_embd * self.n_head_kv * self.head_dim
         per_layer = attention + 3 * self.n_embd * self.n_ff + 2 * self.n_embd
         return self.n_vocab * self.n_embd + self.n_layers * per_layer + self.n_embd
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShape(Shape):
+    """The sizes of a head on a target's hidden rows: one layer as wide as the target.
+
+    Attributes:
+        target_layers: three layers of the target; the head reads what goes into them.
+    """
+
+    target_layers: tuple[int, int, int]
+
+    @property
+    def n_params(self) -> int:
+        """Number of its own weights: embeddings and output rows are the target's."""
+        width = self.n_embd
+        attention = 2 * width * (width + 2 * self.n_head_kv * self.head_dim) + width**2
+        return len(self.target_layers) * width**2 + attention + 3 * width * self.n_ff + 4 * width
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,9 @@ from edge_spec.training.packing import Corpus
 from edge_spec.training.settings import ROLES, Setting
 
 if TYPE_CHECKING:
-    from edge_spec.training.train import TextLoss, Trainer
+    from edge_spec.training.model import Llama
+    from edge_spec.training.objective import TextLoss
+    from edge_spec.training.train import Trainer
 
 __all__ = ["STAGES", "TRAININGS", "Recipe"]
 
@@ -74,7 +76,7 @@ class Recipe:
 
     @cached_property
     def _text(self) -> TextLoss:
-        from edge_spec.training.train import TextLoss
+        from edge_spec.training.objective import TextLoss
 
         setting = self.setting
         short = self._in_rows(setting.short_row) if setting.short_row is not None else None
@@ -260,15 +262,18 @@ class Recipe:
         lines = (self.out / name / "log.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
-    def _on_text(self, name: str, role: str) -> Trainer:
+    def _on_text(self, name: str, role: str) -> Trainer[Llama]:
+        from edge_spec.training.model import Llama
         from edge_spec.training.train import Trainer
 
         setting = self.setting
+        training = setting.trainings[role]
         return Trainer(
             folder=self.out / name,
-            shape=setting.shapes[role],
-            training=setting.trainings[role],
+            build=lambda: Llama(setting.shapes[role], dropout=training.dropout),
+            training=training,
             objective=self._text,
+            judge=self._text,
             valid=self.corpus.valid(setting.valid_rows)[0],
             seed=self.seed,
             device=self.device,

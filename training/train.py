@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 import torch
@@ -19,97 +19,21 @@ from torch import Tensor
 
 from edge_spec.training.checkpoint import save_state, save_weights
 from edge_spec.training.clock import Clock, TimeIsUp
-from edge_spec.training.head import summed_entropy
-from edge_spec.training.model import Llama
+from edge_spec.training.modules import Trainable
+from edge_spec.training.objective import Judge, Objective, to_device
 from edge_spec.training.optimizer import Optimizer
-from edge_spec.training.packing import HEAD, ID, Rows
 from edge_spec.training.precision import autocast
-from edge_spec.training.settings import Shape, Training
+from edge_spec.training.settings import Training
 
-__all__ = ["Alternation", "Objective", "TextLoss", "Trainer", "compile_layers", "mean_loss", "to_device"]
+__all__ = ["Trainer", "compile_layers", "held_out"]
+
+M = TypeVar("M", bound=Trainable)
 
 _MEASURED_STEPS = (10, 30)
 """A time budget is turned into a number of steps by the speed between these two steps."""
 
-_SILVER = 2**0.5 - 1
 
-
-class Objective(Protocol):
-    """What a training minimizes."""
-
-    def rows(self, step: int, tokens: int) -> npt.NDArray[Any]:
-        """The rows of a step, whole numbers that mean something to it, ``[n, length]`` with ``n * length = tokens``."""
-
-    def learned(self, rows: Tensor) -> Tensor:
-        """How many tokens of some rows are learned."""
-
-    def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of the loss over the learned tokens of some rows, and their number."""
-
-
-@dataclass(frozen=True)
-class Alternation:
-    """Divides steps between two kinds, spread evenly: ``share`` of them are of the first kind.
-
-    Two alternations with different irrational ``ratio`` are independent of each other.
-    """
-
-    share: float
-    ratio: float
-
-    def first(self, step: int) -> bool:
-        """Whether a step is of the first kind."""
-        return (step * self.ratio) % 1 < self.share
-
-    def before(self, step: int) -> int:
-        """How many earlier steps were of the first kind."""
-        return sum(self.first(earlier) for earlier in range(step))
-
-
-@dataclass(frozen=True)
-class TextLoss:
-    """Cross entropy of the training text, in nats.
-
-    Attributes:
-        batch: returns rows of length ``row``: the number of the first one, and how many.
-        short: the same text in shorter rows, which ``share`` of the steps read, since attention costs less in them.
-    """
-
-    batch: Callable[[int, int], Rows]
-    row: int
-    short: TextLoss | None = None
-    share: float = 0.0
-
-    def rows(self, step: int, tokens: int) -> Rows:
-        kinds = Alternation(self.share, _SILVER)
-        if self.short is not None and kinds.first(step):
-            return self.short.rows(kinds.before(step), tokens)
-        n = tokens // self.row
-        return self.batch((step - kinds.before(step)) * n, n)
-
-    def loss(self, model: Llama, rows: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, matrix = model.hidden(rows & ID)
-        ids, learned = targets(rows)
-        return summed_entropy(hidden, matrix, ids, learned), learned.sum()
-
-    def learned(self, rows: Tensor) -> Tensor:
-        return targets(rows)[1].sum()
-
-
-def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The token after each token, and whether it is learned; after the last of a row nothing is."""
-    after = torch.roll(rows, -1, dims=1)
-    learned = (after & HEAD) == 0
-    learned[:, -1] = False
-    return after & ID, learned
-
-
-def to_device(rows: npt.NDArray[Any], device: str) -> Tensor:
-    """Rows as 64-bit numbers on the device, ids still with their flags."""
-    return torch.from_numpy(rows.astype("int64")).to(device, non_blocking=True)
-
-
-def compile_layers(model: Llama, device: str) -> None:
+def compile_layers(model: Trainable, device: str) -> None:
     """Let PyTorch compile the layers, which share the compiled code. On the CPU that costs more than it gains."""
     if device == "cpu":
         return
@@ -119,7 +43,7 @@ def compile_layers(model: Llama, device: str) -> None:
     torch._dynamo.config.cache_size_limit = 64
     # On a machine without a C compiler layers are computed without, only slower.
     torch._dynamo.config.suppress_errors = True
-    for block in model.blocks:
+    for block in model.layers:
         block.compile(dynamic=False)
 
 
@@ -133,35 +57,31 @@ _AT_ONCE = 1 << 14
 
 
 @torch.no_grad()
-def mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, *, objective: Objective | None = None) -> float:
-    """Mean loss per learned token of held-out rows, in nats and 32-bit arithmetic; cross entropy of the rows' text
-    if there is no ``objective``."""
+def held_out(model: M, rows: npt.NDArray[Any], device: str, judge: Judge[M]) -> dict[str, float]:
+    """What is measured on held-out rows, each the mean over their learned tokens, in 32-bit arithmetic."""
     was_training = model.training
     model.eval()
-    with eager():
-        text = TextLoss(lambda first, n: rows, rows.shape[1])
-        loss = _mean_loss(model, rows, device, objective or text)
-    model.train(was_training)
-    return loss
-
-
-def _mean_loss(model: Llama, rows: npt.NDArray[Any], device: str, objective: Objective) -> float:
-    total, count = 0.0, 0
+    totals: dict[str, float] = {}
+    count = 0
     n = max(1, _AT_ONCE // rows.shape[1])
-    for first in range(0, len(rows), n):
-        loss, learned = objective.loss(model, to_device(rows[first : first + n], device))
-        total, count = total + float(loss), count + int(learned)
-    return total / max(1, count)
+    with eager():
+        for first in range(0, len(rows), n):
+            sums, learned = judge.sums(model, to_device(rows[first : first + n], device))
+            totals = {name: totals.get(name, 0.0) + float(value) for name, value in sums.items()}
+            count += int(learned)
+    model.train(was_training)
+    return {name: total / max(1, count) for name, total in totals.items()}
 
 
 @dataclass(kw_only=True)
-class Trainer:
+class Trainer(Generic[M]):
     """Trains one model. Its files are in a folder: ``state.pt``, ``log.jsonl`` and, at the end, ``weights.npz``.
 
     Args:
         folder: of this training alone.
+        build: makes the model.
         valid: held-out rows, for the log.
-        judge: what their loss is; cross entropy of their text if None.
+        judge: what is measured on them; its first measure is the loss.
         clock: when it is over, the state is saved and ``TimeIsUp`` raised.
         start: changes the weights that a new training begins with.
         steps: number of steps instead of the training's own, to repeat a run that a time budget had cut.
@@ -170,16 +90,16 @@ class Trainer:
     """
 
     folder: Path
-    shape: Shape
+    build: Callable[[], M]
     training: Training
-    objective: Objective
+    objective: Objective[M]
+    judge: Judge[M]
     valid: npt.NDArray[Any]
     seed: int
     device: str
     clock: Clock
     say: Callable[[str], None]
-    start: Callable[[Llama], None] = lambda model: None
-    judge: Objective | None = None
+    start: Callable[[M], None] = lambda model: None
     steps: int | None = None
     save_every_s: float = 240.0
     log_every: int = 20
@@ -190,8 +110,9 @@ class Trainer:
         if (self.folder / "weights.npz").is_file():
             return
         torch.manual_seed(self.seed)
-        model = Llama(self.shape, dropout=self.training.dropout).to(self.device).train()
-        self.start(model)
+        model = self.build().to(self.device).train()
+        if not (self.folder / "state.pt").is_file():
+            self.start(model)
         optimizer = Optimizer(model, self.training.weight_decay)
         step, steps, before_s = 0, self.steps or self.training.steps, 0.0
         saved = self.folder / "state.pt"
@@ -233,7 +154,7 @@ class Trainer:
             if step % self.log_every == 0 or step == steps:
                 loss = float(torch.stack(losses).mean())
                 speed = (step - began) * self.training.step_tokens / max(1e-9, run.elapsed_s - since_s)
-                valid = self._valid_loss(model) if self._validates(step, steps) else None
+                valid = self._held_out(model) if self._validates(step, steps) else {}
                 self._log(step, steps, loss, speed, valid, before_s + run.elapsed_s)
                 losses, began, since_s = [], step, run.elapsed_s
             over = step < steps and self.clock.over
@@ -264,10 +185,10 @@ class Trainer:
     def _validates(self, step: int, steps: int) -> bool:
         return step == steps or step // self.valid_every != (step - self.log_every) // self.valid_every
 
-    def _valid_loss(self, model: Llama) -> float:
-        return mean_loss(model, self.valid, self.device, objective=self.judge)
+    def _held_out(self, model: M) -> dict[str, float]:
+        return held_out(model, self.valid, self.device, self.judge)
 
-    def _step(self, model: Llama, optimizer: Optimizer, step: int, steps: int) -> Tensor:
+    def _step(self, model: M, optimizer: Optimizer, step: int, steps: int) -> Tensor:
         training = self.training
         on = step >= steps * (1 - training.quantized)
         if on != model.quantized:
@@ -289,7 +210,9 @@ class Trainer:
         if self.device != "cpu":
             torch.cuda.synchronize()
 
-    def _log(self, step: int, steps: int, loss: float, speed: float, valid: float | None, seconds: float) -> None:
+    def _log(
+        self, step: int, steps: int, loss: float, speed: float, valid: dict[str, float], seconds: float
+    ) -> None:
         left_s = (steps - step) * self.training.step_tokens / speed
         entry = {
             "step": step,
@@ -299,12 +222,11 @@ class Trainer:
             "tokens_per_s": round(speed),
             "seconds": round(seconds, 1),
         }
-        if valid is not None:
-            entry["valid_loss"] = round(valid, 4)
+        entry.update({name: round(value, 4) for name, value in valid.items()})
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        checked = f", held-out {valid:.3f}" if valid is not None else ""
+        checked = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in valid.items())
         self.say(
             f"{self.folder.name}: step {step} of {steps}, loss {loss:.3f}{checked}, {speed:,.0f} tokens/s, "
             f"{left_s / 60:.1f} min left"

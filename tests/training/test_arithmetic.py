@@ -21,7 +21,8 @@ from edge_spec.training.head import summed_divergence, summed_entropy  # noqa: E
 from edge_spec.training.model import Llama  # noqa: E402
 from edge_spec.training.quantize import fake_q4_0, fake_q8_0  # noqa: E402
 from edge_spec.training.settings import Shape, Training  # noqa: E402
-from edge_spec.training.train import Alternation, TextLoss, Trainer  # noqa: E402
+from edge_spec.training.objective import Alternation, TextLoss  # noqa: E402
+from edge_spec.training.train import Trainer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SHAPE = Shape(n_layers=2, n_embd=64, n_head=2, n_head_kv=1, n_ff=96, n_vocab=256, n_ctx=64)
@@ -162,9 +163,10 @@ def trainer(folder: Path, clock: Clock, **arguments: Any) -> Trainer:
     objective = TextLoss(lambda first, n: text[(first + np.arange(n)) % len(text)], 64)
     return Trainer(
         folder=folder,
-        shape=SHAPE,
+        build=lambda: Llama(SHAPE, dropout=training.dropout),
         training=training,
         objective=objective,
+        judge=objective,
         valid=text[:4],
         seed=2,
         device="cpu",

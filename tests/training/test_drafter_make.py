@@ -25,9 +25,9 @@ from edge_spec.engines.registry import engines  # noqa: E402
 from edge_spec.errors import DiskFull, SettingsError  # noqa: E402
 from edge_spec.models import inspect, made_drafter, resolve_family  # noqa: E402
 from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
-from edge_spec.training.drafter.export import embedding_rows  # noqa: E402
+from edge_spec.training.drafter.target_rows import embedding_rows  # noqa: E402
 from edge_spec.training.drafter.make import DrafterMaker  # noqa: E402
-from edge_spec.training.drafter.objective import packed  # noqa: E402
+from edge_spec.training.drafter.rows import packed  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
 from edge_spec.training.head import summed_divergence, summed_sparse_divergence  # noqa: E402
 

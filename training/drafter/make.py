@@ -22,7 +22,8 @@ from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
 from edge_spec.training.drafter.card import card_of
-from edge_spec.training.drafter.export import embedding_rows, export_drafter
+from edge_spec.training.drafter.export import export_drafter
+from edge_spec.training.drafter.target_rows import embedding_rows
 from edge_spec.training.drafter.measure import measure
 from edge_spec.training.drafter.opened import opened
 from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
@@ -166,7 +167,9 @@ class DrafterMaker:
         import torch
 
         from edge_spec.training.distill import inherit_embedding
-        from edge_spec.training.drafter.objective import AnswerLoss, packed
+        from edge_spec.training.drafter.objective import AnswerLoss
+        from edge_spec.training.drafter.rows import packed
+        from edge_spec.training.model import Llama
         from edge_spec.training.train import Trainer
 
         settings, answers = self.settings, read_answers(self.out / "prepared")
@@ -183,7 +186,7 @@ class DrafterMaker:
         )
         trainer = Trainer(
             folder=self.out / "training",
-            shape=settings.shape(self.target.n_vocab),
+            build=lambda: Llama(settings.shape(self.target.n_vocab)),
             training=settings.training(len(answers.tokens)),
             objective=objective,
             valid=valid,

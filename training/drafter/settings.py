@@ -51,6 +51,9 @@ class MakeSettings:
     held_out: int = 24
     seed: int = 1
     inherit: bool = True
+    kind: str = "model"
+    steps_ahead: int = 2
+    head_row: int = 512
 
     def __post_init__(self) -> None:
         for name, least in (("tokens", 1), ("layers", 1), ("answer_tokens", 8), ("held_out", 1)):
