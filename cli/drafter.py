@@ -15,7 +15,7 @@ from edge_spec.cli.folders import ModelName, cache_folder, folder_options
 from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.wording import in_options
 from edge_spec.engines.registry import AUTO, engine_names
-from edge_spec.training.drafter.settings import MakeSettings
+from edge_spec.training.drafter.settings import KINDS, MakeSettings
 
 if TYPE_CHECKING:
     from edge_spec.training.clock import Clock
@@ -64,17 +64,25 @@ def command() -> None:
     help="Where to write the drafter; run again with the same folder to resume.",
 )
 @option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
+@option(
+    "Size",
+    "--kind",
+    type=click.Choice(KINDS),
+    default=MakeSettings.kind,
+    help="A small model, or a head on MODEL's hidden rows, which needs edge-spec's own kernels.",
+)
 @_size("tokens", "Tokens that the model writes.")
 @_size("passes", "How often its answers are read.", of=float, metavar="X")
 @_size("vocabulary", "Tokens that the drafter knows.")
-@_size("layers", "Layers of the drafter.")
-@_size("width", "Width of the drafter, a multiple of 32.")
+@_size("layers", "Layers of a small model.")
+@_size("width", "Width of a small model, a multiple of 32.")
+@_size("steps_ahead", "How far behind MODEL a head learns to draft.")
 @_size("answer_tokens", "Maximum tokens of an answer.")
 @option(
     "Size",
     "--inherit/--no-inherit",
     default=MakeSettings.inherit,
-    help="Begin with the model's embedding, made narrower, or with random weights alone.",
+    help="Begin a small model with MODEL's embedding, made narrower, or with random weights alone.",
 )
 @option("Running", "--time-limit", type=_Duration(), metavar="TIME", help="Save and stop after 90s, 30m, 2h, ...")
 @option("Running", "--engine", type=_ENGINE, default=AUTO, help="What runs the model that answers.")
@@ -94,9 +102,9 @@ def make(
 ) -> int:
     """Make a drafter for MODEL at home.
 
-    The model answers prompts out of the texts, and a small model learns to expect what it writes. Hours on two cores;
-    the same command continues after an interruption. At the end the drafter is installed: wherever this model is
-    loaded, it drafts.
+    The model answers prompts out of the texts, and a small model, or a head that reads its hidden rows, learns to
+    expect what it writes. Hours on two cores; the same command continues after an interruption. At the end the drafter
+    is installed: wherever this model is loaded, it drafts.
 
     \b
     Example:

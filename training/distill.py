@@ -20,10 +20,10 @@ from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.head import summed_divergence
 from edge_spec.training.model import Llama
+from edge_spec.training.objective import Alternation, TextLoss, targets, to_device
 from edge_spec.training.packing import HEAD, ID, USER, Corpus, Rows
 from edge_spec.training.precision import autocast, works_in_16_bits
 from edge_spec.training.settings import Sampling
-from edge_spec.training.objective import Alternation, TextLoss, targets, to_device
 
 __all__ = ["TeacherLoss", "inherit_embedding", "prompts", "read_samples", "write", "write_samples"]
 

@@ -96,9 +96,7 @@ def _summed(hidden: Tensor, matrix: Tensor, chunk: Chunk) -> Tensor:
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, matrix: Tensor, chunk: Chunk, of_hidden: bool, of_matrix: bool
-    ) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, matrix: Tensor, chunk: Chunk, of_hidden: bool, of_matrix: bool) -> Tensor:
         n = _ROWS.get(hidden.device.type, _MAX_ROWS)
         narrow = matrix.to(hidden.dtype)
         total = hidden.new_zeros((), dtype=torch.float32)

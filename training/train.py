@@ -210,9 +210,7 @@ class Trainer(Generic[M]):
         if self.device != "cpu":
             torch.cuda.synchronize()
 
-    def _log(
-        self, step: int, steps: int, loss: float, speed: float, valid: dict[str, float], seconds: float
-    ) -> None:
+    def _log(self, step: int, steps: int, loss: float, speed: float, valid: dict[str, float], seconds: float) -> None:
         left_s = (steps - step) * self.training.step_tokens / speed
         entry = {
             "step": step,

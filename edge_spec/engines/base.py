@@ -8,12 +8,14 @@ a body here need not be written.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
+
+import numpy.typing as npt
 
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.settings import ModelSettings
@@ -24,7 +26,7 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = ["Engine", "Estimator", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
+__all__ = ["Engine", "Estimator", "HiddenRows", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
 """Told a stage, ``transcribing`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
@@ -36,6 +38,13 @@ class OpenedModel:
 
     model: LanguageModel
     probed: ProbeResult
+
+
+class HiddenRows(Protocol):
+    """Hidden rows of an open model, one for each token that it has read."""
+
+    def __getitem__(self, tokens: slice) -> npt.NDArray[Any]:
+        """The rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
 
 
 class Estimator(ABC):
@@ -131,6 +140,21 @@ class Opener(ABC):
         raise UnsupportedModel(
             f"{file.path.name} reads hidden rows, which {target_file.path.name} does not give as it is run here",
             hint="run it with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
+        )
+
+    def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
+        """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.
+
+        Args:
+            file: of the model.
+            layers: numbers from 1 on.
+
+        Raises:
+            UnsupportedModel: it does not give hidden rows, see ``Engine.gives_hidden_rows``.
+        """
+        raise UnsupportedModel(
+            f"{file.path.name} does not give hidden rows as it is run here",
+            hint="run it with edge-spec's own kernels (`engine='onnx'`)",
         )
 
     def tokenizer(self, file: ModelFile) -> FileTokenizer:

@@ -19,9 +19,9 @@ from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
 from edge_spec.training.distill import inherit_embedding, write  # noqa: E402
 from edge_spec.training.head import summed_divergence, summed_entropy  # noqa: E402
 from edge_spec.training.model import Llama  # noqa: E402
+from edge_spec.training.objective import Alternation, TextLoss  # noqa: E402
 from edge_spec.training.quantize import fake_q4_0, fake_q8_0  # noqa: E402
 from edge_spec.training.settings import Shape, Training  # noqa: E402
-from edge_spec.training.objective import Alternation, TextLoss  # noqa: E402
 from edge_spec.training.train import Trainer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

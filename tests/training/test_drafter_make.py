@@ -25,10 +25,13 @@ from edge_spec.engines.registry import engines  # noqa: E402
 from edge_spec.errors import DiskFull, SettingsError  # noqa: E402
 from edge_spec.models import inspect, made_drafter, resolve_family  # noqa: E402
 from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
-from edge_spec.training.drafter.target_rows import embedding_rows  # noqa: E402
+from edge_spec.training.drafter.heads import target_layers  # noqa: E402
 from edge_spec.training.drafter.make import DrafterMaker  # noqa: E402
+from edge_spec.training.drafter.opened import opened_with_hidden_rows  # noqa: E402
+from edge_spec.training.drafter.portions import portions_in  # noqa: E402
 from edge_spec.training.drafter.rows import packed  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
+from edge_spec.training.drafter.target_rows import embedding_rows  # noqa: E402
 from edge_spec.training.head import summed_divergence, summed_sparse_divergence  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -194,6 +197,46 @@ def test_a_disk_that_fills_up_loses_nothing(
     assert len(list((out / "answers").glob("*.npz"))) == len(list((made.maker.out / "answers").glob("*.npz")))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+def test_a_head_is_made_of_answers_that_are_there(made: SimpleNamespace, tmp_path: Path, probe_cache: Path) -> None:
+    """Also where the target is stopped while it reads them again."""
+    write_texts(tmp_path / "texts")
+    out = tmp_path / "out"
+    shutil.copytree(made.maker.out / "answers", out / "answers")
+    for name in ("settings.json", "prompts.json"):
+        shutil.copy(made.maker.out / name, out / name)
+    settings = replace(TINY, kind="head", head_row=128, passes=1, answer_tokens=24)
+    stopped, lines = [], []
+    for steps in (8, 20, 1 << 30):
+        try:
+            results = maker(
+                tmp_path, probe_cache, settings=settings, clock=Clock(1.0, now=ticking(steps)), say=lines.append
+            ).run()
+        except TimeIsUp as note:
+            stopped.append(str(note))
+    assert any("texts again" in note for note in stopped)
+    assert any(line.startswith("hidden rows: ") and "min left" in line for line in lines)
+    target, draft = made.maker.target, inspect(out / "drafter.gguf")
+    begins, hidden = np.load(out / "prepared" / "begins.npy"), np.load(out / "prepared" / "hidden.npy", mmap_mode="r")
+    texts = [text for portion in portions_in(out / "answers") for text in np.split(portion.tokens, begins[1:-1])]
+    with opened_with_hidden_rows(target, made.maker.on, 256, target_layers(target), cache_dir=probe_cache) as (
+        model,
+        rows,
+    ):
+        for number, text in enumerate(texts[:-1:9]):
+            model.rollback(0)
+            model.prefill(text.tolist())
+            begin = begins[9 * number]
+            assert np.array_equal(hidden[begin : begin + len(text)], rows[0 : len(text)])
+    assert len(hidden) == begins[-1] == sum(map(len, texts))
+    assert draft.architecture == "eagle3"
+    assert draft.trimmed is not None
+    assert draft.trimmed.teacher == target.fingerprint
+    assert results["measured"]["greedy"]["tokens"] == made.results["measured"]["greedy"]["tokens"]
+    assert "EAGLE-3" in (out / "README.md").read_text("utf-8")
+
+
 def test_the_command_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +248,7 @@ def test_the_command_says_what_is_missing(
 
     assert "holds no text" in said()
     assert "--width is 100" in said("--width", "100")
+    assert "hidden rows" in said("--kind", "head", "--engine", "llama")
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "edge-spec[training]"' in said()

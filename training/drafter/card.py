@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_spec.training.drafter.measure import CHAIN, KINDS
+from edge_spec.training.drafter.settings import HEAD
 
 __all__ = ["card_of", "table_of"]
 
@@ -14,15 +15,14 @@ def card_of(results: Mapping[str, Any]) -> str:
     """The card as Markdown, of ``results.json``."""
     made, settings, data = results["drafter"], results["settings"], results["data"]
     lines = [
-        f"# A drafter for {results['target']['name']}",
+        f"# A {'head' if settings['kind'] == HEAD else 'drafter'} for {results['target']['name']}",
         "",
         "Made by `edge-spec drafter make`. It drafts for this model alone and writes no text of its own; with it the "
         "model writes the same text, sooner.",
         "",
         f"- Target: `{results['target']['file']}`, {results['target']['quantisation']}, fingerprint "
         f"`{results['target']['fingerprint']}`",
-        f"- Drafter: {made['n_params'] / 1e6:.1f} million weights, {settings['layers']} layers of {settings['width']}, "
-        f"{made['file_bytes'] / 1e6:.1f} MB in 4 bits (embeddings in 8)",
+        f"- Drafter: {_what_it_is(results)}",
         f"- Vocabulary: {made['n_kept']:,} of the target's {results['target']['n_vocab']:,} tokens, which are "
         f"{data['coverage']:.1%} of what it wrote",
         f"- Learned from: {data['answer_tokens']:,} tokens in {data['texts']:,} answers of the target itself, a third "
@@ -31,9 +31,7 @@ def card_of(results: Mapping[str, Any]) -> str:
         "asked itself where it has a chat template",
         f"- Time: {results['seconds'].get('answers', 0) / 60:.0f} minutes of writing, "
         f"{results['seconds'].get('train', 0) / 60:.0f} minutes of training",
-        "- It began with the main directions of the target's embedding."
-        if made["inherited"]
-        else "- It began with random weights.",
+        f"- {_how_it_began(results)}",
         "",
         "## Acceptance and speed",
         "",
@@ -47,6 +45,29 @@ def card_of(results: Mapping[str, Any]) -> str:
         "The licences of the target and of the texts apply to what was learned from them.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _what_it_is(results: Mapping[str, Any]) -> str:
+    made, settings = results["drafter"], results["settings"]
+    size = f"{made['n_params'] / 1e6:.1f} million weights", f"{made['file_bytes'] / 1e6:.1f} MB in 4 bits"
+    if settings["kind"] != HEAD:
+        return f"{size[0]}, {settings['layers']} layers of {settings['width']}, {size[1]} (embeddings in 8)"
+    layers = ", ".join(map(str, made["target_layers"]))
+    return (
+        f"a head (EAGLE-3, arXiv 2503.01840), {size[0]} in one layer, {size[1]}; it reads what goes into layers "
+        f"{layers} of the target, and was trained up to {settings['steps_ahead']} tokens behind it"
+    )
+
+
+def _how_it_began(results: Mapping[str, Any]) -> str:
+    if results["settings"]["kind"] == HEAD:
+        return (
+            "It began with random weights. None of the target's are in its file: rows of embeddings and output are "
+            "copied when it is loaded."
+        )
+    if results["drafter"]["inherited"]:
+        return "It began with the main directions of the target's embedding."
+    return "It began with random weights."
 
 
 def table_of(measured: Mapping[str, Any]) -> str:

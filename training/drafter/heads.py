@@ -32,7 +32,7 @@ def target_layers(target: ModelFile) -> tuple[int, int, int]:
     if n < _LEAST_LAYERS:
         raise UnsupportedModel(
             f"{target.path.name} has {n} layers, and a head reads three of at least {_LEAST_LAYERS}",
-            hint="make a small model instead: `kind='model'`",
+            hint="make a small model instead (`--kind model`)",
         )
     return max(1, n // 10), n // 2, n - 1
 
@@ -81,7 +81,7 @@ def build_head(target: ModelFile, kept: npt.NDArray[np.int64]) -> Head:
     if embedding is None:
         raise UnsupportedModel(
             f"the embeddings of {target.path.name} cannot be read",
-            hint="use a GGUF of the model, or make a small model instead: `kind='model'`",
+            hint="use a GGUF of the model, or make a small model instead (`--kind model`)",
         )
     output = rows_of(target, OUTPUT)
     rows = (embedding, embedding if output is None else output)

@@ -8,11 +8,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from edge_spec.engines.base import Engine
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
@@ -23,12 +20,13 @@ from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
 from edge_spec.training.drafter.card import card_of
 from edge_spec.training.drafter.export import export_drafter
-from edge_spec.training.drafter.target_rows import embedding_rows
+from edge_spec.training.drafter.heads import target_layers
+from edge_spec.training.drafter.hidden import hidden_bytes, write_hidden
 from edge_spec.training.drafter.measure import measure
-from edge_spec.training.drafter.opened import opened
+from edge_spec.training.drafter.opened import opened, require_hidden_rows
 from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
-from edge_spec.training.drafter.settings import MakeSettings
+from edge_spec.training.drafter.settings import HEAD, MakeSettings
 from edge_spec.training.drafter.writing import AnswerWriter, slots_of
 
 __all__ = ["DRAFTER", "DrafterMaker"]
@@ -37,7 +35,6 @@ DRAFTER, CARD = "drafter.gguf", "README.md"
 _PROMPT_TOKENS = 512
 _LEAST_TOKENS = 24
 """No more prompts are kept than are asked if all answers to one have so many tokens together."""
-_VALID_SHARE, _VALID_ROWS = 100, 64
 _ASKED_WITH = ("target", "answer_tokens", "held_out", "seed")
 """Settings that answers depend on. The others can change until the vocabulary is chosen."""
 
@@ -57,6 +54,7 @@ class DrafterMaker:
 
     Raises:
         SettingsError: ``out`` was begun for another target or with other settings.
+        UnsupportedModel: the target cannot have a head, which is asked for.
     """
 
     target: ModelFile
@@ -72,17 +70,19 @@ class DrafterMaker:
     def __post_init__(self) -> None:
         asked = {"target": self.target.fingerprint, **self.settings.as_json()}
         path = self.out / "settings.json"
-        begun = _read_json(path) if path.is_file() else {}
+        begun = {**MakeSettings().as_json(), **_read_json(path)} if path.is_file() else {}
         different = sorted(name for name, value in begun.items() if asked.get(name) != value)
         if not (self.out / "prepared" / "prepared.json").is_file():
             different = [name for name in different if name in _ASKED_WITH]
-        if not different:
-            _write_json(path, asked)
-        else:
+        if different:
             raise SettingsError(
                 f"{self.out} was begun with another {' and another '.join(different)}",
                 hint="continue with what settings.json in it says, or use another folder",
             )
+        if self._is_head:
+            require_hidden_rows(self.target, self.on)
+            target_layers(self.target)
+        _write_json(path, asked)
 
     def run(self) -> dict[str, Any]:
         """All stages; returns what was measured.
@@ -92,7 +92,7 @@ class DrafterMaker:
             DiskFull: the disk is full; what is finished is kept.
         """
         try:
-            for stage in (self._ask, self._prepare, self._train, self._export, self._measure):
+            for stage in (self._ask, self._prepare, self._hidden, self._train, self._export, self._measure):
                 with self._timed(stage.__name__.strip("_")):
                     stage()
         except OSError as error:
@@ -100,7 +100,7 @@ class DrafterMaker:
                 raise
             free = shutil.disk_usage(self.out).free
             hint = "free some space and run the same command again: what is finished is kept"
-            needed = max(free + 1, disk_bytes(self.settings.tokens))
+            needed = max(free + 1, disk_bytes(self.settings.tokens, self._hidden_bytes))
             what = f"what is made in {self.out}"
             raise DiskFull(what, needed_bytes=needed, available_bytes=free, hint=hint) from error
         results: dict[str, Any] = _read_json(self.out / "results.json")
@@ -113,6 +113,15 @@ class DrafterMaker:
             with whole_file(folder / name) as temporary:
                 shutil.copyfile(self.out / name, temporary)
         return folder
+
+    @property
+    def _is_head(self) -> bool:
+        return self.settings.kind == HEAD
+
+    @property
+    def _hidden_bytes(self) -> int:
+        """Of what is kept of a token for a head."""
+        return hidden_bytes(self.target) if self._is_head else 0
 
     @property
     def _prompts(self) -> tuple[list[str], list[str]]:
@@ -132,7 +141,7 @@ class DrafterMaker:
             return
         settings = self.settings
         _, prompts = self._prompts
-        require_disk(self.out, settings.tokens)
+        require_disk(self.out, settings.tokens, self._hidden_bytes)
         n_ctx = _PROMPT_TOKENS + settings.answer_tokens
         with (
             opened(self.target, self.on, n_ctx, cache_dir=self.cache_dir, exact=True) as (model, tokenizer),
@@ -160,47 +169,35 @@ class DrafterMaker:
         coverage = _read_json(self.out / "prepared" / "prepared.json")["coverage"]
         self.say(f"vocabulary: {n_kept:,} of {n_vocab:,} tokens, {coverage:.1%} of the answers")
 
+    def _hidden(self) -> None:
+        """Let the target read its answers once more, for what a head reads."""
+        if self._is_head and not (self.out / "training" / "weights.npz").is_file():
+            write_hidden(
+                self.out / "answers",
+                self.out / "prepared",
+                self.target,
+                self.on,
+                cache_dir=self.cache_dir,
+                clock=self.clock,
+                say=self.say,
+            )
+
     def _train(self) -> None:
         """Train the drafter towards what the target expected."""
-        if (self.out / "training" / "weights.npz").is_file():
+        folder, prepared = self.out / "training", self.out / "prepared"
+        if (folder / "weights.npz").is_file():
             return
-        import torch
+        from edge_spec.training.drafter.trainers import head_trainer, model_trainer
 
-        from edge_spec.training.distill import inherit_embedding
-        from edge_spec.training.drafter.objective import AnswerLoss
-        from edge_spec.training.drafter.rows import packed
-        from edge_spec.training.model import Llama
-        from edge_spec.training.train import Trainer
-
-        settings, answers = self.settings, read_answers(self.out / "prepared")
-        order = np.random.default_rng(settings.seed).permutation(len(answers.begins) - 1)
-        n_valid = max(1, len(order) // _VALID_SHARE)
-        valid = packed(answers.begins, order[:n_valid], settings.short_row)[:_VALID_ROWS]
-        objective = AnswerLoss(
-            answers=answers,
-            texts=order[n_valid:] if len(order) > n_valid else order,
-            row=settings.row,
-            short_row=settings.short_row,
-            short_share=settings.short_share,
-            seed=settings.seed,
-        )
-        trainer = Trainer(
-            folder=self.out / "training",
-            build=lambda: Llama(settings.shape(self.target.n_vocab)),
-            training=settings.training(len(answers.tokens)),
-            objective=objective,
-            valid=valid,
-            judge=objective,
-            seed=settings.seed,
-            device=self.device,
-            clock=self.clock,
-            say=self.say,
-        )
-        embedding = embedding_rows(self.target, answers.kept) if settings.inherit else None
-        if embedding is not None:
-            trainer.start = partial(inherit_embedding, torch.from_numpy(embedding))
-        _write_json(self.out / "training" / "start.json", {"inherited": embedding is not None})
-        trainer.run()
+        answers, inherited = read_answers(prepared), False
+        how: dict[str, Any] = {"device": self.device, "clock": self.clock, "say": self.say}
+        if self._is_head:
+            run = head_trainer(self.target, answers, self.settings, prepared, folder, **how).run
+        else:
+            trainer, inherited = model_trainer(self.target, answers, self.settings, folder, **how)
+            run = trainer.run
+        _write_json(folder / "start.json", {"inherited": inherited})
+        run()
 
     def _export(self) -> None:
         """Write the drafter's file."""
@@ -236,6 +233,7 @@ class DrafterMaker:
                 "n_params": draft.n_params,
                 "file_bytes": draft.path.stat().st_size,
                 "n_kept": draft.n_vocab - 1,
+                **({"target_layers": target_layers(target)} if self._is_head else {}),
                 **_read_json(self.out / "training" / "start.json"),
             },
             "data": {**prepared, "prompts": len(asked), "held_out": len(held)},

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.base import Engine
-from edge_spec.evaluation.acceptance import acceptance, write
+from edge_spec.evaluation.acceptance import Written, acceptance, write
 from edge_spec.evaluation.bench import bench
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.loading import load
 from edge_spec.models import ModelFile, inspect, kept_tokens
 from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.trimmed_model import TrimmedModel
-from edge_spec.training.drafter.opened import opened
+from edge_spec.training.drafter.opened import opened, opened_drafter
 
 __all__ = ["CHAIN", "KINDS", "measure"]
 
@@ -54,10 +55,10 @@ def measure(
     file = inspect(draft)
     kept = kept_tokens(target, file)
     assert kept is not None
-    with opened(file, on, n_ctx, cache_dir=cache_dir) as (inner, _):
+    with opened_drafter(target, file, on, n_ctx, cache_dir=cache_dir) as (inner, reader):
         drafter = TrimmedModel(inner, kept)
         for kind, those in texts.items():
-            accepted = acceptance(drafter, those)
+            accepted = acceptance(drafter, those if reader is None else _read_by(reader, those))
             found[kind] = {"share": accepted.share, "tokens": accepted.n_tokens}
             say(f"acceptance, {kind}: {accepted.share:.3f} of {accepted.n_tokens:,} tokens")
     for kind, temperature in KINDS.items():
@@ -81,3 +82,11 @@ def measure(
         for speed in found[kind]["speeds"]:
             say(f"{speed['mode']}, {kind}: {speed['tokens_per_s']:.1f} tokens/s, {speed['speed_up']:.2f}x")
     return found
+
+
+def _read_by(target: LanguageModel, texts: Iterable[Written]) -> Iterator[Written]:
+    """Texts, each of which the target has read when it comes: a head needs the rows of what it looks back on."""
+    for written in texts:
+        target.rollback(0)
+        target.prefill([*written.prompt, *written.reply])
+        yield written

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edge_spec.engines.base import Engine
+from edge_spec.engines.base import Engine, HiddenRows
 from edge_spec.engines.registry import AUTO, engine, engines
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile
+from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["engine_for", "opened"]
+__all__ = ["engine_for", "opened", "opened_drafter", "opened_with_hidden_rows", "require_hidden_rows"]
 
 
 def engine_for(file: ModelFile, name: str) -> Engine:
@@ -45,3 +46,49 @@ def opened(
         closing(opener.open(file, settings).model) as model,
     ):
         yield model, opener.tokenizer(file)
+
+
+def require_hidden_rows(file: ModelFile, on: Engine) -> None:
+    """Refuse to make a head where it would have nothing to read.
+
+    Raises:
+        UnsupportedModel: the engine does not give the hidden rows of this model.
+    """
+    if on.gives_hidden_rows(file):
+        return
+    others = [each.name for each in engines() if each.gives_hidden_rows(file) and each.why_not(file) is None]
+    choose = f"run it with `engine={others[0]!r}`, or " if others else ""
+    raise UnsupportedModel(
+        f"a head reads hidden rows, which {file.path.name} does not give on {on.title}",
+        hint=f"{choose}make a small model instead (`--kind model`)",
+    )
+
+
+@contextmanager
+def opened_with_hidden_rows(
+    file: ModelFile, on: Engine, n_ctx: int, layers: Sequence[int], *, cache_dir: Path | None
+) -> Iterator[tuple[LanguageModel, HiddenRows]]:
+    """A model, and what goes into some of its layers; its rounding may depend on the rows of a decode."""
+    with (
+        closing(on.opener(cache_dir=cache_dir)) as opener,
+        closing(opener.open(file, on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=False))).model) as model,
+    ):
+        yield model, opener.hidden_rows(model, file, layers)
+
+
+@contextmanager
+def opened_drafter(
+    target: ModelFile, draft: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None
+) -> Iterator[tuple[LanguageModel, LanguageModel | None]]:
+    """A drafter, a small model or a head, and the target that has to read a text before a head does."""
+    if not is_own_head(draft):
+        with opened(draft, on, n_ctx, cache_dir=cache_dir) as (model, _):
+            yield model, None
+        return
+    settings = ModelSettings(n_ctx=n_ctx, exact=False)
+    with (
+        closing(on.opener(cache_dir=cache_dir)) as opener,
+        closing(opener.open(target, on.resolve(target, settings)).model) as read,
+        closing(opener.open_head(draft, on.resolve(draft, settings), target=read, target_file=target).model) as head,
+    ):
+        yield head, read

@@ -52,21 +52,28 @@ def portions_in(folder: Path) -> Iterator[Portion]:
             yield Portion(**{name: found[name] for name in found.files})
 
 
-def disk_bytes(n_tokens: int) -> int:
-    """What answers of so many tokens take on the disk, with everything made from them, at most."""
-    return n_tokens * _TOKEN_BYTES
+def disk_bytes(n_tokens: int, hidden_bytes: int = 0) -> int:
+    """What answers of so many tokens take on the disk, with everything made from them, at most.
+
+    Args:
+        hidden_bytes: of the hidden rows that are kept of a token.
+    """
+    return n_tokens * (_TOKEN_BYTES + hidden_bytes)
 
 
-def require_disk(folder: Path, n_tokens: int) -> None:
+def require_disk(folder: Path, n_tokens: int, hidden_bytes: int = 0) -> None:
     """Refuse to begin what the disk has no room for.
+
+    Args:
+        hidden_bytes: of the hidden rows that are kept of a token.
 
     Raises:
         DiskFull: so many tokens do not fit.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    needed, free = disk_bytes(n_tokens), shutil.disk_usage(folder).free
+    needed, free = disk_bytes(n_tokens, hidden_bytes), shutil.disk_usage(folder).free
     if needed > free:
-        hint = f"lower --tokens ({free // _TOKEN_BYTES:,} fit), or use a folder on another disk"
+        hint = f"lower --tokens ({free // disk_bytes(1, hidden_bytes):,} fit), or use a folder on another disk"
         raise DiskFull(f"what the target writes, in {folder},", needed_bytes=needed, available_bytes=free, hint=hint)
 
 

@@ -8,7 +8,10 @@ from typing import Any
 from edge_spec.errors import SettingsError
 from edge_spec.training.settings import Shape, Training
 
-__all__ = ["MakeSettings"]
+__all__ = ["HEAD", "KINDS", "MODEL", "MakeSettings"]
+
+MODEL, HEAD = KINDS = ("model", "head")
+"""A small model of its own, or a head on the target's hidden rows."""
 
 _STEP_TOKENS = 8192
 _BLOCK = 32
@@ -32,6 +35,9 @@ class MakeSettings:
         seed: of everything that is drawn.
         inherit: begin with the main directions of the target's embedding, which saves training. Otherwise nothing of
             the target's weights is in the drafter, whatever its licence says of them.
+        kind: ``model`` or ``head``. ``layers``, ``width``, ``inherit`` and lengths of rows are those of a model.
+        steps_ahead: how many tokens behind what the target has read a head learns to draft.
+        head_row: length of the training rows of a head.
 
     Raises:
         SettingsError: a value out of its range.
@@ -51,12 +57,15 @@ class MakeSettings:
     held_out: int = 24
     seed: int = 1
     inherit: bool = True
-    kind: str = "model"
+    kind: str = MODEL
     steps_ahead: int = 2
     head_row: int = 512
 
     def __post_init__(self) -> None:
-        for name, least in (("tokens", 1), ("layers", 1), ("answer_tokens", 8), ("held_out", 1)):
+        if self.kind not in KINDS:
+            raise SettingsError(f"is {self.kind!r} and must be {' or '.join(KINDS)}", argument="kind")
+        least_of = {"tokens": 1, "layers": 1, "answer_tokens": 8, "held_out": 1, "steps_ahead": 1, "head_row": 32}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise SettingsError(f"is {getattr(self, name)} and must be {least} or more", argument=name)
         for name in ("vocabulary", "width"):
@@ -64,6 +73,10 @@ class MakeSettings:
                 raise SettingsError(
                     f"is {getattr(self, name)} and must be a multiple of {_BLOCK}, 64 or more", argument=name
                 )
+        if self.step_tokens % self.head_row and self.kind == HEAD:
+            raise SettingsError(
+                f"is {self.head_row} and must divide the {self.step_tokens} tokens of a step", argument="head_row"
+            )
         if self.passes <= 0:
             raise SettingsError(f"is {self.passes:g} and must be above 0", argument="passes")
 

@@ -88,11 +88,12 @@ def head_trainer(
         prepared: has the hidden rows.
     """
     learned, valid = _divided(answers, settings)
+    row = min(settings.head_row, target.n_ctx_train)
     objective = HeadLoss(
         answers=answers,
         texts=learned,
-        row=settings.head_row,
-        short_row=settings.head_row,
+        row=row,
+        short_row=row,
         short_share=0.0,
         seed=settings.seed,
         whole=True,
@@ -106,7 +107,7 @@ def head_trainer(
         training=settings.training(len(answers.tokens)),
         objective=objective,
         judge=objective,
-        valid=packed_whole(answers.begins, valid, settings.head_row)[:_VALID_ROWS],
+        valid=packed_whole(answers.begins, valid, row)[:_VALID_ROWS],
         seed=settings.seed,
         device=device,
         clock=clock,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from edge_spec.engines.base import OpenedModel, Opener
+from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
 from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
@@ -17,7 +17,7 @@ from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
-from edge_spec.engines.onnx.transcription.head import FEATURE, transcribe_head
+from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_rows_tail, transcribe_head
 from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings, processor
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
@@ -118,6 +118,11 @@ class OnnxOpener(Opener):
         session = HeadSession(head, settings)
         model = HeadModel(session, settings, name=file.fingerprint, target=target, features=features)
         return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
+
+    def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
+        if not isinstance(model, TranscribedModel):
+            return super().hidden_rows(model, file, layers)
+        return model.features(hidden_rows_tail(layers, file.n_embd), HIDDEN, len(layers) * file.n_embd)
 
     def close(self) -> None:
         super().close()
