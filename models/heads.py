@@ -45,7 +45,7 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
     found = read_header(file.path).metadata.get(f"{EAGLE3}.target_layers")
-    listed = found.decode() if isinstance(found, GGUFArray) and found.length == 3 else []
+    listed = tuple(found.decode()) if isinstance(found, GGUFArray) and found.length == 3 else ()
     numbers = tuple(n for n in listed if type(n) is int and 0 < n < target.n_layers)
     if len(numbers) != 3:
         raise UnsupportedModel(
