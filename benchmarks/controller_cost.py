@@ -78,7 +78,7 @@ def measure(clock: Clock, model: Path, n_tokens: int, **load: Any) -> str:
                 rounds = reply.statistics.rounds - first
                 choosing.append((clock.seconds["choosing"] - before) / rounds * 1e6)
                 n_rounds, n_rested = n_rounds + rounds, n_rested + RESTED[0] - rested
-            plain = opened.info.choices["off"].round_s
+            plain = opened.choices["off"].round_s
     assert plain, "plain decoding was not measured"
     each = median(choosing)
     return f"{each:8.1f} us per round, {each / plain / 1e4:5.2f} % of a plain round of {plain * 1e3:.2f} ms, " + (
