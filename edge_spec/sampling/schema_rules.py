@@ -174,7 +174,7 @@ def any_of(texts: Iterable[str], *, depth: int = 0) -> str:
     for text in dict.fromkeys(texts):
         groups.setdefault(text[:1], []).append(text)
     ends = "" in groups
-    ways = []
+    ways: list[str] = []
     for group in groups.values():
         if len(group) == 1 or depth == _MAX_DEPTH:
             ways += map(literal, filter(None, group))
