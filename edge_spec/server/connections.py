@@ -1,13 +1,27 @@
-"""Connections that do not wait for ever for the head of a request."""
+"""Connections: bounded in number, and none waits for ever for the head of a request."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import h11
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["BoundedProtocol"]
+from edge_spec.server.errors import ApiError
+
+__all__ = ["BoundedProtocol", "is_crowded"]
+
+_CROWDED = "edge_spec.crowded"
+_REFUSED_TOGETHER = 64
+"""So many more connections are told that there are too many; further ones are closed at once."""
+
+
+def is_crowded(scope: Scope) -> bool:
+    """Whether a request came while there were too many connections."""
+    return bool(scope.get("state", {}).get(_CROWDED))
 
 
 class BoundedProtocol(H11Protocol):
@@ -18,14 +32,40 @@ class BoundedProtocol(H11Protocol):
 
     Attributes:
         head_s: how many seconds the head of a request may take.
+        max_connections: requests of further ones are marked, see ``is_crowded``.
     """
 
     head_s = 30.0
+    max_connections = 1024
     _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        app: Any = self.app
+
+        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+            scope.setdefault("state", {})[_CROWDED] = len(self.connections) > self.max_connections
+            await app(scope, receive, send)
+
+        self.app = marked
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections + _REFUSED_TOGETHER:
+            transport.abort()
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn, in the form of the API."""
+        error = ApiError(400, f"{msg.removesuffix('.')}; send HTTP/1.1", code="invalid_http")
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=json.dumps(error.to_json()).encode()),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

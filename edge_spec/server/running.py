@@ -25,7 +25,6 @@ from edge_spec.server.settings import ServerSettings
 __all__ = ["ModelServer", "listen"]
 
 _BACKLOG = 2048
-_MAX_CONNECTIONS = 1024
 _IDLE_S = 75
 _LEAVE_S = 5
 """When the server stops, clients have so long to take the rest of their answers."""
@@ -133,7 +132,6 @@ class ModelServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=_MAX_CONNECTIONS,
                 timeout_keep_alive=_IDLE_S,
                 timeout_graceful_shutdown=_LEAVE_S,
             )

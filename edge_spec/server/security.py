@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from edge_spec.server.connections import is_crowded
 from edge_spec.server.errors import ApiError
 from edge_spec.server.pages import PAGE_PATHS
 from edge_spec.server.settings import ServerSettings, is_address
@@ -45,6 +46,8 @@ class Gate:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             try:
+                if is_crowded(scope):
+                    raise _too_many_connections()
                 self._check_host(headers)
                 self._check_origin(headers)
                 if scope["method"] != "OPTIONS" and scope["path"] not in _PUBLIC:
@@ -86,6 +89,16 @@ class Gate:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def _too_many_connections() -> ApiError:
+    return ApiError(
+        503,
+        "too many connections are open; ask again in 1 s",
+        kind="server_error",
+        code="too_many_connections",
+        headers={"Retry-After": "1", "Connection": "close"},
+    )
 
 
 def _name_of(url: str) -> str | None:

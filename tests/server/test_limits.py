@@ -17,6 +17,7 @@ import pytest
 from server_world import wait_until, waiting
 
 from edge_spec.server import bodies, streaming
+from edge_spec.server.connections import BoundedProtocol
 from edge_spec.server.jobs import JobMaker
 
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 1}
@@ -157,3 +158,23 @@ def test_a_client_that_leaves_is_told_apart_in_the_log(served: Any, streams: boo
             httpx2.post(**asked, timeout=0.3)
     logged(served, "POST /v1/chat/completions 499" + ", streamed, " * streams)
     assert counted(served, 499) == before + 1
+
+
+def test_too_many_connections_are_told_so_and_counted(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.log.clear()
+    before = counted(served, 503)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20):
+        monkeypatch.setattr(BoundedProtocol, "max_connections", 0)
+        found = served.post(json=ASK)
+        monkeypatch.undo()
+    assert (found.status_code, found.json()["error"]["code"]) == (503, "too_many_connections")
+    assert found.headers["retry-after"] == "1"
+    logged(served, "POST /v1/chat/completions 503")
+    assert counted(served, 503) == before + 1
+    assert served.chat(max_tokens=1).usage.completion_tokens == 1
+
+
+def test_what_is_no_http_is_refused_in_the_form_of_the_api(served: Any) -> None:
+    answer = sent(served, b"GET\x00 / nonsense\r\n\r\n")
+    assert b" 400 " in answer and b'"code": "invalid_http"' in answer
