@@ -95,7 +95,7 @@ class Measurement:
             for name, open_writer in self._programs(tuning, reached).items():
                 try:
                     writers[name] = open_writer()
-                except RuntimeError as error:
+                except (RuntimeError, OSError) as error:
                     self.notes.append(f"{name} does not run here: {error}")
                     continue
                 stack.callback(writers[name].close)
@@ -161,9 +161,13 @@ class Measurement:
         """The setting with the most tokens per second."""
         speeds: dict[tuple[int, ...], float] = {}
         for setting in settings:
-            with opened(open_writer(*setting)) as writer:
-                writer.write(replace(tuning[0], n_tokens=8))
-                speeds[setting] = median(writer.write(task).tokens_per_s for task in tuning)
+            speeds[setting] = 0.0
+            try:
+                with opened(open_writer(*setting)) as writer:
+                    writer.write(replace(tuning[0], n_tokens=8))
+                    speeds[setting] = median(writer.write(task).tokens_per_s for task in tuning)
+            except (RuntimeError, OSError) as error:
+                self.notes.append(f"a setting of llama.cpp does not run here: {error}")
         return max(speeds, key=lambda setting: speeds[setting])
 
 
