@@ -157,6 +157,37 @@ def make(
     return 0
 
 
+@command.command("export", cls=Verb)
+@click.argument("head", type=click.Path())
+@option(
+    "Files",
+    "--llama-cpp",
+    required=True,
+    type=click.Path(dir_okay=False),
+    metavar="OUT",
+    help="Write an eagle3 GGUF for llama.cpp to this file.",
+)
+@option("Files", "--target", type=ModelName(), metavar="MODEL", help="The head's model. [default: the default model]")
+@folder_options
+def export(head: str, llama_cpp: str, target: str | None, **_: Any) -> int:
+    """Write a head for other programs.
+
+    HEAD is the drafter.gguf of `drafter make --kind head`. llama.cpp's form of it contains rows of the model itself,
+    whose licence applies to the file.
+
+    \b
+    Example:
+      edge-spec drafter export drafter.gguf --llama-cpp eagle3.gguf --target smollm2
+    """
+    from edge_spec.models import inspect, resolve
+    from edge_spec.training.drafter.llama_cpp import export_for_llama_cpp
+
+    of = inspect(resolve(target))
+    export_for_llama_cpp(inspect(head), of, Path(llama_cpp))
+    click.echo(f"Use it in llama.cpp with --model {of.path} --model-draft {llama_cpp} --spec-type draft-eagle3")
+    return 0
+
+
 @contextmanager
 def _stopped_by_interrupt(clock: Clock) -> Iterator[None]:
     """The first interruption stops where everything can be saved; a second one stops at once."""

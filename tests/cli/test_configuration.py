@@ -111,6 +111,7 @@ ARGUMENTS = {
     "cache list": [],
     "cache clear": [],
     "drafter make": ["demo", "--texts", ".", "--out", "."],
+    "drafter export": ["head.gguf", "--llama-cpp", "out.gguf"],
     "completion": ["bash"],
 }
 
