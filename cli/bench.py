@@ -130,7 +130,7 @@ def _print(speeds: list[Speed]) -> None:
         "tokens/s",
         "speed-up",
         "interval",
-        "in total",
+        "total",
         "tokens/round",
         "accepted",
         "drafting",

@@ -99,7 +99,8 @@ def command(**values: Any) -> int:
 
 def modes_of(values: Mapping[str, Any]) -> list[str]:
     """The modes that ``--modes`` names, or all that the models allow; one that lacks a model is refused at once."""
-    possible = ["auto", *possible_modes(values["model"], values["draft"], values["intermediate"])]
+    given = values["model"], values["draft"], values["intermediate"]
+    possible = ["auto", *possible_modes(*given, engine=values["engine"])]
     if values["modes"] is None:
         return [mode for mode in possible if mode != "auto"]
     modes = list(dict.fromkeys(mode.strip() for mode in values["modes"].split(",")))

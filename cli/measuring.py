@@ -64,7 +64,8 @@ def write_recordings(
     values: Mapping[str, Any], prompts: Sequence[Prompt], arguments: Mapping[str, Any], sampling: Mapping[str, Any]
 ) -> int:
     """Write what the drafters of ``auto`` would draft at every place of the model's own text."""
-    possible = possible_modes(values["model"], values["draft"], values["intermediate"])
+    given = values["model"], values["draft"], values["intermediate"]
+    possible = possible_modes(*given, engine=values["engine"])
     auto = mode_of("auto", given=frozenset(need for mode in possible for need in MODES[mode].needs))
     folder: Path = values["record"]
     folder.mkdir(parents=True, exist_ok=True)

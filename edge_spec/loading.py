@@ -11,11 +11,13 @@ from typing import Any
 from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, smallest, stage_of
 from edge_spec.controller.degradation import Degradation
+from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.controller.experience import Experience
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan
 from edge_spec.controller.request import Request, StrPath, given_roles, request_of
 from edge_spec.engines.base import Progress
+from edge_spec.engines.registry import AUTO
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
@@ -24,7 +26,8 @@ from edge_spec.memory import parse_size, probe, usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
-from edge_spec.models import drafter_of, inspect, resolve_family
+from edge_spec.models import inspect, resolve, resolve_family
+from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
@@ -250,12 +253,18 @@ def _other_requests(model: StrPath | None, asked: Mapping[str, Any]) -> Iterator
 
 
 def possible_modes(
-    model: StrPath | None = None, draft: StrPath | None = None, intermediate: StrPath | None = None
+    model: StrPath | None = None,
+    draft: StrPath | None = None,
+    intermediate: StrPath | None = None,
+    *,
+    engine: str = AUTO,
 ) -> list[str]:
     """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
     family = resolve_family(_located(model))
-    found = draft or drafter_of(inspect(family.target)) or family.draft
+    found = draft or own_drafter(family, inspect(family.target), engine)[0]
     given = given_roles(found, intermediate or family.intermediate)
+    if found is not None and is_own_head(inspect(resolve(found))):
+        given -= {"intermediate"}
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 

@@ -63,7 +63,7 @@ def test_a_plan_has_one_unit(piped: Piped) -> None:
 def test_bench_is_not_wrapped(piped: Piped) -> None:
     arguments = ["bench", "demo", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
     head, off, ngram, blank, best, *_ = piped(*arguments).splitlines()
-    titles = ["mode", "tokens/s", "speed-up", "interval", "tokens/round", "accepted", "drafting", "verifying"]
+    titles = ["mode", "tokens/s", "speed-up", "interval", "total", "tokens/round", "accepted", "drafting", "verifying"]
     assert head.split() == titles
     assert (blank, best[:9]) == ("", "best here")
     rows = (off, ngram)
