@@ -83,9 +83,13 @@ def main() -> None:
 def measured(model: edge_spec.TextModel, client: httpx2.Client, length: int, rounds: int) -> Seconds:
     """The times at one length of history."""
     found = Seconds()
-    question = "x " * (length // 2)
-    while len(model.prompt_of([{"role": "user", "content": question}])) > length:
-        question = question[:-20]
+    # Ordinary words: the client's text has to be cut into the tokens that the model wrote.
+    lines = [
+        f"In the year {1500 + number} the harvest was good, and the village sold wheat."
+        for number in range(length // 8)
+    ]
+    while len(model.prompt_of([{"role": "user", "content": (question := " ".join(lines))}])) > length:
+        lines.pop()
     session, other = model.chat(**ASKED), model.chat(**ASKED)
     session.send(question).read()
     messages = [{"role": message.role, "content": message.content} for message in session.messages]
