@@ -22,7 +22,7 @@ from edge_spec.engines.onnx.opener import head_settings
 from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
-from edge_spec.errors import SettingsError, StateError, UnsupportedModel
+from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
 
@@ -245,6 +245,16 @@ def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
         with pytest.raises(StateError):
             head.restore(damaged)
         assert head.n_past == 0
+
+
+def test_a_tail_that_cannot_be_loaded_leaves_the_target_as_it_was(pair: tuple[TranscribedModel, HeadModel]) -> None:
+    target, _ = pair
+    target.prefill(TEXT[:20])
+    row = target.decode(Tree.sequence([7])).copy()
+    with pytest.raises(BackendError):
+        target.features(hidden_rows_tail((2, 4, 99), WIDTH), HIDDEN, 3 * WIDTH)
+    target.rollback(20)
+    assert (target.decode(Tree.sequence([7])) == row).all()
 
 
 def test_a_head_that_is_closed_takes_nothing_of_its_target(

@@ -115,7 +115,11 @@ class OnnxOpener(Opener):
             return super().open_head(file, settings, target=target, target_file=target_file)
         head = transcribe_head(file, target_file)
         features = target.features(head.tail, FEATURE, head.width)
-        session = HeadSession(head, settings)
+        try:
+            session = HeadSession(head, settings)
+        except BaseException:
+            target.drop_features(features)
+            raise
         model = HeadModel(session, settings, name=file.fingerprint, target=target, features=features)
         return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
 

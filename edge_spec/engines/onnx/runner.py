@@ -82,12 +82,15 @@ class Runner:
             tail: as ``Graph.serialize`` writes them; they may use what the graph computes.
 
         Raises:
-            BackendError: ONNX Runtime cannot load it; the graph is then closed. Closed.
+            BackendError: ONNX Runtime cannot load it; the graph is loaded again as it was. Closed.
         """
         if self._session is None:
             raise Closed("the model")
         self._session = None
-        self._session = self._load(self._options(), tail=tail)
+        try:
+            self._session = self._load(self._options(), tail=tail)
+        finally:
+            self._session = self._session or self._load(self._options())
 
     def binding(self) -> Any:
         """Where inputs and outputs of a run are bound to memory."""

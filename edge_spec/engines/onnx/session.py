@@ -73,14 +73,16 @@ class Session(Runner):
             tail: nodes that are added to the graph, and their output of that name, f32 ``[1, S, width]``.
 
         Raises:
-            BackendError: ONNX Runtime cannot load the graph with them; the session is closed then.
+            BackendError: ONNX Runtime cannot load the graph with them; the session is as it was then.
         """
         self._features = None
         self._bound.close()
-        self.extend(tail)
-        self._features = Features(name, self._n_cells, len(self.ids), width)
-        self._bound = self._bind(self._cache)
-        return self._features
+        try:
+            self.extend(tail)
+            self._features = features = Features(name, self._n_cells, len(self.ids), width)
+        finally:
+            self._bound = self._bind(self._cache)
+        return features
 
     def drop_features(self, features: Features) -> None:
         """Free them. The graph goes on computing what it was given, which is little."""

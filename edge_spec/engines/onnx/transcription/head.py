@@ -92,8 +92,7 @@ def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
         layers: numbers from 1 on.
         width: of the model.
     """
-    graph = Graph()
-    graph.node("Concat", [_input_of(layer) for layer in layers], [HIDDEN], axis=-1)
+    graph = _side_by_side(layers)
     graph.gives(HIDDEN, FLOAT, (1, "S", len(layers) * width))
     return graph.serialize()
 
@@ -104,14 +103,15 @@ def head_bytes(file: ModelFile) -> int:
     return own + packed_bytes(_TABLE, file.n_vocab, file.n_embd)
 
 
-def _input_of(layer: int) -> str:
-    """What goes into a layer, where the target's graph has it: the sum that its first norm begins with."""
-    return f"blk.{layer}.attn_norm.weight.y.sum"
+def _side_by_side(layers: Sequence[int]) -> Graph:
+    """What goes into some layers, where the target's graph has it: the sum that the first norm of each begins with."""
+    graph = Graph()
+    graph.node("Concat", [f"blk.{layer}.attn_norm.weight.y.sum" for layer in layers], [HIDDEN], axis=-1)
+    return graph
 
 
 def _feature_tail(network: Network, layers: Sequence[int]) -> bytes:
-    graph = Graph()
-    graph.node("Concat", [_input_of(layer) for layer in layers], [HIDDEN], axis=-1)
+    graph = _side_by_side(layers)
     multiply(graph, _Inline(), matrix_of(network, "fc"), HIDDEN, FEATURE)
     graph.gives(FEATURE, FLOAT, (1, "S", network.n_embd))
     return graph.serialize()
