@@ -18,7 +18,7 @@ from edge_spec.engines.registry import AUTO, engine_names, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.loading import load
-from edge_spec.memory.budget import SHARE, parse_size
+from edge_spec.memory.budget import SHARE, parse_memory
 from edge_spec.models import resolve, resolve_family
 from edge_spec.speculation.modes import MODES
 
@@ -157,7 +157,7 @@ def _refuse_wrong(arguments: Mapping[str, Any]) -> None:
     if "draft_limit" in arguments:
         require_whole("draft_limit", arguments["draft_limit"], 1, settings.max_rows - 1)
     if "memory" in arguments:
-        parse_size(arguments["memory"])
+        parse_memory(arguments["memory"])
     resolve_family(arguments.get("model"))
     for role in ("draft", "intermediate"):
         if role in arguments:

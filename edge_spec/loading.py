@@ -22,8 +22,8 @@ from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import located
-from edge_spec.memory import parse_size, probe, usage
-from edge_spec.memory.budget import Budget, budget_of
+from edge_spec.memory import probe, usage
+from edge_spec.memory.budget import Budget, budget_of, parse_memory
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
@@ -217,7 +217,7 @@ def plan(
         # Measured as a load would, after what measuring itself takes.
         probe()
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        budget = Budget(budget_bytes=parse_size(memory), held_bytes=held)
+        budget = Budget(budget_bytes=parse_memory(memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
     least: dict[str, Candidate] = {}

@@ -10,10 +10,11 @@ from edge_spec.errors import OutOfMemory, SettingsError
 from edge_spec.memory.device import Device, probe
 from edge_spec.memory.usage import Usage, usage
 
-__all__ = ["SHARE", "Budget", "Footprint", "budget_of", "format_size", "parse_size", "reserve_bytes"]
+__all__ = ["SHARE", "Budget", "Footprint", "budget_of", "format_size", "parse_memory", "parse_size", "reserve_bytes"]
 
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) *(?:([kmgt])(ib?|b|)|b|)", re.ASCII)
 _MOST_BYTES = 1 << 60
+_LEAST_BUDGET = 1 << 20
 
 
 def parse_size(text: str | int, argument: str = "memory") -> int:
@@ -43,6 +44,22 @@ def parse_size(text: str | int, argument: str = "memory") -> int:
         what = "holds nothing" if n_bytes <= 0 else "is more than any computer has"
         raise SettingsError(f"is {str(text)[:32]}, which {what}", argument=argument, hint="write 2GiB, 512MiB or 1.5g")
     return n_bytes
+
+
+def parse_memory(memory: str | int) -> int:
+    """Bytes of a memory budget, see ``parse_size``.
+
+    Raises:
+        SettingsError: it is not a size, or so little that another unit must have been meant.
+    """
+    n_bytes, written = parse_size(memory), str(memory).strip()
+    if n_bytes >= _LEAST_BUDGET:
+        return n_bytes
+    if written.isdigit():
+        raise SettingsError(
+            f"is {written}, and a number alone counts bytes", argument="memory", hint=f"write {written}MiB"
+        )
+    raise SettingsError(f"is only {written}", argument="memory", hint="write 2GiB, 512MiB or 1.5g")
 
 
 def format_size(n_bytes: int) -> str:
@@ -165,7 +182,7 @@ def budget_of(
         SettingsError: it is not a size.
         OutOfMemory: it is more than this computer could ever give.
     """
-    wanted = parse_size(memory) if memory is not None else None
+    wanted = parse_memory(memory) if memory is not None else None
     found, held = device(), reading().resident_bytes
     free = held + found.available_bytes
     if wanted is None:

@@ -13,6 +13,7 @@ from edge_spec.memory import (
     format_size,
     parse_size,
 )
+from edge_spec.memory.budget import parse_memory
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,13 @@ def test_sizes_are_read_as_people_write_them(text: str | int, n_bytes: int) -> N
 def test_what_is_no_size_is_refused(text: Any) -> None:
     with pytest.raises(SettingsError, match=r"^memory is"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(("memory", "hint"), [("400", "write 400MiB"), (400, "write 400MiB"), ("9k", "write 2GiB")])
+def test_a_budget_without_its_unit_is_not_taken_for_bytes(memory: str | int, hint: str) -> None:
+    with pytest.raises(SettingsError, match=hint):
+        parse_memory(memory)
+    assert parse_memory("400MiB") == 400 << 20
 
 
 @given(st.integers(1, 1 << 50))
