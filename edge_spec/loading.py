@@ -15,8 +15,8 @@ from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.controller.experience import Experience
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, make_plan
-from edge_spec.controller.request import Request, StrPath, given_roles, request_of
-from edge_spec.engines.base import Progress
+from edge_spec.controller.request import LoadArguments, Request, StrPath, given_roles, request_of
+from edge_spec.engines.base import Engine, Opener, Progress
 from edge_spec.engines.registry import AUTO
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
@@ -29,7 +29,7 @@ from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
 from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.speculation.policy import FixedPolicy, Policy
+from edge_spec.speculation.policy import Policy
 
 __all__ = ["AwaitedModel", "aload", "load", "plan", "possible_modes"]
 
@@ -98,20 +98,22 @@ def load(
     """
     folder = _cache_dir(cache_dir)
     request = request_of(
-        _located(model),
-        draft=_located(draft),
-        intermediate=_located(intermediate),
-        speculation=speculation,
-        engine=engine,
-        draft_engine=draft_engine,
-        intermediate_engine=intermediate_engine,
-        draft_limit=draft_limit,
-        policy=policy,
-        n_ctx=n_ctx,
-        min_n_ctx=min_n_ctx,
-        texts=texts,
-        cache_dir=folder,
-        **settings,
+        LoadArguments(
+            model=_located(model),
+            draft=_located(draft),
+            intermediate=_located(intermediate),
+            speculation=speculation,
+            engine=engine,
+            draft_engine=draft_engine,
+            intermediate_engine=intermediate_engine,
+            draft_limit=draft_limit,
+            policy=policy,
+            n_ctx=n_ctx,
+            min_n_ctx=min_n_ctx,
+            texts=texts,
+            cache_dir=folder,
+            settings=settings,
+        )
     )
     request.load_libraries(verbose=verbose)
     budget = budget_of(memory)
@@ -119,16 +121,7 @@ def load(
         each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
     }
     planned = make_plan(request, budget, openers)
-    experience = Experience(folder, request.files)
-    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder), experience=experience)
-    try:
-        models.apply(planned.chosen)
-        return _text_model(
-            models, request, planned, policy, draft_limit, watch=watch or system_watch(budget.limit_bytes)
-        )
-    except BaseException:
-        models.close()
-        raise
+    return _opened(request, planned, openers, folder, watch or system_watch(budget.limit_bytes))
 
 
 class AwaitedModel:
@@ -206,10 +199,11 @@ def plan(
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    folder, model = _cache_dir(cache_dir), _located(model)
-    asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED} | {"cache_dir": folder}
+    folder = _cache_dir(cache_dir)
+    asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
     asked |= {role: _located(asked[role]) for role in ("draft", "intermediate") if role in asked}
-    request = request_of(model, **asked)
+    wanted = LoadArguments.of(model=_located(model), cache_dir=folder, **asked)
+    request = request_of(wanted)
     request.load_libraries()
     if memory is None:
         budget = budget_of(None)
@@ -220,20 +214,24 @@ def plan(
         budget = Budget(budget_bytes=parse_memory(memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
-    least: dict[str, Candidate] = {}
-    for other in (request, *_other_requests(model, asked)):
-        base_bytes, budget_bytes = budget.held_bytes, budget.budget_bytes
-        with Estimates(
-            other.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=other.n_texts
-        ) as estimates:
-            for name, candidate in smallest(other, estimates).items():
-                if name not in least or candidate.needed_bytes < least[name].needed_bytes:
-                    least[name] = candidate
+    least = _least((request, *_other_requests(wanted)), budget)
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     experience = Experience(folder, request.files)
     return replace(found, least=least, profile=named, speed_ups=_speed_ups(experience, (found.chosen, *least.values())))
+
+
+def _least(requests: Iterable[Request], budget: Budget) -> dict[str, Candidate]:
+    """What needs least memory, by what it makes possible, in all of some requests."""
+    least: dict[str, Candidate] = {}
+    for request in requests:
+        base_bytes, budget_bytes, n_texts = budget.held_bytes, budget.budget_bytes, request.n_texts
+        with Estimates(request.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=n_texts) as estimates:
+            for name, candidate in smallest(request, estimates).items():
+                if name not in least or candidate.needed_bytes < least[name].needed_bytes:
+                    least[name] = candidate
+    return least
 
 
 def _speed_ups(experience: Experience, ways: Iterable[Candidate]) -> dict[str, float]:
@@ -245,11 +243,11 @@ def _speed_ups(experience: Experience, ways: Iterable[Candidate]) -> dict[str, f
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
-def _other_requests(model: StrPath | None, asked: Mapping[str, Any]) -> Iterator[Request]:
+def _other_requests(arguments: LoadArguments) -> Iterator[Request]:
     """The same with each other kind of speculation, as far as the models for it are there."""
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(model, **{**asked, "speculation": mode.name, "draft_limit": None})
+            yield request_of(replace(arguments, speculation=mode.name, draft_limit=None))
 
 
 def possible_modes(
@@ -268,15 +266,27 @@ def possible_modes(
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 
-def _text_model(
-    models: OpenModels,
-    request: Request,
-    planned: Plan,
-    policy: Policy | None,
-    draft_limit: int | None,
-    *,
-    watch: PressureWatch,
+def _opened(
+    request: Request, planned: Plan, openers: Mapping[Engine, Opener], folder: Path | None, watch: PressureWatch
 ) -> TextModel:
+    """Open what was planned, or nothing.
+
+    Args:
+        openers: open the models, by engine.
+        folder: for what is kept between runs; None for nowhere.
+        watch: tells when memory gets scarce.
+    """
+    experience = Experience(folder, request.files)
+    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder), experience=experience)
+    try:
+        models.apply(planned.chosen)
+        return _text_model(models, request, planned.notes, watch)
+    except BaseException:
+        models.close()
+        raise
+
+
+def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watch: PressureWatch) -> TextModel:
     """The model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
@@ -287,13 +297,13 @@ def _text_model(
 
     return TextModel(
         models.speculator,
-        lambda: policy or FixedPolicy(draft_limit or mode.limit),
+        lambda: request.policy_of(mode),
         tokenizer,
         mode=mode.name,
         lossless=mode.lossless,
         chat_template=request.target.chat_template,
         files=request.files,
-        notes=[*planned.notes, *models.notes],
+        notes=[*notes, *models.notes],
         grammars=grammars.new,
         session_cache=models.session_cache,
         guard=Degradation(models, request, watch),

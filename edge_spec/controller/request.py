@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,18 @@ from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_own_head, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
-from edge_spec.speculation.policy import Policy
+from edge_spec.speculation.policy import FixedPolicy, Policy
 
-__all__ = ["DEFAULT_N_CTX", "Request", "StrPath", "fallbacks", "given_roles", "request_of", "require_n_ctx"]
+__all__ = [
+    "DEFAULT_N_CTX",
+    "LoadArguments",
+    "Request",
+    "StrPath",
+    "fallbacks",
+    "given_roles",
+    "request_of",
+    "require_n_ctx",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -28,6 +37,59 @@ DEFAULT_N_CTX = 4096
 
 _MIN_N_CTX = 256
 """No context is made shorter than this for lack of memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadArguments:
+    """Those arguments of ``load`` that decide what is loaded, as they were given.
+
+    Attributes:
+        model: the path or name of a model; None for the default family.
+        cache_dir: where transcribed models are kept; None for nowhere.
+        settings: fields of ``ModelSettings`` and of single engines, by name.
+
+    The others are described at ``load``.
+
+    Raises:
+        SettingsError: a value is out of its range, or contradicts another.
+    """
+
+    model: StrPath | None = None
+    draft: StrPath | None = None
+    intermediate: StrPath | None = None
+    speculation: str | Mode = "auto"
+    engine: str = AUTO
+    draft_engine: str | None = None
+    intermediate_engine: str | None = None
+    draft_limit: int | None = None
+    policy: Policy | None = None
+    n_ctx: int | None = None
+    min_n_ctx: int | None = None
+    texts: int = 1
+    cache_dir: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "draft", "intermediate"):
+            if getattr(self, name) is not None:
+                require_path(name, getattr(self, name))
+        require_whole("texts", self.texts, 1, 1 << 20)
+        if self.n_ctx is not None and self.min_n_ctx is not None:
+            raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
+        for name in ("n_ctx", "min_n_ctx"):
+            if getattr(self, name) is not None:
+                require_n_ctx(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, **values: Any) -> LoadArguments:
+        """Arguments by name; those that have no field here are settings."""
+        own = {each.name for each in fields(cls)} - {"settings"}
+        settings = {name: value for name, value in values.items() if name not in own}
+        return cls(settings=settings, **{name: value for name, value in values.items() if name in own})
+
+    def engine_of(self, role: str) -> str | None:
+        """The name of the engine that was asked for, for a role; None for the target's."""
+        return {"target": self.engine, "draft": self.draft_engine, "intermediate": self.intermediate_engine}[role]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +106,8 @@ class Request:
         min_n_ctx: tokens of context that are the least.
         max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
         n_texts: texts at once that there should be room for.
-        min_rows: rows of a decode that drafts of the length asked for need.
+        draft_limit: tokens drafted per round; the mode's own if None.
+        policy: chooses the limit of each round instead.
         notes: sentences that the user should know.
     """
 
@@ -57,13 +120,23 @@ class Request:
     min_n_ctx: int = _MIN_N_CTX
     max_n_ctx: int = 0
     n_texts: int = 1
-    min_rows: int = 1
+    draft_limit: int | None = None
+    policy: Policy | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def target(self) -> ModelFile:
         """The file of the model whose text is wanted."""
         return self.files["target"]
+
+    @property
+    def min_rows(self) -> int:
+        """Rows of a decode that drafts of the length asked for need."""
+        return (self.draft_limit or 0) + 1
+
+    def policy_of(self, mode: Mode) -> Policy:
+        """Says how far to draft a reply in a mode."""
+        return self.policy or FixedPolicy(self.draft_limit or mode.limit)
 
     @property
     def in_question(self) -> tuple[Engine, ...]:
@@ -113,49 +186,20 @@ class Request:
         )
 
 
-def request_of(
-    model: StrPath | None = None,
-    *,
-    draft: StrPath | None = None,
-    intermediate: StrPath | None = None,
-    speculation: str | Mode = "auto",
-    engine: str = AUTO,
-    draft_engine: str | None = None,
-    intermediate_engine: str | None = None,
-    draft_limit: int | None = None,
-    policy: Policy | None = None,
-    n_ctx: int | None = None,
-    min_n_ctx: int | None = None,
-    texts: int = 1,
-    cache_dir: Path | None = None,
-    **given: Any,
-) -> Request:
-    """A request of arguments of ``load``; only headers of files are read.
-
-    Args:
-        cache_dir: where transcribed models are kept; None for nowhere.
-        given: settings by name.
+def request_of(arguments: LoadArguments) -> Request:
+    """What arguments of ``load`` ask for; only headers of files are read.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    for name, value in (("model", model), ("draft", draft), ("intermediate", intermediate)):
-        if value is not None:
-            require_path(name, value)
-    require_whole("texts", texts, 1, 1 << 20)
-    family = resolve_family(model)
-    mode, files, note = _mode_and_files(family, draft, intermediate, speculation, engine, decided=policy is not None)
-    target = files["target"]
-    if n_ctx is not None and min_n_ctx is not None:
-        raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
-    wanted = n_ctx if min_n_ctx is None else min_n_ctx
-    if wanted is not None:
-        require_n_ctx("n_ctx" if min_n_ctx is None else "min_n_ctx", wanted)
-    settings = settings_of(_n_ctx(target) if wanted is None else wanted, given)
-    if draft_limit is not None:
-        require_whole("draft_limit", draft_limit, 1, settings.max_rows - 1)
-    named = {"target": engine, "draft": draft_engine, "intermediate": intermediate_engine}
-    chosen = {role: _engines(role, named[role], engine, file, settings, cache_dir) for role, file in files.items()}
+    family = resolve_family(arguments.model)
+    mode, files, note = _mode_and_files(family, arguments)
+    target, limit = files["target"], arguments.draft_limit
+    wanted = arguments.n_ctx or arguments.min_n_ctx
+    settings = settings_of(wanted or _n_ctx(target), arguments.settings)
+    if limit is not None:
+        require_whole("draft_limit", limit, 1, settings.max_rows - 1)
+    chosen = {role: _engines(role, file, arguments, settings) for role, file in files.items()}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
     return Request(
@@ -163,12 +207,13 @@ def request_of(
         engines=engines,
         passed_over={role: why for role, (_, why) in chosen.items() if why},
         settings=settings,
-        fixed=frozenset(given),
-        modes=(mode, *fallbacks(mode)) if speculation == "auto" and policy is None else (mode,),
-        min_n_ctx=_MIN_N_CTX if wanted is None else settings.n_ctx,
-        max_n_ctx=0 if min_n_ctx is None else _n_ctx(target, limit=False),
-        n_texts=texts,
-        min_rows=1 if draft_limit is None else draft_limit + 1,
+        fixed=frozenset(arguments.settings),
+        modes=(mode, *fallbacks(mode)) if arguments.speculation == "auto" and arguments.policy is None else (mode,),
+        min_n_ctx=settings.n_ctx if wanted else _MIN_N_CTX,
+        max_n_ctx=_n_ctx(target, limit=False) if arguments.min_n_ctx else 0,
+        n_texts=arguments.texts,
+        draft_limit=limit,
+        policy=arguments.policy,
         notes=tuple(filter(None, (note, *_notes(family, target, settings.n_ctx)))),
     )
 
@@ -191,20 +236,8 @@ def require_n_ctx(name: str, n_ctx: object) -> None:
     require_whole(name, n_ctx, 2, (1 << 31) - 1)
 
 
-def _mode_and_files(
-    family: Family,
-    draft: StrPath | None,
-    intermediate: StrPath | None,
-    speculation: str | Mode,
-    engine: str,
-    *,
-    decided: bool,
-) -> tuple[Mode, dict[str, ModelFile], str]:
+def _mode_and_files(family: Family, arguments: LoadArguments) -> tuple[Mode, dict[str, ModelFile], str]:
     """The way to speculate, the files that it needs, by role, and a sentence about them, or none.
-
-    Args:
-        engine: as asked for: drafters are chosen for an engine.
-        decided: a policy of the user's chooses how far to draft, alone, instead of what adapts.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
@@ -216,14 +249,15 @@ def _mode_and_files(
             f"{target.path.name} only drafts for the model that it was made for",
             hint="give that model, and this file as `draft`",
         )
+    draft, intermediate, engine = arguments.draft, arguments.intermediate, arguments.engine
     own, note = own_drafter(family, target, engine) if draft is None else (resolve(draft), "")
-    paths = {
-        "draft": own,
-        "intermediate": resolve(intermediate) if intermediate is not None else family.intermediate,
-    }
+    paths = {"draft": own, "intermediate": family.intermediate if intermediate is None else resolve(intermediate)}
     roles = given_roles(paths["draft"], paths["intermediate"])
-    mode = speculation if isinstance(speculation, Mode) else mode_of(speculation, given=roles)
-    if decided:
+    mode = arguments.speculation
+    if not isinstance(mode, Mode):
+        mode = mode_of(mode, given=roles)
+    if arguments.policy is not None:
+        # The policy alone says how far to draft: the mode as it is, not a variant that adapts.
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
     files = {role: inspect(path) for role in mode.needs if (path := paths[role]) is not None}
@@ -257,21 +291,20 @@ def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
 
 
 def _engines(
-    role: str, name: str | None, of_target: str, file: ModelFile, settings: ModelSettings, cache_dir: Path | None
+    role: str, file: ModelFile, arguments: LoadArguments, settings: ModelSettings
 ) -> tuple[tuple[Engine, ...], str]:
     """What may run a file, and why nothing that comes before it is among them.
-
-    Args:
-        name: of the engine asked for; the target's, if that can run it, if None.
 
     Raises:
         UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.
     """
+    name = arguments.engine_of(role)
     if name is None:
+        of_target = arguments.engine
         name = of_target if of_target != AUTO and engine_of(of_target).why_not(file) is None else AUTO
     if name == AUTO:
         able = _able(file)
-        obstacles = [each.why_not_first(file, settings, cache_dir=cache_dir) for each in able]
+        obstacles = [each.why_not_first(file, settings, cache_dir=arguments.cache_dir) for each in able]
         good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
         return (good, obstacles[0] or "") if good else ((fallback(able),), "")
     wanted = engine_of(name)

