@@ -176,7 +176,7 @@ class TableModel:
     def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
         return n_slots * n_tokens
 
-    def texts(self, n_slots: int, n_tokens: int) -> TableTexts:
+    def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> TableTexts:
         return TableTexts(self, n_slots, n_tokens)
 
     def row_after(self, text: Sequence[int]) -> Logits:
@@ -239,6 +239,9 @@ class TableTexts:
         for slot, token in tokens.items():
             self.slots[slot].append(token)
         return np.array([self._model.row_after(self.slots[slot]) for slot in tokens])
+
+    def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
+        raise ValueError("a table has no hidden rows")
 
     def close(self) -> None:
         """Nothing to free."""

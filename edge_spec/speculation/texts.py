@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from edge_spec.speculation.language_model import LanguageModel, Logits
 
 __all__ = ["Texts", "TextsModel"]
@@ -44,6 +47,13 @@ class Texts(Protocol):
             ContextFull: a slot is full. Cancelled: ``cancel`` of the model was called. Nothing is committed then.
         """
 
+    def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
+        """What a head would read of the tokens of a slot, ``[n, width]``, good until that slot is changed.
+
+        Raises:
+            ValueError: the cache was not asked to keep them.
+        """
+
     def close(self) -> None:
         """Free the cache. Safe to call twice, and after the model was closed."""
 
@@ -59,5 +69,9 @@ class TextsModel(LanguageModel, Protocol):
     def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
         """What the cache of ``texts`` takes."""
 
-    def texts(self, n_slots: int, n_tokens: int) -> Texts:
-        """An empty cache for texts of at most ``n_tokens`` each, in the memory of this process until it is closed."""
+    def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> Texts:
+        """An empty cache for texts of at most ``n_tokens`` each, in the memory of this process until it is closed.
+
+        Args:
+            hidden: keep the hidden rows that the model was asked for, see ``Opener.hidden_rows``.
+        """

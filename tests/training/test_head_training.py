@@ -18,7 +18,7 @@ from gguf.quants import dequantize  # noqa: E402
 
 from edge_spec.engines.onnx.kernels import available  # noqa: E402
 from edge_spec.engines.registry import engine  # noqa: E402
-from edge_spec.errors import ModelFileError, SettingsError, UnsupportedModel  # noqa: E402
+from edge_spec.errors import SettingsError  # noqa: E402
 from edge_spec.models import inspect, resolve_family  # noqa: E402
 from edge_spec.speculation.tree import Tree  # noqa: E402
 from edge_spec.training.checkpoint import read_weights, save_weights  # noqa: E402
@@ -28,8 +28,7 @@ from edge_spec.training.drafter.export import export_drafter  # noqa: E402
 from edge_spec.training.drafter.head_model import Head  # noqa: E402
 from edge_spec.training.drafter.head_objective import HeadLoss  # noqa: E402
 from edge_spec.training.drafter.heads import build_head, start_head, target_layers  # noqa: E402
-from edge_spec.training.drafter.hidden import read_hidden  # noqa: E402
-from edge_spec.training.drafter.opened import opened_drafter, opened_with_hidden_rows, require_hidden_rows  # noqa: E402
+from edge_spec.training.drafter.opened import opened_drafter, opened_with_hidden_rows  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
 from edge_spec.training.quantize import fake_q4_0  # noqa: E402
 from edge_spec.training.settings import HeadShape, Training  # noqa: E402
@@ -276,7 +275,7 @@ def test_the_engine_computes_what_was_trained(of_demo: tuple[Head, Path], probe_
     onnx, text = engine("onnx"), np.random.default_rng(5).integers(200, 1100, 40)
     own = np.full(TARGET.n_vocab, len(KEPT))
     own[KEPT] = np.arange(len(KEPT))
-    with opened_with_hidden_rows(TARGET, onnx, 64, target_layers(TARGET), cache_dir=probe_cache) as (target, rows):
+    with opened_with_hidden_rows(TARGET, onnx, 64, target_layers(TARGET), cache_dir=probe_cache) as (target, _, rows):
         target.prefill(text.tolist())
         hidden = torch.from_numpy(rows[0 : len(text)].astype(np.float32))
     head.quantize(True)
@@ -295,23 +294,6 @@ def test_the_engine_computes_what_was_trained(of_demo: tuple[Head, Path], probe_
         apart = np.sqrt(np.mean((row - right) ** 2)) / right.std()
         # The engine rounds the target's rows and what it multiplies.
         assert apart < 0.1, apart
-
-
-def test_hidden_rows_of_other_texts_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "hidden.npy", np.zeros((7, 6), np.float16))
-    assert read_hidden(tmp_path, 7).shape == (7, 6)
-    with pytest.raises(ModelFileError, match="of other texts"):
-        read_hidden(tmp_path, 8)
-    (tmp_path / "hidden.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(ModelFileError, match="remove it"):
-        read_hidden(tmp_path, 7)
-
-
-def test_an_engine_without_hidden_rows_is_refused_with_another_way() -> None:
-    with pytest.raises(UnsupportedModel, match="does not give") as caught:
-        require_hidden_rows(TARGET, engine("llama"))
-    assert "--kind model" in caught.value.hint
-    assert "engine='onnx'" in caught.value.hint
 
 
 @pytest.mark.parametrize(

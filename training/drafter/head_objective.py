@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,19 @@ from edge_spec.training.drafter.rows import AnswerRows, Places
 from edge_spec.training.head import summed_sparse_divergence
 from edge_spec.training.objective import LOSS
 
-__all__ = ["HeadLoss"]
+__all__ = ["HeadLoss", "RowsByPlace"]
 
 _LATER = 0.8
 """How much a step counts, as a share of the step before."""
 _AT_ONCE = 512
 """Tokens whose logits exist at once."""
+
+
+class RowsByPlace(Protocol):
+    """Hidden rows of the tokens of all texts, one after the other."""
+
+    def __getitem__(self, places: Places) -> npt.NDArray[np.float16]:
+        """The rows of some tokens, ``[*places, 3 * width]``."""
 
 
 @dataclass(kw_only=True)
@@ -29,11 +37,11 @@ class HeadLoss(AnswerRows):
     more tokens behind what the target has read.
 
     Args:
-        hidden: the target's hidden rows of ``answers.tokens``, ``[n, 3 * width]``, read where they are needed.
+        hidden: the target's hidden rows of ``answers.tokens``, read where they are needed.
         steps: how many tokens ahead are learned.
     """
 
-    hidden: npt.NDArray[np.float16]
+    hidden: RowsByPlace
     steps: int
 
     def loss(self, model: Head, rows: Tensor) -> tuple[Tensor, Tensor]:

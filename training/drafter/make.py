@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.base import Engine
+from edge_spec.engines.base import Engine, HiddenRows
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.models import ModelFile, inspect, made_drafter_folder
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.tokens.tokenizer import Tokenizer
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
@@ -23,7 +25,7 @@ from edge_spec.training.drafter.export import export_drafter
 from edge_spec.training.drafter.heads import target_layers
 from edge_spec.training.drafter.hidden import hidden_bytes, write_hidden
 from edge_spec.training.drafter.measure import measure
-from edge_spec.training.drafter.opened import opened, require_hidden_rows
+from edge_spec.training.drafter.opened import opened, opened_with_hidden_rows, require_hidden_rows
 from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import HEAD, MakeSettings
@@ -144,10 +146,10 @@ class DrafterMaker:
         require_disk(self.out, settings.tokens, self._hidden_bytes)
         n_ctx = _PROMPT_TOKENS + settings.answer_tokens
         with (
-            opened(self.target, self.on, n_ctx, cache_dir=self.cache_dir, exact=True) as (model, tokenizer),
-            slots_of(model, n_ctx) as slots,
+            self._writer(n_ctx) as (model, tokenizer, hidden),
+            slots_of(model, n_ctx, hidden) as slots,
         ):
-            writer = AnswerWriter(slots, tokenizer.ends)
+            writer = AnswerWriter(slots, tokenizer.ends, hidden=hidden is not None)
             builder = PromptBuilder(tokenizer, self.target.chat_template, model.n_vocab)
             asker = Asker(writer, builder, prompts, settings.seed)
             write_portions(
@@ -161,6 +163,18 @@ class DrafterMaker:
                 say=self.say,
             )
 
+    @contextmanager
+    def _writer(self, n_ctx: int) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows | None]]:
+        """The target, and its hidden rows where a head is made."""
+        how: dict[str, Any] = {"cache_dir": self.cache_dir, "exact": True}
+        if self._is_head:
+            layers = target_layers(self.target)
+            with opened_with_hidden_rows(self.target, self.on, n_ctx, layers, **how) as found:
+                yield found
+        else:
+            with opened(self.target, self.on, n_ctx, **how) as (model, tokenizer):
+                yield model, tokenizer, None
+
     def _prepare(self) -> None:
         """Choose the vocabulary, and write what is trained on."""
         n_vocab = self.target.n_vocab
@@ -170,11 +184,10 @@ class DrafterMaker:
         self.say(f"vocabulary: {n_kept:,} of {n_vocab:,} tokens, {coverage:.1%} of the answers")
 
     def _hidden(self) -> None:
-        """Let the target read its answers once more, for what a head reads."""
+        """Let the target read answers again that were written for a small model, for what a head reads."""
         if self._is_head and not (self.out / "training" / "weights.npz").is_file():
             write_hidden(
                 self.out / "answers",
-                self.out / "prepared",
                 self.target,
                 self.on,
                 cache_dir=self.cache_dir,
@@ -192,7 +205,7 @@ class DrafterMaker:
         answers, inherited = read_answers(prepared), False
         how: dict[str, Any] = {"device": self.device, "clock": self.clock, "say": self.say}
         if self._is_head:
-            run = head_trainer(self.target, answers, self.settings, prepared, folder, **how).run
+            run = head_trainer(self.target, answers, self.settings, self.out / "answers", folder, **how).run
         else:
             trainer, inherited = model_trainer(self.target, answers, self.settings, folder, **how)
             run = trainer.run

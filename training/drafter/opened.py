@@ -66,14 +66,15 @@ def require_hidden_rows(file: ModelFile, on: Engine) -> None:
 
 @contextmanager
 def opened_with_hidden_rows(
-    file: ModelFile, on: Engine, n_ctx: int, layers: Sequence[int], *, cache_dir: Path | None
-) -> Iterator[tuple[LanguageModel, HiddenRows]]:
-    """A model, and what goes into some of its layers; its rounding may depend on the rows of a decode."""
+    file: ModelFile, on: Engine, n_ctx: int, layers: Sequence[int], *, cache_dir: Path | None, exact: bool = False
+) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows]]:
+    """As ``opened``, and what goes into some of the model's layers."""
+    settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=exact))
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
-        closing(opener.open(file, on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=False))).model) as model,
+        closing(opener.open(file, settings).model) as model,
     ):
-        yield model, opener.hidden_rows(model, file, layers)
+        yield model, opener.tokenizer(file), opener.hidden_rows(model, file, layers)
 
 
 @contextmanager

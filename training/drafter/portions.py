@@ -2,7 +2,7 @@
 
 A portion is an ``.npz``: ``tokens`` of all texts one after the other, each a prompt and an answer; ``lengths`` and
 ``prompts``, the tokens of each text and those of its prompt; and for every token of an answer ``likeliest`` and
-``logs``, ``[n, 64]``.
+``logs``, ``[n, 64]``. Beside it may be an ``.npy`` with the hidden rows of all tokens, ``[tokens, width]``, for a head.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.settings import MakeSettings
 from edge_spec.training.drafter.writing import N_LIKELIEST, Answer, AnswerWriter, Question
 
-__all__ = ["Asker", "Portion", "disk_bytes", "portions_in", "require_disk", "write_portions"]
+__all__ = [
+    "Asker",
+    "Portion",
+    "disk_bytes",
+    "hidden_path",
+    "portion_at",
+    "portion_paths",
+    "portions_in",
+    "require_disk",
+    "write_portions",
+]
 
 _PROMPTS = 32
 """Prompts of a portion."""
@@ -45,11 +55,25 @@ class Portion:
     logs: npt.NDArray[Any]
 
 
+def portion_paths(folder: Path) -> list[Path]:
+    """The files of all portions of a folder, in order."""
+    return sorted(folder.glob("*.npz"))
+
+
+def portion_at(path: Path) -> Portion:
+    """A portion."""
+    with np.load(path) as found:
+        return Portion(**{name: found[name] for name in found.files})
+
+
 def portions_in(folder: Path) -> Iterator[Portion]:
     """All portions of a folder, in order."""
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path) as found:
-            yield Portion(**{name: found[name] for name in found.files})
+    return map(portion_at, portion_paths(folder))
+
+
+def hidden_path(portion: Path) -> Path:
+    """Where the hidden rows of a portion are."""
+    return portion.with_suffix(".hidden.npy")
 
 
 def disk_bytes(n_tokens: int, hidden_bytes: int = 0) -> int:
@@ -131,7 +155,7 @@ def write_portions(
         TimeIsUp: the time limit is reached.
     """
     done = sum(len(portion.logs) for portion in portions_in(folder))
-    number = len(list(folder.glob("*.npz")))
+    number = len(portion_paths(folder))
     began, began_s = done, clock.elapsed_s
     while done < settings.tokens:
         if clock.over:
@@ -163,6 +187,7 @@ def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: in
         for ids, values in zip(answer.likeliest, answer.logs, strict=True):
             likeliest[place, : len(ids)], logs[place, : len(ids)] = ids, values
             place += 1
+    _save_hidden(hidden_path(path), [answer for _, answer in texts])
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
@@ -173,3 +198,11 @@ def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: in
             logs=logs,
         )
     return n
+
+
+def _save_hidden(path: Path, answers: Sequence[Answer]) -> None:
+    """Write the hidden rows of all tokens if the answers have them; zeros for the last one of each answer."""
+    found = [answer.hidden for answer in answers if answer.hidden is not None]
+    if found:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            np.save(file, np.concatenate([np.pad(rows, ((0, 1), (0, 0))) for rows in found]))

@@ -17,7 +17,7 @@ from edge_spec.training.drafter.answers import Answers
 from edge_spec.training.drafter.head_model import Head
 from edge_spec.training.drafter.head_objective import HeadLoss
 from edge_spec.training.drafter.heads import build_head, start_head
-from edge_spec.training.drafter.hidden import read_hidden
+from edge_spec.training.drafter.hidden import StoredRows
 from edge_spec.training.drafter.objective import AnswerLoss
 from edge_spec.training.drafter.rows import packed, packed_whole
 from edge_spec.training.drafter.settings import MakeSettings
@@ -75,7 +75,7 @@ def head_trainer(
     target: ModelFile,
     answers: Answers,
     settings: MakeSettings,
-    prepared: Path,
+    portions: Path,
     folder: Path,
     *,
     device: str,
@@ -85,7 +85,7 @@ def head_trainer(
     """Of a head on hidden rows.
 
     Args:
-        prepared: has the hidden rows.
+        portions: of the answers, with hidden rows beside them.
     """
     learned, valid = _divided(answers, settings)
     row = min(settings.head_row, target.n_ctx_train)
@@ -97,7 +97,7 @@ def head_trainer(
         short_share=0.0,
         seed=settings.seed,
         whole=True,
-        hidden=read_hidden(prepared, len(answers.tokens)),
+        hidden=StoredRows(portions, len(answers.tokens)),
         steps=settings.steps_ahead,
     )
     return Trainer(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.base import HiddenRows
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.candidates import head
 from edge_spec.speculation.language_model import LanguageModel, Logits
@@ -37,21 +38,31 @@ class Question:
 
 @dataclass
 class Answer:
-    """An answer in token ids, and for each of them what was likely in its place: ids and log probabilities."""
+    """An answer in token ids, and for each of them what was likely in its place: ids and log probabilities.
+
+    Attributes:
+        hidden: the hidden rows of the prompt and of all its tokens but the last, which nothing follows; None where
+            they were not asked for.
+    """
 
     tokens: list[int] = field(default_factory=list)
     likeliest: list[npt.NDArray[np.int64]] = field(default_factory=list)
     logs: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    hidden: npt.NDArray[np.float16] | None = None
 
 
 @contextmanager
-def slots_of(model: LanguageModel, n_tokens: int) -> Iterator[Texts]:
-    """As many slots for texts of so many tokens as one decode can advance; a model that cannot has one."""
+def slots_of(model: LanguageModel, n_tokens: int, hidden: HiddenRows | None = None) -> Iterator[Texts]:
+    """As many slots for texts of so many tokens as one decode can advance; a model that cannot has one.
+
+    Args:
+        hidden: of the model, where the slots are to keep their own.
+    """
     if isinstance(model, TextsModel) and model.most_texts > 1:
-        with closing(model.texts(model.most_texts, n_tokens)) as texts:
+        with closing(model.texts(model.most_texts, n_tokens, hidden=hidden is not None)) as texts:
             yield texts
     else:
-        yield _Lone(model)
+        yield _Lone(model, hidden)
 
 
 class AnswerWriter:
@@ -60,11 +71,13 @@ class AnswerWriter:
     Args:
         slots: of the target.
         ends: whether a token ends an answer.
+        hidden: whether answers come with their hidden rows, which the slots must keep.
     """
 
-    def __init__(self, slots: Texts, ends: Callable[[int], bool]) -> None:
+    def __init__(self, slots: Texts, ends: Callable[[int], bool], *, hidden: bool = False) -> None:
         self._slots = slots
         self._ends = ends
+        self._hidden = hidden
 
     def answers(self, questions: Iterable[Question], *, max_tokens: int) -> list[list[Answer]]:
         """An answer to each question at each of its temperatures, the last token the one that ends it, unless it is
@@ -89,6 +102,8 @@ class AnswerWriter:
                 token = text.write(row)
                 if self._ends(token) or len(text.answer.tokens) == max_tokens:
                     del active[slot]
+                    if self._hidden:
+                        text.answer.hidden = self._slots.hidden_rows(slot).copy()
         return found
 
     def _begin(self, slot: int, text: _Text, active: dict[int, _Text]) -> None:
@@ -134,8 +149,9 @@ class _Lone:
 
     n_slots = 1
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, hidden: HiddenRows | None) -> None:
         self._model = model
+        self._hidden = hidden
 
     def read(self, slot: int, tokens: Sequence[int]) -> None:
         self._model.prefill(tokens)
@@ -150,6 +166,11 @@ class _Lone:
         rows = self._model.decode(Tree.sequence(tokens.values()))
         self._model.keep([0])
         return rows
+
+    def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
+        if self._hidden is None:
+            raise ValueError("no hidden rows are kept")
+        return self._hidden[0 : self._model.n_past]
 
     def close(self) -> None:
         """The model is closed by whoever opened it."""

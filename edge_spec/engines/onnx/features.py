@@ -20,17 +20,16 @@ class Features:
 
     Attributes:
         name: of the output.
-        computed: where a run puts it, f32 ``[n_run, width]``.
+        computed: where a run puts it, f32 ``[n_run, width]``. Caches of one session share it.
 
     Args:
         n_cells: of the cache.
-        longest: tokens of the longest run.
     """
 
-    def __init__(self, name: str, n_cells: int, longest: int, width: int) -> None:
+    def __init__(self, name: str, n_cells: int, computed: npt.NDArray[np.float32]) -> None:
         self.name = name
-        self.computed: npt.NDArray[np.float32] = np.zeros((longest, width), np.float32)
-        self._rows: npt.NDArray[Any] = np.zeros((n_cells, width), np.float16)
+        self.computed = computed
+        self._rows: npt.NDArray[Any] = np.zeros((n_cells, computed.shape[1]), np.float16)
 
     def __getitem__(self, cells: slice) -> npt.NDArray[Any]:
         """The rows of some cells, f16 ``[n, width]``."""
@@ -39,9 +38,9 @@ class Features:
     def __setitem__(self, cells: slice, rows: npt.NDArray[Any]) -> None:
         self._rows[cells] = rows
 
-    def keep(self, first: int, n: int) -> None:
-        """A run has computed ``n`` cells from ``first`` on."""
-        np.clip(self.computed[:n], -_LARGEST, _LARGEST, out=self._rows[first : first + n], casting="same_kind")
+    def keep(self, cells: Cells | slice, n: int) -> None:
+        """A run has computed these ``n`` cells."""
+        self._rows[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Cells have been copied, all at once."""

@@ -60,9 +60,13 @@ class Session(Runner):
         return model.n_layers * model.n_head_kv * model.head_dim * 2 * (2 if self._f16 else 4)
 
     def new_cache(self, n_cells: int) -> BoundCache:
-        """An empty cache of ``n_cells``, a multiple of ``LANES``: its own, or another one for several texts."""
-        cache = KVCache(self._source, self._tables, n_cells, f16=self._f16)
-        return BoundCache(cache, self.ids, self._rows, self._logits)
+        """An empty cache of ``n_cells``, a multiple of ``LANES``, for several texts."""
+        return self._bind(KVCache(self._source, self._tables, n_cells, f16=self._f16))
+
+    def new_features(self, n_cells: int) -> Features | None:
+        """What ``give_features`` gave, for another cache of so many cells."""
+        own = self._features
+        return Features(own.name, n_cells, own.computed) if own is not None else None
 
     def give_features(self, tail: bytes, name: str, width: int) -> Features:
         """From now on keep what further nodes compute of every token. Cells that are in the cache already have zeros.
@@ -79,7 +83,8 @@ class Session(Runner):
         self._bound.close()
         try:
             self.extend(tail)
-            self._features = features = Features(name, self._n_cells, len(self.ids), width)
+            computed = np.zeros((len(self.ids), width), np.float32)
+            self._features = features = Features(name, self._n_cells, computed)
         finally:
             self._bound = self._bind(self._cache)
         return features
@@ -92,7 +97,7 @@ class Session(Runner):
             self._bound = self._bind(self._cache)
 
     def _bind(self, cache: KVCache) -> BoundCache:
-        """The cache of the session's own text, bound to the graph."""
+        """A cache, bound to the graph."""
         given = {self._features.name: self._features.computed} if self._features is not None else {}
         return BoundCache(cache, self.ids, self._rows, self._logits, given=given)
 
@@ -110,7 +115,8 @@ class Session(Runner):
         """
         logits = self._bound.run(self, self._cache.place(place), place.n_run, rows)
         if self._features is not None:
-            self._features.keep(place.n_text + place.first, place.n_run)
+            first = place.n_text + place.first
+            self._features.keep(slice(first, first + place.n_run), place.n_run)
         return logits
 
     def move(self, sources: Cells, targets: Cells) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,9 @@ class TranscribedModel(OnnxModel):
         """What the cache of ``texts`` takes."""
         return n_slots * _cells(n_tokens) * self.session.cell_bytes
 
-    def texts(self, n_slots: int, n_tokens: int) -> OnnxTexts:
+    def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> OnnxTexts:
         """An empty cache for texts of at most ``n_tokens`` each."""
-        return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx))
+        return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx), hidden=hidden)
 
     def features(self, tail: bytes, name: str, width: int) -> Features:
         """See ``Session.give_features``."""
@@ -55,12 +56,14 @@ class TranscribedModel(OnnxModel):
 class OnnxTexts:
     """See ``Texts``. A slot is a run of cells; the tokens of its text are in order in the first of them."""
 
-    def __init__(self, model: TranscribedModel, n_slots: int, n_tokens: int) -> None:
+    def __init__(self, model: TranscribedModel, n_slots: int, n_tokens: int, *, hidden: bool) -> None:
         self.n_slots = n_slots
         self._model = model
         self._n_tokens = n_tokens
         self._slot_cells = _cells(n_tokens)
-        self._bound: BoundCache | None = model.session.new_cache(n_slots * self._slot_cells)
+        n_cells = n_slots * self._slot_cells
+        self._bound: BoundCache | None = model.session.new_cache(n_cells)
+        self._features = model.session.new_features(n_cells) if hidden else None
         self._lengths = [0] * n_slots
 
     def read(self, slot: int, tokens: Sequence[int]) -> None:
@@ -89,12 +92,21 @@ class OnnxTexts:
     def copy(self, source: int, slot: int, n: int) -> None:
         self._require_tokens(source, n)
         if source != slot:
-            self._open().cache.copy(source * self._slot_cells, slot * self._slot_cells, n)
+            first, last = source * self._slot_cells, slot * self._slot_cells
+            self._open().cache.copy(first, last, n)
+            if self._features is not None:
+                self._features[last : last + n] = self._features[first : first + n]
         self._lengths[slot] = n
 
     def rollback(self, slot: int, n: int) -> None:
         self._require_tokens(slot, n)
         self._lengths[slot] = n
+
+    def hidden_rows(self, slot: int) -> npt.NDArray[Any]:
+        if self._features is None:
+            raise ValueError("this cache was not asked to keep hidden rows")
+        first = slot * self._slot_cells
+        return self._features[first : first + self._lengths[slot]]
 
     def close(self) -> None:
         bound, self._bound = self._bound, None
@@ -114,7 +126,10 @@ class OnnxTexts:
         cells[:n, 0], cells[:n, 1] = slots * self._slot_cells, places
         # Padding computes the last row again, and writes what is there already.
         cells[n:] = cells[n - 1]
-        return bound.run(self._model.session, tree, n_run, wanted)
+        logits = bound.run(self._model.session, tree, n_run, wanted)
+        if self._features is not None:
+            self._features.keep(slots * self._slot_cells + places, n)
+        return logits
 
     def _require_room(self, slot: int, n_new: int) -> None:
         if self._lengths[slot] + n_new > self._n_tokens:

@@ -1,0 +1,68 @@
+"""Laws of the hidden rows that a head learns from: written along with answers, or by reading these again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.registry import engine
+from edge_spec.errors import ModelFileError, UnsupportedModel
+from edge_spec.models import inspect, resolve_family
+from edge_spec.training.drafter.heads import target_layers
+from edge_spec.training.drafter.hidden import StoredRows
+from edge_spec.training.drafter.opened import opened_with_hidden_rows, require_hidden_rows
+from edge_spec.training.drafter.portions import hidden_path
+from edge_spec.training.drafter.writing import AnswerWriter, Question, slots_of
+
+TARGET = inspect(resolve_family("demo").target)
+
+
+@pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+@pytest.mark.parametrize("exact", [True, False])
+def test_answers_are_written_with_the_rows_that_reading_them_gives(exact: bool, probe_cache: Path) -> None:
+    """Also where one text is written after the other, since rows of several would round differently."""
+    onnx, layers = engine("onnx"), target_layers(TARGET)
+    opened = opened_with_hidden_rows(TARGET, onnx, 96, layers, cache_dir=probe_cache, exact=exact)
+    with opened as (model, tokenizer, rows):
+        with slots_of(model, 96, rows) as slots:
+            assert (slots.n_slots > 1) == exact
+            writer = AnswerWriter(slots, tokenizer.ends, hidden=True)
+            prompts = [list(range(300 + n, 320 + 3 * n)) for n in range(7)]
+            asked = [Question(prompt, seed=n) for n, prompt in enumerate(prompts)]
+            found = writer.answers(asked, max_tokens=20)
+        for prompt, answers in zip(prompts, found, strict=True):
+            for answer in answers:
+                text = [*prompt, *answer.tokens]
+                model.rollback(0)
+                model.prefill(text)
+                assert answer.hidden is not None
+                read = rows[0 : len(text) - 1].astype(np.float32)
+                assert answer.hidden.shape == read.shape
+                apart = np.abs(answer.hidden - read).max() / read.std()
+                assert apart == 0 if exact else apart < 0.2
+
+
+def test_hidden_rows_of_other_texts_are_refused(tmp_path: Path) -> None:
+    for number, rows in enumerate((np.arange(42).reshape(7, 6), np.arange(42, 60).reshape(3, 6))):
+        portion = tmp_path / f"{number:05d}.npz"
+        portion.touch()
+        np.save(hidden_path(portion), rows.astype(np.float16))
+    places = np.array([[9, 0], [6, 7]])
+    assert np.array_equal(StoredRows(tmp_path, 10)[places], places[..., None] * 6 + np.arange(6))
+    with pytest.raises(ModelFileError, match="of other texts"):
+        StoredRows(tmp_path, 11)
+    hidden_path(portion).write_bytes(b"\x93NUMPY")
+    with pytest.raises(ModelFileError, match="remove it"):
+        StoredRows(tmp_path, 10)
+
+
+def test_an_engine_without_hidden_rows_is_refused_with_another_way() -> None:
+    with pytest.raises(UnsupportedModel, match="does not give") as caught:
+        require_hidden_rows(TARGET, engine("llama"))
+    assert "--kind model" in caught.value.hint
+    assert "engine='onnx'" in caught.value.hint
