@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from edge_spec.cli.measuring import print_curves, write_recordings
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.plotting import draw_speeds, require_plot
+from edge_spec.cli.prompts import Prompt
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
@@ -23,6 +24,9 @@ from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
 from edge_spec.models import resolve_family
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["command"]
 
@@ -70,7 +74,6 @@ def command(**values: Any) -> int:
     modes = modes_of(values)
     if values["modes"] is None:
         modes.insert(0, "auto")
-    modes = ["off", *(mode for mode in modes if mode != "off")]
     arguments, sampling = load_arguments(values), sampler_arguments(values)
     if values["plot"] is not None:
         require_plot(values["plot"])
@@ -78,64 +81,79 @@ def command(**values: Any) -> int:
         return interruptible(lambda: print_curves(values, arguments), lambda: False)
     if values["record"] is not None:
         return interruptible(lambda: write_recordings(values, prompts, arguments, sampling), lambda: False)
+    timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)
+    return interruptible(lambda: timing.run(sampling), lambda: False)
 
-    about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
 
-    def work() -> int:
-        from rich.progress import Progress
+class _Timing:
+    """Times modes and shows how fast they are.
 
-        total = len(modes) * (1 + values["rounds"] * len(prompts))
-        is_hidden = values["as_json"] or not sys.stderr.isatty()
-        with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
-            task = progress.add_task("writing", total=total)
+    Args:
+        values: the options.
+        prompts: what is replied to.
+        modes: in this order; the first is ``off``.
+        arguments: of ``load``, besides the mode.
+    """
 
-            def opened(mode: str) -> TextModel:
-                model = load(**arguments, speculation=mode)
-                about["engine"], about["profile"] = model.profile.engine, model.profile.name
-                for note in model.notes:
-                    said = f"edge-spec: note: {mode}: {in_options(note)}"
-                    progress.console.print(said, markup=False, highlight=False, soft_wrap=True)
-                return model
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        prompts: Sequence[Prompt],
+        modes: Sequence[str],
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._values, self._prompts, self._modes, self._arguments = values, prompts, modes, arguments
+        self._about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
 
-            speeds = list(
-                bench(
-                    opened,
-                    [prompt.text for prompt in prompts],
-                    modes=modes,
-                    categories=[prompt.category for prompt in prompts],
-                    rounds=values["rounds"],
-                    max_tokens=values["max_tokens"],
-                    on_run=lambda: progress.advance(task),
-                    **sampling,
-                )
-            )
-        verdict = verdict_of(speeds)
-        if values["plot"] is not None:
-            draw_speeds(values["plot"], speeds, f"{about['model']} on {about['engine']}")
-        if values["as_json"]:
+    def run(self, sampling: Mapping[str, Any]) -> int:
+        """Time and print; returns the exit code.
+
+        Args:
+            sampling: fields of ``SamplerSettings``.
+        """
+        speeds = self._timed(sampling)
+        if self._values["plot"] is not None:
+            draw_speeds(self._values["plot"], speeds, f"{self._about['model']} on {self._about['engine']}")
+        if self._values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))
-            print_json({"verdict": {**about, **vars(verdict)}})
+            print_json({"verdict": {**self._about, **vars(verdict_of(speeds))}})
         else:
             _print(speeds)
-            _print_verdict(verdict, about, n_replies=len(prompts) * values["rounds"], n_modes=len(modes))
+            n_replies = len(self._prompts) * self._values["rounds"]
+            _print_verdict(verdict_of(speeds), self._about, n_replies=n_replies, n_modes=len(self._modes))
         return 0
 
-    return interruptible(work, lambda: False)
+    def _timed(self, sampling: Mapping[str, Any]) -> list[Speed]:
+        from rich.progress import Progress
+
+        values, prompts = self._values, self._prompts
+        is_hidden = values["as_json"] or not sys.stderr.isatty()
+        with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
+            task = progress.add_task("writing", total=len(self._modes) * (1 + values["rounds"] * len(prompts)))
+            speeds = bench(
+                lambda mode: self._opened(mode, progress.console),
+                [prompt.text for prompt in prompts],
+                modes=self._modes,
+                categories=[prompt.category for prompt in prompts],
+                rounds=values["rounds"],
+                max_tokens=values["max_tokens"],
+                on_run=lambda: progress.advance(task),
+                **sampling,
+            )
+            return list(speeds)
+
+    def _opened(self, mode: str, console: Console) -> TextModel:
+        model = load(**self._arguments, speculation=mode)
+        self._about |= {"engine": model.profile.engine, "profile": model.profile.name}
+        for note in model.notes:
+            line = f"edge-spec: note: {mode}: {in_options(note)}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return model
 
 
 def _print(speeds: list[Speed]) -> None:
-    titles = (
-        "mode",
-        "tokens/s",
-        "speed-up",
-        "interval",
-        "total",
-        "tokens/round",
-        "accepted",
-        "drafting",
-        "verifying",
-    )
+    columns = ("tokens/s", "speed-up", "interval", "total", "tokens/round", "accepted", "drafting", "verifying")
     rows = [
         (
             speed.mode,
@@ -150,7 +168,7 @@ def _print(speeds: list[Speed]) -> None:
         )
         for speed in speeds
     ]
-    print_table(titles, rows, right=range(1, len(titles)))
+    print_table(("mode", *columns), rows, right=range(1, 1 + len(columns)))
     categories = speeds[0].by_category
     if len(categories) > 1:
         click.echo()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import as_file, files
 from typing import Any
 
@@ -62,10 +62,8 @@ def command(**values: Any) -> int:
     policy = RandomPolicy(values["draft_limit"] or 9) if values["random_limits"] else None
     arguments, sampling = load_arguments(values), sampler_arguments(values)
 
-    def work() -> int:
-        comparisons: list[Comparison] = []
-        unchecked: list[str] = []
-        for found in check(
+    def compared() -> Iterator[Comparison | Unchecked | str]:
+        return check(
             lambda mode: load(**arguments, speculation=mode, policy=policy),
             prompts,
             modes=modes,
@@ -74,27 +72,33 @@ def command(**values: Any) -> int:
             raw=values["raw"],
             ignore_eos=values["ignore_eos"],
             **sampling,
-        ):
-            if isinstance(found, str):
-                print_notes((found,))
-                continue
-            if isinstance(found, Unchecked):
-                unchecked.append(found.mode)
-                continue
-            comparisons.append(found)
-            if values["as_json"]:
-                print_json(vars(found))
-        if not comparisons and not unchecked:
-            raise click.ClickException(
-                "nothing to compare: every prompt exceeds the context, or only the mode off is available"
-            )
-        if comparisons and not values["as_json"]:
-            _print(comparisons)
-        if unchecked:
-            raise click.ClickException(f"not checked, since this model does not support it: {', '.join(unchecked)}")
-        return int(any(found.first_difference is not None for found in comparisons))
+        )
 
-    return interruptible(work, lambda: False)
+    return interruptible(lambda: _report(compared(), as_json=values["as_json"]), lambda: False)
+
+
+def _report(compared: Iterable[Comparison | Unchecked | str], *, as_json: bool) -> int:
+    """Print what ``check`` yields; the exit code is 1 if any token differs."""
+    comparisons: list[Comparison] = []
+    unchecked: list[str] = []
+    for found in compared:
+        if isinstance(found, str):
+            print_notes((found,))
+        elif isinstance(found, Unchecked):
+            unchecked.append(found.mode)
+        else:
+            comparisons.append(found)
+            if as_json:
+                print_json(vars(found))
+    if not comparisons and not unchecked:
+        raise click.ClickException(
+            "nothing to compare: every prompt exceeds the context, or only the mode off is available"
+        )
+    if comparisons and not as_json:
+        _print(comparisons)
+    if unchecked:
+        raise click.ClickException(f"not checked, since this model does not support it: {', '.join(unchecked)}")
+    return int(any(found.first_difference is not None for found in comparisons))
 
 
 def modes_of(values: Mapping[str, Any]) -> list[str]:

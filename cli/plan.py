@@ -68,7 +68,19 @@ def as_json(found: Plan) -> dict[str, Any]:
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
         "thresholds": dict(found.thresholds),
+        "least": {name: _least(found.least[name]) for name in found.thresholds},
         "speed_ups": dict(found.speed_ups),
+    }
+
+
+def _least(candidate: Candidate) -> dict[str, Any]:
+    """Which way to run needs so little, and what it leaves of the context and the cache."""
+    return {
+        "needed_bytes": candidate.needed_bytes,
+        "speculation": candidate.mode.name,
+        "engine": candidate.engines["target"].name,
+        "n_ctx": candidate.n_ctx,
+        "kv": "/".join(candidate.kv),
     }
 
 

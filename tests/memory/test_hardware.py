@@ -147,6 +147,10 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     held = chosen["process_bytes"] + sum(sum(lines.values()) for lines in chosen["lines"].values())
     assert held <= chosen["peak_bytes"] <= chosen["needed_bytes"] <= found["budget_bytes"] == 4 << 30
     assert set(found["thresholds"]) == {"fits", "tables", "drafter", "hierarchy"}
+    for name, least in found["least"].items():
+        assert least["needed_bytes"] == found["thresholds"][name]
+        assert (least["n_ctx"], least["kv"]) == (256, "q8_0/q8_0")
+    assert [least["speculation"] for least in found["least"].values()] == ["off", "ngram", "sequence", "hierarchy"]
 
 
 @pytest.mark.parametrize(
