@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from edge_spec.arguments import require_whole
 from edge_spec.errors import Closed, SettingsError
@@ -14,7 +14,7 @@ from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Messages, PromptBuilder
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import ReplyOptions, ReplyRequest, ignore
+from edge_spec.generation.request import RepliesKeywords, ReplyKeywords, ReplyOptions, ReplyRequest, ignore
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import DescribedModel
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
 
 __all__ = ["TextModel"]
-
-_ASKED = ("max_tokens", "stop", "grammar", "json_schema", "on_progress")
-"""What is asked of replies besides their sampler's settings."""
 
 
 class TextModel(DescribedModel, Closing):
@@ -176,31 +173,43 @@ class TextModel(DescribedModel, Closing):
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=raw)
         settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
-        asked: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "grammar": grammar, "json_schema": json_schema}
-        asked["on_progress"] = on_progress
-        asked |= {"timeout": timeout, "on_notice": on_notice, "logprobs": logprobs, "reuse": reuse}
+        asked: RepliesKeywords = {
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "grammar": grammar,
+            "json_schema": json_schema,
+            "logprobs": logprobs,
+            "on_progress": on_progress,
+        }
         if n is None:
-            return self.reply(prompts.known(tokens), settings, **asked)
-        return self.replies([prompts.known(tokens)], settings, n=n, **asked)
+            text = prompts.known(tokens)
+            return self.reply(text, settings, reuse=reuse, timeout=timeout, on_notice=on_notice, **asked)
+        texts = [prompts.known(tokens)]
+        return self.replies(texts, settings, n=n, reuse=reuse, timeout=timeout, on_notice=on_notice, **asked)
 
     def generate_many(
         self,
         prompts: Iterable[str | Messages],
         *,
         raw: bool = False,
-        seed: int | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = (),
         ignore_eos: bool = False,
+        seed: int | None = None,
+        grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None,
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
-        **options: Any,
+        on_progress: Callable[[str, int, int], object] = ignore,
+        **sampling: Any,
     ) -> Replies:
         """Replies to several prompts, written together where the engine can; each is what ``generate`` gives alone.
 
         Args:
             prompts: texts, or messages of conversations. One that is empty or too long is an error of its reply only.
-            raw, seed, ignore_eos, timeout, on_notice: see ``generate``; one seed and one time limit for all.
-            **options: ``max_tokens``, ``stop``, ``grammar``, ``json_schema`` and ``on_progress`` of ``generate``, and
-                fields of ``SamplerSettings``.
+            raw, max_tokens, stop, ignore_eos, seed, grammar, json_schema, timeout, on_notice, on_progress: see
+                ``generate``; one seed and one time limit for all.
+            **sampling: fields of ``SamplerSettings``.
 
         Raises:
             SettingsError, Closed.
@@ -209,8 +218,14 @@ class TextModel(DescribedModel, Closing):
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             what = "one text" if isinstance(prompts, str) else type(prompts).__name__
             raise SettingsError(f"is {what}", argument="prompts", hint="give a list of texts, or use `generate()`")
-        asked = {name: options.pop(name) for name in tuple(options) if name in _ASKED}
-        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **options)
+        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
+        asked: RepliesKeywords = {
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "grammar": grammar,
+            "json_schema": json_schema,
+            "on_progress": on_progress,
+        }
         # What is wrong with these is wrong with all replies.
         self._request([0], settings, **asked)
         answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=raw), settings, **asked))
@@ -242,24 +257,22 @@ class TextModel(DescribedModel, Closing):
         settings: SamplerSettings,
         *,
         reuse: bool = False,
-        drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
         policy: Policy | None = None,
-        **asked: Any,
+        **asked: Unpack[ReplyKeywords],
     ) -> Reply:
         """A reply to token ids, for those who keep conversations themselves.
 
         Args:
             reuse: see ``generate``.
-            drawn: continue a reply that has ``written`` some tokens, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
             policy: says how far to draft; the model's own if None.
             **asked: ``max_tokens``, ``stop``, ``grammar``, ``json_schema``, ``logprobs``, ``timeout``, ``on_notice``
-                and ``on_progress`` of ``generate``, and ``written`` of ``ReplyRequest``.
+                and ``on_progress`` of ``generate``; ``written`` and ``drawn`` continue a reply, see ``ReplyRequest``.
         """
-        request = self._request(tokens, settings, drawn=drawn or {}, **asked)
+        request = self._request(tokens, settings, **asked)
         if reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
@@ -274,7 +287,7 @@ class TextModel(DescribedModel, Closing):
         policy: Policy | None = None,
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
-        **asked: Any,
+        **asked: Unpack[RepliesKeywords],
     ) -> Replies:
         """``n`` replies to the token ids of each prompt, for those who make prompts themselves; see ``reply``."""
         require_whole("n", n, 1, 1 << 20)
@@ -287,7 +300,9 @@ class TextModel(DescribedModel, Closing):
             on_notice=on_notice,
         )
 
-    def _request(self, tokens: Sequence[int], settings: SamplerSettings, **asked: Any) -> ReplyRequest:
+    def _request(
+        self, tokens: Sequence[int], settings: SamplerSettings, **asked: Unpack[ReplyKeywords]
+    ) -> ReplyRequest:
         return self._options.request(tokens, settings, opening=self.prompts.opening(tokens), **asked)
 
     def check_memory(self) -> bool:

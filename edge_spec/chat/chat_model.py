@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from edge_spec.generation.context import Context
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
+from edge_spec.generation.request import ReplyKeywords
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
@@ -80,10 +81,9 @@ class ChatModel(Protocol):
         tokens: Sequence[int],
         settings: SamplerSettings,
         *,
-        drawn: Mapping[str, float] | None = None,
         context: Context | None = None,
         recorder: Recorder | None = None,
-        **asked: Any,
+        **asked: Unpack[ReplyKeywords],
     ) -> Reply:
         """A reply to token ids; ``asked`` as for ``TextModel.reply``.
 

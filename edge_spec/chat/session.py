@@ -320,7 +320,11 @@ class ChatSession:
         reply = self._model.reply(
             asked.tokens,
             self._model.sampler_settings(**_sampling(chosen), attempt=message.attempt),
-            **{name: chosen.get(name) for name in _NOT_SAMPLING},
+            max_tokens=chosen.get("max_tokens"),
+            stop=chosen.get("stop"),
+            grammar=chosen.get("grammar"),
+            json_schema=chosen.get("json_schema"),
+            timeout=chosen.get("timeout"),
             written=written,
             drawn=message.drawn,
             context=answer,

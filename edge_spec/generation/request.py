@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from edge_spec.arguments import refuse_unknown, require_whole
 from edge_spec.errors import PromptError, SettingsError
@@ -20,7 +20,16 @@ from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["Deadline", "ReplyOptions", "ReplyRequest", "ignore", "require_max_tokens", "require_timeout"]
+__all__ = [
+    "Deadline",
+    "RepliesKeywords",
+    "ReplyKeywords",
+    "ReplyOptions",
+    "ReplyRequest",
+    "ignore",
+    "require_max_tokens",
+    "require_timeout",
+]
 
 
 _BESIDE_SAMPLING = ("max_tokens", "stop", "ignore_eos", "grammar", "json_schema", "logprobs", "reuse", "tokens", "raw")
@@ -53,6 +62,26 @@ def require_timeout(value: object) -> None:
 
 def ignore(*told: object) -> None:
     """What is told to nobody."""
+
+
+class RepliesKeywords(TypedDict, total=False):
+    """What replies are asked for besides their sampler's settings; see ``TextModel.generate``."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    grammar: str | None
+    json_schema: str | Mapping[str, Any] | None
+    logprobs: int | None
+    on_progress: Callable[[str, int, int], object]
+
+
+class ReplyKeywords(RepliesKeywords, total=False):
+    """What a single reply is asked for besides that; see ``ReplyRequest``."""
+
+    timeout: float | None
+    on_notice: Callable[[str], object]
+    written: Sequence[int]
+    drawn: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ class CompletionChoice:
 
     def _choice(self, text: str, events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
-        if self._job.options["logprobs"] is not None:
+        if self._job.asked.get("logprobs") is not None:
             logprobs = completion_logprobs(
                 _of_text(events, self._model), self._model.prompts.spelling, offset=self._n_chars
             )
@@ -112,7 +112,7 @@ class ChatChoice:
 
     def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
         logprobs = None
-        if self._job.options["logprobs"] is not None:
+        if self._job.asked.get("logprobs") is not None:
             logprobs = chat_logprobs(_of_text(events, self._model), self._model.prompts.spelling)
         ended = ending(answer, has_calls=self._parser.has_calls)
         return {"index": self._number, **content, "logprobs": logprobs, **ended} | _events(

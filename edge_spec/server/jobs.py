@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.replies import Replies
+from edge_spec.generation.request import RepliesKeywords
 from edge_spec.model import TextModel
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.json_schema import schema_to_gbnf
@@ -30,7 +31,7 @@ from edge_spec.server.fields import (
 )
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Job", "JobMaker"]
 
@@ -45,7 +46,8 @@ class Job:
         prompts: token ids of each prompt.
         n: replies to each.
         settings: of the sampler, for the first reply to each prompt.
-        options: further arguments of ``TextModel.replies``.
+        asked: further arguments of ``TextModel.replies``.
+        policy: says how far to draft; the model's own if None.
         syntax: how the model writes calls; None if it may make none.
         token_events: whether the response tells who had guessed each token.
     """
@@ -53,18 +55,19 @@ class Job:
     prompts: tuple[tuple[int, ...], ...]
     n: int
     settings: SamplerSettings
-    options: Mapping[str, Any] = field(default_factory=dict)
+    asked: RepliesKeywords
+    policy: Policy | None = None
     syntax: CallSyntax | None = None
     token_events: bool = False
 
     @property
     def tells_tokens(self) -> bool:
         """Whether the response says something of single tokens."""
-        return self.token_events or self.options.get("logprobs") is not None
+        return self.token_events or self.asked.get("logprobs") is not None
 
     def replies(self, model: TextModel) -> Replies:
         """What writes them, together where the engine can; the second to a prompt is drawn as a retry of the first."""
-        return model.replies(self.prompts, self.settings, n=self.n, **self.options)
+        return model.replies(self.prompts, self.settings, n=self.n, reuse=True, policy=self.policy, **self.asked)
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""
@@ -170,16 +173,7 @@ class JobMaker:
                     code="invalid_value",
                 )
             self._model.grammar_of(grammar, None)
-        options: dict[str, Any] = {
-            "max_tokens": asked.limit or self._settings.max_tokens,
-            "stop": asked.stop,
-            "grammar": grammar,
-            "logprobs": logprobs,
-            "reuse": True,
-        }
-        if asked.speculation == "off":
-            options["policy"] = FixedPolicy(0)
-        elif asked.speculation not in (None, "auto", self._model.mode):
+        if asked.speculation not in (None, "off", "auto", self._model.mode):
             raise _bad(
                 "speculation",
                 f"this server drafts by {self._model.mode!r}; ask for that, 'auto' or 'off', or start it with "
@@ -189,7 +183,13 @@ class JobMaker:
             prompts=prompts,
             n=asked.n,
             settings=self._sampling(asked, body),
-            options=options,
+            asked={
+                "max_tokens": asked.limit or self._settings.max_tokens,
+                "stop": asked.stop,
+                "grammar": grammar,
+                "logprobs": logprobs,
+            },
+            policy=FixedPolicy(0) if asked.speculation == "off" else None,
             token_events=asked.token_events,
         )
 
