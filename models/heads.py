@@ -13,7 +13,7 @@ from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["EAGLE3", "head_layers", "head_of", "is_own_head", "n_mtp_layers", "require_a_model"]
+__all__ = ["EAGLE3", "head_layers", "head_of", "is_own_head", "lacking_rows", "n_mtp_layers", "require_a_model"]
 
 EAGLE3 = "eagle3"
 
@@ -53,6 +53,11 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
             hint="make the head again (`edge-spec drafter make`)",
         )
     return numbers
+
+
+def lacking_rows(target: ModelFile) -> str:
+    """Why a head cannot draft for a target whose engine does not give hidden rows; the head is the subject."""
+    return f"reads hidden rows, which {target.path.name} does not give as it is run here"
 
 
 def n_mtp_layers(file: ModelFile) -> int:

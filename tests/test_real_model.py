@@ -97,7 +97,7 @@ def test_a_saved_conversation_continues_bit_for_bit(auto: TextModel, tmp_path: P
 def test_structured_output_is_valid(auto: TextModel) -> None:
     for seed in range(3):
         text = auto.generate("Invent a person.", json_schema=SCHEMA, seed=seed, max_tokens=60).read()
-        jsonschema.validate(json.loads(text), SCHEMA)
+        assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(json.loads(text))) == []
 
 
 def test_several_answers_are_the_single_ones(auto: TextModel) -> None:

@@ -9,7 +9,7 @@ from edge_spec.engines.registry import AUTO, engines
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, drafter_of, inspect
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_own_head, lacking_rows
 from edge_spec.speculation.modes import Mode
 
 __all__ = ["check_head", "own_drafter"]
@@ -32,9 +32,7 @@ def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | 
             continue
         if not is_own_head(inspect(path)) or _gives_hidden_rows(target, engine):
             return path, note
-        note = (
-            f"{path.name} is not used: it reads hidden rows, which {target.path.name} does not give as it is run here"
-        )
+        note = f"{path.name} is not used: it {lacking_rows(target)}"
     return None, note
 
 
@@ -60,7 +58,7 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
         )
     if not _gives_hidden_rows(target, engine):
         raise UnsupportedModel(
-            f"{name} reads hidden rows, which {target.path.name} does not give as it is run here",
+            f"{name} {lacking_rows(target)}",
             hint="leave the engine to edge-spec, or draft with a small model",
         )
 

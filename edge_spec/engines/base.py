@@ -23,6 +23,7 @@ from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.errors import UnsupportedModel
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
+from edge_spec.models.heads import lacking_rows
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
@@ -138,7 +139,7 @@ class Opener(ABC):
             BackendError: the library failed.
         """
         raise UnsupportedModel(
-            f"{file.path.name} reads hidden rows, which {target_file.path.name} does not give as it is run here",
+            f"{file.path.name} {lacking_rows(target_file)}",
             hint="run it with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
         )
 

@@ -39,7 +39,7 @@ def test_a_shell_completes_verbs_options_and_models(shell: str, tmp_path: Path) 
             ("edge-spec run smol", "smollm2"),
         ):
             terminal.send(f"{typed}\t")
-            terminal.expect_exact(completed)
+            assert terminal.expect_exact([completed, pexpect.TIMEOUT], timeout=30) == 0, terminal.before
             # Ctrl-U leaves the line, and nothing is run.
             terminal.send("\x15")
     finally:

@@ -37,7 +37,7 @@ def chosen(path: Path | str, cache_dir: Path | None, **values: Any) -> tuple[str
         return model.profile.engine, model.notes
 
 
-def falls_back(path: Path | str, cache_dir: Path | None, why: str, **values: Any) -> None:
+def assert_falls_back(path: Path | str, cache_dir: Path | None, why: str, **values: Any) -> None:
     engine, notes = chosen(path, cache_dir, **values)
     assert engine == "llama"
     [note] = [note for note in notes if note.startswith("llama.cpp runs ")]
@@ -78,11 +78,11 @@ def test_every_role_is_chosen_for_itself(gguf: Path, tmp_path: Path) -> None:
 
 def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES, "BF16"))
-    falls_back(path, tmp_path / "cache", "weights of type BF16")
+    assert_falls_back(path, tmp_path / "cache", "weights of type BF16")
     path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES[:-3], "BF16"))
-    falls_back(path, tmp_path / "cache", "weights of type BF16")
+    assert_falls_back(path, tmp_path / "cache", "weights of type BF16")
     path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "BF16"})
-    falls_back(path, tmp_path / "cache", "BF16")
+    assert_falls_back(path, tmp_path / "cache", "BF16")
     assert not (tmp_path / "cache" / "onnx").exists()
 
 
@@ -90,9 +90,9 @@ def test_a_processor_without_fast_kernels_is_left_to_llama_cpp(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge_spec.engines.onnx.kernels.library.features", lambda: ("reference",))
-    falls_back(gguf, tmp_path, "processor")
+    assert_falls_back(gguf, tmp_path, "processor")
     monkeypatch.setattr("edge_spec.engines.onnx.kernels.library.available", lambda: "they were not built")
-    falls_back(gguf, tmp_path, "they were not built")
+    assert_falls_back(gguf, tmp_path, "they were not built")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_without_fast_kernels_llama_cpp_runs_what_was_to_run_on_onnx_runtime(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, found: Any, why: str
 ) -> None:
     monkeypatch.setattr(f"edge_spec.engines.onnx.kernels.library.{name}", lambda: found)
-    falls_back(gguf, tmp_path, why, engine="onnx")
-    falls_back(gguf, tmp_path, why, engine="onnx", kv_k="f16", kv_v="f16")
+    assert_falls_back(gguf, tmp_path, why, engine="onnx")
+    assert_falls_back(gguf, tmp_path, why, engine="onnx", kv_k="f16", kv_v="f16")
     assert not (tmp_path / "onnx").exists()
     with pytest.raises(UnsupportedModel, match="gemma2"):
         edge_spec.load(write_gguf(tmp_path / "other.gguf", architecture="gemma2"), engine="onnx", cache_dir=tmp_path)
@@ -116,12 +116,12 @@ def test_without_fast_kernels_llama_cpp_runs_what_was_to_run_on_onnx_runtime(
 def test_heads_that_our_attention_does_not_know_are_left_to_llama_cpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", head_dim=24)
     for engine in ("auto", "onnx"):
-        falls_back(path, tmp_path, "heads of 24 numbers", engine=engine)
+        assert_falls_back(path, tmp_path, "heads of 24 numbers", engine=engine)
 
 
 def test_a_setting_of_llama_cpp_is_heeded(gguf: Path, tmp_path: Path) -> None:
-    falls_back(gguf, tmp_path, "repack", repack=False)
-    falls_back(gguf, tmp_path, "kv_k, kv_v", kv_k="q8_0", kv_v="f16")
+    assert_falls_back(gguf, tmp_path, "repack", repack=False)
+    assert_falls_back(gguf, tmp_path, "kv_k, kv_v", kv_k="q8_0", kv_v="f16")
 
 
 @pytest.mark.parametrize("kind", ["f16", "f32"])
@@ -195,9 +195,9 @@ def test_what_is_quickly_done_needs_no_bar(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_is_transcribed_that_could_not_be_kept(gguf: Path, tmp_path: Path) -> None:
-    falls_back(gguf, None, "no cache folder")
+    assert_falls_back(gguf, None, "no cache folder")
     (tmp_path / "file").write_text("in the way of the folder")
-    falls_back(gguf, tmp_path / "file", "cannot be")
+    assert_falls_back(gguf, tmp_path / "file", "cannot be")
 
 
 @pytest.mark.parametrize("more", [1.0, 1.9])
@@ -206,7 +206,7 @@ def test_a_disk_that_would_be_filled_is_left_alone(
 ) -> None:
     usage, needed = shutil.disk_usage(tmp_path), int(more * gguf.stat().st_size)
     monkeypatch.setattr(cache_folder.shutil, "disk_usage", lambda path: usage._replace(free=needed))
-    falls_back(gguf, tmp_path / "cache", "of disk")
+    assert_falls_back(gguf, tmp_path / "cache", "of disk")
     assert not list((tmp_path / "cache" / "onnx").iterdir())
 
 
@@ -226,6 +226,6 @@ def test_memory_that_only_llama_cpp_fits_into_decides(gguf: Path, tmp_path: Path
         for engine in ("llama", "onnx")
     )
     assert llama < onnx
-    falls_back(gguf, tmp_path, "memory", n_ctx=60_000, memory=(llama + onnx) // 2)
+    assert_falls_back(gguf, tmp_path, "memory", n_ctx=60_000, memory=(llama + onnx) // 2)
     with pytest.raises(BudgetExceeded):
         chosen(gguf, tmp_path, n_ctx=60_000, memory=llama // 2)

@@ -146,7 +146,9 @@ def test_nothing_stands_under_its_name_unless_it_is_whole(
     assert (tmp_path / "big-Q4_0" / "big-Q4_0.gguf").read_bytes() == models["target"]
 
 
-def many_faults(n: int, hub: FakeHub, catalogue: Path, models: dict[str, bytes], folder: Path) -> None:
+def assert_only_whole_files_after(
+    n: int, hub: FakeHub, catalogue: Path, models: dict[str, bytes], folder: Path
+) -> None:
     """Fetch over and over while two requests in five fail in some way; whole files only, after every attempt."""
     chance, n_injected = random.Random(n), 0
 
@@ -174,11 +176,11 @@ def many_faults(n: int, hub: FakeHub, catalogue: Path, models: dict[str, bytes],
 def test_many_faults_leave_only_whole_files(
     hub: FakeHub, catalogue: Path, models: dict[str, bytes], tmp_path: Path
 ) -> None:
-    many_faults(25, hub, catalogue, models, tmp_path / "models")
+    assert_only_whole_files_after(25, hub, catalogue, models, tmp_path / "models")
 
 
 @pytest.mark.slow
 def test_two_hundred_faults_leave_only_whole_files(
     hub: FakeHub, catalogue: Path, models: dict[str, bytes], tmp_path: Path
 ) -> None:
-    many_faults(200, hub, catalogue, models, tmp_path / "models")
+    assert_only_whole_files_after(200, hub, catalogue, models, tmp_path / "models")
