@@ -2,9 +2,9 @@
 
     python benchmarks/controller_cost.py [--enlarged BIG.gguf] [--engine onnx] [--tokens 256]
 
-Time is counted where it is spent: in the chooser and its policy (asking, valuing, learning, telling the drafters), in
+Time is counted where it is spent: in the chooser and its policy (choosing, valuing, learning, passing tokens on), in
 the drafters, or in the rest of the round. Drafters that choose themselves, such as the leaf of a hierarchy, count as
-choosing. Printed are the share of rounds at rest, the chooser's microseconds per round, and what share of a plain
+choosing. Printed are the share of paused rounds, the chooser's microseconds per round, and what share of a plain
 round of the target that is. BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
 """
 
@@ -25,7 +25,7 @@ from edge_spec.speculation.adaptive import AdaptiveDrafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.rest import Rest
+from edge_spec.speculation.pause import Pause
 
 PROMPTS = ("Tell me a story about a dog.", "A girl finds a boat.", "Why was the bear sad?", "Tell me about the sea.")
 CHOOSING = ("limit", "draft", "accept", "learn", "_is_worth_more")
@@ -67,27 +67,27 @@ def measure(clock: Clock, model: Path, n_tokens: int, **load: Any) -> str:
     choosing: list[float] = []
     with edge_spec.load(str(model), speculation="auto", **load) as opened:
         plain: float | None = None
-        n_rounds = n_rested = 0
+        n_rounds = n_paused = 0
         for number, prompt in enumerate((PROMPTS[0], *PROMPTS)):
             reply = opened.generate(prompt, seed=number, max_tokens=n_tokens, ignore_eos=True)
             next(reply)  # reads the prompt
-            before, rested = clock.seconds["choosing"], RESTED[0]
+            before, paused = clock.seconds["choosing"], PAUSED[0]
             first = reply.statistics.rounds
             reply.read()
             if number:
                 rounds = reply.statistics.rounds - first
                 choosing.append((clock.seconds["choosing"] - before) / rounds * 1e6)
-                n_rounds, n_rested = n_rounds + rounds, n_rested + RESTED[0] - rested
+                n_rounds, n_paused = n_rounds + rounds, n_paused + PAUSED[0] - paused
             plain = opened.choices["off"].round_s
     assert plain, "plain decoding was not measured"
     each = median(choosing)
     return f"{each:8.1f} us per round, {each / plain / 1e4:5.2f} % of a plain round of {plain * 1e3:.2f} ms, " + (
-        f"{n_rested / n_rounds:.0%} of the rounds at rest"
+        f"{n_paused / n_rounds:.0%} of the rounds paused"
     )
 
 
-RESTED = [0]
-"""Rounds at rest so far."""
+PAUSED = [0]
+"""Paused rounds so far."""
 
 
 def main() -> None:
@@ -102,13 +102,13 @@ def main() -> None:
     for drafter in (HierarchyDrafter, ModelDrafter, NgramDrafter):
         for name in set(DRAFTING) & set(vars(drafter)):
             setattr(drafter, name, clock.counted(getattr(drafter, name), "drafting"))
-    add = Rest.add
+    add = Pause.add
 
-    def counted_rest(rest: Rest, done: Any) -> None:
-        RESTED[0] += 1
-        add(rest, done)
+    def counted_pause(pause: Pause, done: Any) -> None:
+        PAUSED[0] += 1
+        add(pause, done)
 
-    Rest.add = clock.counted(counted_rest, "choosing")  # type: ignore[method-assign]
+    Pause.add = clock.counted(counted_pause, "choosing")  # type: ignore[method-assign]
     demo = resolve_family("demo")
     small = {"draft": str(demo.draft), "intermediate": str(demo.intermediate)}
     models = [("demo", demo.target, options.tokens)]

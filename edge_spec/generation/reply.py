@@ -237,7 +237,7 @@ class Reply(ReadableReply):
             if self._started and not self._ended and reason != "error":
                 # A target that could not be opened again has nothing to drop.
                 with suppress(Closed):
-                    self._access.speculator.rest()
+                    self._access.speculator.end_reply()
 
     def _answer_cancel(self) -> None:
         with self._ending:

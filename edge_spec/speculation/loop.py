@@ -13,8 +13,8 @@ from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.followed_text import FollowedText, Told
 from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.policy import Policy
-from edge_spec.speculation.rest import NO_REST
 from edge_spec.speculation.round import Round, Stopwatch
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.walk import Pick, walk
@@ -35,7 +35,7 @@ class Speculator:
         self._undone_on_error = _UndoneOnError(self._target)
         self._sampler: Sampler | None = None
         self._pick: Pick = _not_begun
-        self._rest = NO_REST
+        self._pause = Pause()
 
     @property
     def model(self) -> LanguageModel:
@@ -70,8 +70,8 @@ class Speculator:
 
     def _begin_drafter(self, text: Sequence[int], sampler: Sampler) -> None:
         self.drafter.begin(text, sampler.view())
-        # What the reply demands of the drafter decides whether it may rest.
-        self._rest = self.drafter.rest
+        # A drafter that a grammar guides is not paused: whether one guides it is known now.
+        self._pause = self.drafter.pause
 
     def read(self, most: int | None = None, told: Told = lambda done, total: None) -> bool:
         """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now.
@@ -88,10 +88,10 @@ class Speculator:
             most: draft no more tokens than this, whatever the policy says.
             ends: told every token as it is picked; says whether the text ends with it.
         """
-        rest, tokens = self._rest, self._target.uncommitted(self._target.model.capabilities.max_rows)
-        if rest.n_left and len(tokens) == 1:
+        pause, tokens = self._pause, self._target.uncommitted(self._target.model.capabilities.max_rows)
+        if pause.n_left and len(tokens) == 1:
             done = self._round(EMPTY, Tree.sequence(tokens), 0, Stopwatch(), ends)
-            rest.add(done)
+            pause.add(done)
             return done
         watch = Stopwatch()
         draft = self._draft(min(policy.limit(), self.drafter.limit(), most), n_uncommitted=len(tokens))
@@ -138,8 +138,8 @@ class Speculator:
         self.drafter.accept(tokens)
         self.text.extend(tokens)
 
-    def rest(self) -> None:
-        """A reply has ended: drop everything that was guessed beyond its text.
+    def end_reply(self) -> None:
+        """Drop everything that was guessed beyond the text of a reply that has ended.
 
         The next reply then has the room, and what is saved in between is text.
         """

@@ -48,7 +48,7 @@ class Calibration:
         return true / tried
 
     def learn(self, claim: float, came_true: bool, rank: int = 0) -> None:
-        """A claim has been decided."""
+        """Learn whether a claim has come true."""
         counts = self._bin(claim, rank)
         counts[0] = counts[0] * (1 - 1 / _MEMORY) + came_true
         counts[1] = counts[1] * (1 - 1 / _MEMORY) + 1

@@ -52,7 +52,7 @@ class CostCurve:
         return found
 
     def learn(self, n_rows: int, seconds: float) -> None:
-        """A decode of ``n_rows`` rows has taken this long."""
+        """Learn from the seconds that a decode of ``n_rows`` rows has taken."""
         expected = self(n_rows)
         if self._only_shape and seconds > 0:
             self._only_shape = False

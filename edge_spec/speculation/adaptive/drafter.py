@@ -12,7 +12,7 @@ from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.policy import AdaptivePolicy
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
-from edge_spec.speculation.rest import Rest
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -32,7 +32,7 @@ class _Option:
 
 
 class AdaptiveDrafter(Drafter):
-    """Asks tables for free, a model only where its rounds are expected to pay, and drafts the best beginning.
+    """Calls tables in every round, a model only where that is expected to pay, and keeps what is best of a draft.
 
     Tables are scored on every token of the text, whether their drafts were used or not. A model's draft stops as soon
     as another level would not pay. Of a tree, the nodes that are worth their rows are verified: where rows are dear its
@@ -40,7 +40,7 @@ class AdaptiveDrafter(Drafter):
     then piece by piece.
 
     Args:
-        drafters: one without a model (a table) counts as free to ask.
+        drafters: one without a model (a table) counts as free to call.
         policy: decides; for this drafter alone, since it remembers what was chosen.
     """
 
@@ -68,21 +68,21 @@ class AdaptiveDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._policy.begin()
-        self._policy.rest.tokens.clear()
+        self._policy.pause.tokens.clear()
         for option in self._options:
             option.draft = EMPTY
             option.offer.begin(greedy=sampler.settings.temperature == 0)
             option.drafter.begin(prompt, sampler)
 
     @property
-    def rest(self) -> Rest:
-        return self._policy.rest
+    def pause(self) -> Pause:
+        return self._policy.pause
 
     def limit(self) -> int:
         return self._policy.limit()
 
     def draft(self, limit: int) -> Tree:
-        self._tell()
+        self._catch_up()
         policy = self._policy
         best, verified, gain = None, EMPTY, policy.plain_gain
         for option in self._tables:
@@ -146,36 +146,36 @@ class AdaptiveDrafter(Drafter):
         return self._policy.is_worth_more(option.offer, value, n, depth + 1)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._tell()
+        self._catch_up()
         for option in self._options:
             if option.draft:
                 option.offer.learn_outcome(option.draft, tokens)
                 option.draft = EMPTY
             option.drafter.accept(tokens)
 
-    def _tell(self) -> None:
-        """Tell the drafters what was written while nobody was asked."""
-        rest = self._policy.rest
-        if rest.tokens:
+    def _catch_up(self) -> None:
+        """Give the drafters the tokens that were written while they were paused."""
+        pause = self._policy.pause
+        if pause.tokens:
             for option in self._options:
-                option.drafter.accept(rest.tokens)
-            rest.tokens = []
+                option.drafter.accept(pause.tokens)
+            pause.tokens = []
 
     def learn(self, done: Round) -> None:
         self._policy.learn(done)
 
     def rollback(self, length: int) -> None:
-        self._tell()
+        self._catch_up()
         for option in self._options:
             option.draft = EMPTY
             option.drafter.rollback(length)
 
     def save(self) -> dict[str, bytes]:
-        self._tell()
+        self._catch_up()
         return {name: state for option in self._options for name, state in option.drafter.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
-        self._policy.rest.tokens.clear()
+        self._policy.pause.tokens.clear()
         for option in self._options:
             option.drafter.restore(states, text)
 
@@ -186,7 +186,7 @@ class AdaptiveDrafter(Drafter):
 
     def as_json(self) -> dict[str, Any]:
         """What it has learned of this device and of its drafters, as ``recall`` takes it."""
-        self._tell()
+        self._catch_up()
         offers = {option.offer.name: option.offer.as_json() for option in self._options}
         return {**self._policy.as_json(), "drafters": offers}
 

@@ -22,7 +22,7 @@ class Offer:
 
     Attributes:
         name: of the drafter, for people.
-        reach: the chance that a draft's path goes on given that it was accepted so far, by depth.
+        reach: by depth, the chance that the next token of a draft's path is accepted if all before it were.
         step_s: seconds of drafting one level; None before it was measured.
 
     Args:
@@ -58,7 +58,7 @@ class Offer:
         return values
 
     def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
-        """The text has continued with ``tokens``: what was drafted is decided along them, and for their siblings."""
+        """Learn from how the text has continued: it decides the drafted nodes on its path, and their siblings."""
         parent = -1
         for depth, token in enumerate(tokens):
             siblings = draft.children(parent)
@@ -76,7 +76,7 @@ class Offer:
             parent = child
 
     def learn_step(self, step_s: float, *, after_pause: bool, assumed_s: float) -> None:
-        """Drafting one level has taken so long.
+        """Learn from the seconds that drafting one level has taken.
 
         After a pause a drafter first reads what it missed, and a model's very first decodes take many times as long as
         later ones: that can only show that a step takes less than was thought.
@@ -91,19 +91,19 @@ class Offer:
             self.step_s = now + (0.5 if step_s < now else 0.1) * (min(step_s, 3 * now) - now)
 
     def learn_round(self, *, n_tokens: int, seconds: float) -> None:
-        """A round with its draft is over."""
+        """Learn from a round that verified its draft."""
         self._rounds = self._rounds * _FADE + 1
         self._tokens = self._tokens * _FADE + n_tokens
         self._seconds = self._seconds * _FADE + seconds
 
     def passed_over(self) -> None:
-        """A round goes to another drafter: what is known of this one gets older."""
+        """Let what is known of it fade a little: the round uses another drafter."""
         self._rounds *= _PASSED_OVER
         self._tokens *= _PASSED_OVER
         self._seconds *= _PASSED_OVER
 
     def seen_gain(self, rate: float) -> tuple[float, float]:
-        """Tokens of its rounds beyond what their time would have brought at ``rate``, and how many rounds tell so."""
+        """Tokens of its rounds beyond what their time would have brought at ``rate``, and how many rounds those are."""
         if not self._rounds:
             return 0.0, 0.0
         return (self._tokens - rate * self._seconds) / self._rounds, self._rounds

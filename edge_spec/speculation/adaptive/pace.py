@@ -16,12 +16,12 @@ class Pace:
         self._tokens = self._seconds = 0.0
 
     def add(self, n_tokens: int, seconds: float) -> None:
-        """A round is over."""
+        """Count a finished round."""
         self._tokens = self._tokens * _FADE + n_tokens
         self._seconds = self._seconds * _FADE + seconds
 
     def add_plain(self, n_rounds: int, seconds: float) -> None:
-        """So many rounds of a token each are over, which took ``seconds`` in all."""
+        """Count ``n_rounds`` finished rounds of one token each, which took ``seconds`` in all."""
         faded = _FADE**n_rounds
         weight = (1 - faded) / (1 - _FADE)
         self._tokens = self._tokens * faded + weight

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from edge_spec.speculation.adaptive.asking import Asking
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.pace import Pace
+from edge_spec.speculation.adaptive.pauses import Pauses
 from edge_spec.speculation.adaptive.records import positive, whole
 from edge_spec.speculation.adaptive.trials import Trials
 from edge_spec.speculation.drafters.base import Choice
-from edge_spec.speculation.rest import Rest
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.round import Round
 
 __all__ = ["AdaptivePolicy"]
@@ -22,7 +22,7 @@ __all__ = ["AdaptivePolicy"]
 _PLAIN = "off"
 
 _MARGIN = 0.02
-"""By how much a draft must bring more than the time of its rows: where it just pays, claims are not that exact."""
+"""A draft must gain this share more than its rows cost: claims are not exact enough to decide closer cases."""
 
 _LOOK_AHEAD = 9
 _ENOUGH_ROUNDS = 8
@@ -31,13 +31,13 @@ _RECHECK_PLAIN = 128
 
 _READING_ROUNDS = 3
 _UNKNOWN_STEP = 0.15
-"""Of a plain round: what drafting one level takes as long as it was not measured."""
+"""Drafting one level takes this share of a plain round, until it is measured."""
 
 _ENOUGH_TO_KEEP = 32
-"""Rounds without which a run has learned nothing worth keeping."""
+"""A run of fewer rounds has learned nothing worth keeping."""
 
 _AS_MANY_ROUNDS = 1024
-"""That the speed-up of earlier runs counts for at most."""
+"""Rounds that the speed-up of earlier runs counts for at most."""
 
 
 class AdaptivePolicy:
@@ -49,8 +49,8 @@ class AdaptivePolicy:
     are looked at, since costs have kinks. Plain decoding is a choice like any other.
 
     What is not chosen is tried now and then, to notice when text or device change; what that has lost against the best
-    choice stays below half a percent of the time (``Trials``). Where asking the drafters costs more than it brings,
-    they are not asked for many rounds (``Asking``).
+    choice stays below half a percent of the time (``Trials``). Where calling the drafters costs more than it gains,
+    they are paused for many rounds (``Pauses``).
 
     Args:
         most: nodes of the largest draft.
@@ -58,21 +58,21 @@ class AdaptivePolicy:
         only_shape: whether these are another model's, see ``CostCurve``.
 
     Attributes:
-        rest: the rounds in which nobody is asked.
+        pause: in which rounds no drafter is called.
     """
 
     def __init__(self, *, most: int = 9, seconds: Mapping[int, float] | None = None, only_shape: bool = False) -> None:
         self.most = most
         self.curve = CostCurve(seconds, only_shape=only_shape)
-        self.rest = Rest()
-        self._asking = Asking()
+        self.pause = Pause()
+        self._pauses = Pauses()
         self._trials = Trials()
         self._pace = Pace()
         # Bookkeeping and sampling of a round.
         self._own_s = 0.0
         self._n_chosen: Counter[str] = Counter()
         self._since_plain = 0
-        self._was_asked = False
+        self._was_called = False
         self._used: Offer | None = None
         self._used_before: Offer | None = None
         self._n_levels = 0
@@ -84,13 +84,13 @@ class AdaptivePolicy:
 
     def begin(self) -> None:
         """A reply begins: what is known stays, and choices are counted from here."""
-        self._take_in_rest()
+        self._learn_from_pause()
         self._n_chosen.clear()
 
     def limit(self) -> int:
         """The most tokens to draft now."""
-        self._take_in_rest()
-        # What nothing is compared with until it is measured, and measured again where drafts always pay.
+        self._learn_from_pause()
+        # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
         return self.most if self.curve(1) > 0 and self._since_plain < _RECHECK_PLAIN else 0
 
     @property
@@ -164,13 +164,13 @@ class AdaptivePolicy:
 
     def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
         """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
-        rested = self.rest.n_rounds
+        paused = self.pause.n_rounds
         usual = {offer.name: offer.usual_round for offer in offers}
         if self.plain_s > 0:
             usual = {_PLAIN: (self.plain_s, 1.0), **usual}
         return {
             name: Choice(
-                rounds=self._n_chosen[name] + rested * (name == _PLAIN), round_s=s and s[0], tokens_per_round=s and s[1]
+                rounds=self._n_chosen[name] + paused * (name == _PLAIN), round_s=s and s[0], tokens_per_round=s and s[1]
             )
             for name, s in usual.items()
         }
@@ -180,25 +180,35 @@ class AdaptivePolicy:
         return self._trials.may_try(offer)
 
     def chose(self, offer: Offer | None, *, n_levels: int = 0, is_trial: bool = False) -> None:
-        """The next round is this drafter's, which has drafted so many levels, verified or not; or none's."""
-        self._used, self._n_levels, self._is_trial, self._was_asked = offer, n_levels, is_trial, True
+        """Note what the next round uses.
+
+        Args:
+            offer: the drafter; None for plain decoding.
+            n_levels: levels that it has drafted, whether all of them are verified or not.
+            is_trial: whether it is only tried.
+        """
+        self._used, self._n_levels, self._is_trial, self._was_called = offer, n_levels, is_trial, True
         if is_trial:
             self._trials.began()
         elif offer is not None:
             self._trials.chosen(offer)
 
     def read(self, offer: Offer, seconds: float, *, is_trial: bool) -> None:
-        """Before the next round, a drafter has spent time on reading a text. One that is tried is tried further."""
+        """Note the seconds that a drafter has spent on reading the text, ahead of this round.
+
+        Args:
+            is_trial: whether it is only tried; the trial then continues in the next round.
+        """
         self._reading_s = seconds
         if is_trial:
             self._trials.read(offer, seconds)
 
     def learn(self, done: Round) -> None:
-        """A round is over."""
+        """Learn from a round in which the drafters were called."""
         used, self._used = self._used, None
-        was_asked, self._was_asked = self._was_asked, False
+        was_called, self._was_called = self._was_called, False
         if self._reading_s:
-            done, was_asked = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s)), False
+            done, was_called = replace(done, draft_s=max(0.0, done.draft_s - self._reading_s)), False
             self._reading_s = 0.0
         self._n_chosen[used.name if used is not None else _PLAIN] += 1
         self._trials.round_over()
@@ -209,8 +219,8 @@ class AdaptivePolicy:
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
             self._learn_of(used, done, seconds)
-        elif was_asked and done.draft_s > 0:
-            self.rest.n_left = self._asking.in_vain(done.draft_s, self.plain_s)
+        elif was_called and done.draft_s > 0:
+            self.pause.n_left = self._pauses.after_no_draft(done.draft_s, self.plain_s)
         self._used_before = used
         self._pace.add(len(done.tokens), seconds)
         self._trials.spent(seconds)
@@ -219,11 +229,11 @@ class AdaptivePolicy:
     @property
     def has_learned(self) -> bool:
         """Whether this run has learned enough to be worth keeping."""
-        return self._n_rounds + self.rest.n_rounds >= _ENOUGH_TO_KEEP
+        return self._n_rounds + self.pause.n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
         """What was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
-        self._take_in_rest()
+        self._learn_from_pause()
         speed_up = self._pace.speed_up(self.plain_s)
         known = min(self._known_rounds, _AS_MANY_ROUNDS)
         n_rounds = known + self._n_rounds
@@ -247,22 +257,22 @@ class AdaptivePolicy:
         self.curve.recall(learned["seconds"])
         self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up
 
-    def _take_in_rest(self) -> None:
-        """Learn of the rounds in which nobody was asked."""
-        rest, n = self.rest, self.rest.n_rounds
+    def _learn_from_pause(self) -> None:
+        """Learn from the rounds during which the drafters were paused."""
+        pause, n = self.pause, self.pause.n_rounds
         if not n:
             return
-        self.curve.learn(1, rest.verify_s / n)
-        seconds = rest.verify_s + rest.own_s
+        self.curve.learn(1, pause.verify_s / n)
+        seconds = pause.verify_s + pause.own_s
         self._pace.add_plain(n, seconds)
-        self._trials.rested(seconds, n_rounds=n)
+        self._trials.paused(seconds, n_rounds=n)
         self._n_chosen[_PLAIN] += n
         self._n_rounds += n
         self._since_plain = 0
-        rest.clear()
+        pause.clear()
 
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
-        """What a round tells of the drafter that it used."""
+        """Learn from a round about the drafter that it used."""
         # After a pause a drafter reads what it missed, once: that says nothing of its speed.
         draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_levels, 1))
         usual_s = seconds - done.draft_s + draft_s
@@ -276,7 +286,7 @@ class AdaptivePolicy:
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
         if not self._is_trial:
             expected_s = self.curve(done.n_rows) + self._own_s + draft_s
-            self._asking.drafted(len(done.tokens) * self.plain_s - expected_s)
+            self._pauses.drafted(len(done.tokens) * self.plain_s - expected_s)
             return
         # Reading is counted as a few rounds at most: a drafter that missed a long text would never be tried again.
         spent_s = min(seconds, usual_s + _READING_ROUNDS * self.plain_s)

@@ -9,7 +9,7 @@ from edge_spec.speculation.adaptive.offer import Offer
 __all__ = ["Trials"]
 
 _SHARE = 0.005
-"""Of the time, for trials of one drafter."""
+"""Share of the time that trials of one drafter may cost."""
 
 _BETWEEN = 8
 _MEMORY = 0.9995
@@ -17,7 +17,7 @@ _MOST_FAILED = 4
 
 
 class Trials:
-    """What trials have cost against the best choice: a small share of the time, and less where it is far from paying.
+    """Keeps what trials cost against the best choice to a small share of the time, and to less where they fail clearly.
 
     A trial that succeeds continues in the next round.
     """
@@ -38,20 +38,20 @@ class Trials:
         return self._n_since >= _BETWEEN and self._lost_s.get(offer.name, 0.0) <= share * self._total_s
 
     def began(self) -> None:
-        """The next round is a trial."""
+        """Note that the next round is a trial."""
         self._n_since = 0
 
     def read(self, offer: Offer, seconds: float) -> None:
-        """A drafter that is tried has spent time on reading the text; the trial continues in the next round."""
+        """Count the seconds that a drafter has spent on reading the text; its trial continues in the next round."""
         self._reader = offer
         self._lost_s[offer.name] = self._lost_s.get(offer.name, 0.0) + seconds
 
     def chosen(self, offer: Offer) -> None:
-        """A drafter is the best choice now."""
+        """Forget the failed trials of a drafter that is the best choice now."""
         self._n_failed.pop(offer.name, None)
 
     def tried(self, offer: Offer, *, lost_s: float, succeeded: bool, is_hopeless: bool) -> None:
-        """A trial is over.
+        """Learn from a finished trial.
 
         Args:
             lost_s: seconds more than its tokens would have taken with the best choice.
@@ -64,18 +64,18 @@ class Trials:
         self._lost_s[offer.name] = max(0.0, self._lost_s.get(offer.name, 0.0) + lost_s)
 
     def round_over(self) -> None:
-        """A round is over; comes before ``tried``."""
+        """Count a finished round; call it before ``tried``."""
         self._promising, self._reader = self._reader, None
         self._n_since += 1
 
     def spent(self, seconds: float, *, n_rounds: int = 1) -> None:
-        """So much time has passed."""
+        """Count the time of finished rounds."""
         memory = _MEMORY**n_rounds
         self._total_s = self._total_s * memory + seconds
         for name in self._lost_s:
             self._lost_s[name] *= memory
 
-    def rested(self, seconds: float, *, n_rounds: int) -> None:
-        """Rounds in which nobody was asked."""
+    def paused(self, seconds: float, *, n_rounds: int) -> None:
+        """Count rounds during which the drafters were paused."""
         self._n_since += n_rounds
         self.spent(seconds, n_rounds=n_rounds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.followed_text import FollowedText
-from edge_spec.speculation.rest import NO_REST, Rest
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -58,9 +58,9 @@ class Drafter:
         return True
 
     @property
-    def rest(self) -> Rest:
-        """The rounds in which it need not be asked, and is not told what was written. The loop counts them there."""
-        return NO_REST
+    def pause(self) -> Pause:
+        """In which rounds it need not be called; the decoding loop fetches this once per text. Never by default."""
+        return Pause()
 
     def limit(self) -> int:
         """The most tokens that it would draft in the next round; asked once before each."""

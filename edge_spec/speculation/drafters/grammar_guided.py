@@ -9,7 +9,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.sampling.grammar import Node
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.wrapping import WrappingDrafter
-from edge_spec.speculation.rest import NO_REST, Rest
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["GrammarGuided"]
@@ -33,8 +33,8 @@ class GrammarGuided(WrappingDrafter):
         self.inner.begin(prompt, sampler)
 
     @property
-    def rest(self) -> Rest:
-        return self.inner.rest if self._sampler is None else NO_REST
+    def pause(self) -> Pause:
+        return self.inner.pause if self._sampler is None else Pause()
 
     def limit(self) -> int:
         # What has to come costs nothing to draft.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
-from edge_spec.speculation.rest import Rest
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import Tree
 
@@ -33,8 +33,8 @@ class WrappingDrafter(Drafter):
         self.inner.begin(prompt, sampler)
 
     @property
-    def rest(self) -> Rest:
-        return self.inner.rest
+    def pause(self) -> Pause:
+        return self.inner.pause
 
     def limit(self) -> int:
         return self.inner.limit()

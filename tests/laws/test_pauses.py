@@ -1,4 +1,4 @@
-"""Laws of rounds in which no drafter is asked: they cost drafters nothing, and nothing of the text is missed."""
+"""Laws of rounds in which drafters are paused: no drafter is called, and none misses any of the text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
-from edge_spec.speculation.adaptive.asking import Asking
+from edge_spec.speculation.adaptive.pauses import Pauses
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.policy import FixedPolicy
-from edge_spec.speculation.rest import Rest
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -25,14 +25,14 @@ PROMPT = [3, 1]
 
 
 class Slow(Drafter):
-    """A table that takes its time and finds nothing; it notes what it is told and asked."""
+    """A table that takes its time and finds nothing; it counts its calls."""
 
     name = "slow"
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.text: list[int] = []
-        self.n_told = self.n_asked = 0
+        self.n_told = self.n_called = 0
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.text = list(prompt)
@@ -45,7 +45,7 @@ class Slow(Drafter):
         del self.text[length:]
 
     def draft(self, limit: int) -> Tree:
-        self.n_asked += 1
+        self.n_called += 1
         until = perf_counter() + self.seconds
         while perf_counter() < until:
             pass
@@ -60,11 +60,11 @@ def written(drafter: Drafter, n: int) -> Speculator:
     return speculator
 
 
-def test_a_drafter_that_is_too_slow_to_ask_is_left_in_peace_and_misses_nothing() -> None:
+def test_a_drafter_that_costs_too_much_is_paused_and_misses_nothing() -> None:
     slow = Slow(0.02)
     adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
     speculator = written(adaptive, 600)
-    assert slow.n_asked < 20
+    assert slow.n_called < 20
     assert slow.n_told < 40
     before = len(slow.text)
     assert before < len(speculator.text)
@@ -72,7 +72,7 @@ def test_a_drafter_that_is_too_slow_to_ask_is_left_in_peace_and_misses_nothing()
     assert adaptive.has_learned and adaptive.as_json()["rounds"] == 600
     assert adaptive.choices["off"].rounds == 600
     # What looks at the text or changes it finds all of it.
-    speculator.rest()
+    speculator.end_reply()
     assert slow.text == speculator.text
     assert adaptive.choices["off"].rounds == 600
 
@@ -118,17 +118,17 @@ def test_an_index_that_is_told_late_drafts_the_same() -> None:
     assert late.draft(4).tokens == early.draft(4).tokens != ()
 
 
-class Resting(Drafter):
-    """Rests from the beginning; notes every call."""
+class Paused(Drafter):
+    """Is paused from the beginning; notes every call."""
 
     def __init__(self, n_rounds: int) -> None:
-        self._rest = Rest()
-        self._rest.n_left = n_rounds
+        self._pause = Pause()
+        self._pause.n_left = n_rounds
         self.calls: list[str] = []
 
     @property
-    def rest(self) -> Rest:
-        return self._rest
+    def pause(self) -> Pause:
+        return self._pause
 
     def limit(self) -> int:
         self.calls.append("limit")
@@ -145,39 +145,39 @@ class Resting(Drafter):
         self.calls.append("learn")
 
 
-def test_a_drafter_that_rests_is_not_called_at_all() -> None:
-    drafter = Resting(5)
+def test_a_paused_drafter_is_not_called_at_all() -> None:
+    drafter = Paused(5)
     # The first round has two rows, the others one each.
     speculator = written(drafter, 6)
     whole_round = ["limit", "draft", "accept 1", "learn"]
     assert drafter.calls == whole_round
-    rest = drafter.rest
-    assert (rest.n_left, rest.n_rounds, rest.tokens) == (0, 5, speculator.text[len(PROMPT) + 1 :])
-    assert rest.verify_s > 0 < rest.own_s
+    pause = drafter.pause
+    assert (pause.n_left, pause.n_rounds, pause.tokens) == (0, 5, speculator.text[len(PROMPT) + 1 :])
+    assert pause.verify_s > 0 < pause.own_s
     speculator.step(FixedPolicy(9), 9, lambda token: False)
     assert drafter.calls == 2 * whole_round
 
 
-def test_rest_changes_no_token() -> None:
-    assert written(Resting(20), 40).text == written(Resting(0), 40).text == written(Drafter(), 40).text
+def test_a_pause_changes_no_token() -> None:
+    assert written(Paused(20), 40).text == written(Paused(0), 40).text == written(Drafter(), 40).text
 
 
-def test_drafters_that_pay_for_being_asked_are_asked_in_every_round() -> None:
-    """A copy now and then brings a round of 10 ms; asking takes a hundredth of it."""
-    asking = Asking()
-    rests = [asking.in_vain(1e-4, 1e-2) for _ in range(5)]
-    assert rests == sorted(rests)
-    assert rests[0] > 0
+def test_drafters_that_pay_for_their_calls_are_called_in_every_round() -> None:
+    """A copy now and then brings a round of 10 ms; calling takes a hundredth of it."""
+    pauses = Pauses()
+    lengths = [pauses.after_no_draft(1e-4, 1e-2) for _ in range(5)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] > 0
     for _ in range(20):
-        asking.drafted(1e-2)
-        assert [asking.in_vain(1e-4, 1e-2) for _ in range(9)] == [0] * 9
+        pauses.drafted(1e-2)
+        assert [pauses.after_no_draft(1e-4, 1e-2) for _ in range(9)] == [0] * 9
 
 
-def test_asking_in_vain_takes_less_and_less_of_the_time() -> None:
-    asking = Asking()
-    shares = [1e-4 / (asking.in_vain(1e-4, 1e-3) * 1e-3) for _ in range(20)]
+def test_calls_in_vain_take_less_and_less_of_the_time() -> None:
+    pauses = Pauses()
+    shares = [1e-4 / (pauses.after_no_draft(1e-4, 1e-3) * 1e-3) for _ in range(20)]
     assert shares[0] == pytest.approx(0.005)
     assert shares[-1] < 0.001
-    # Drafts that lose time are no reason to ask.
-    asking.drafted(-1e-3)
-    assert asking.in_vain(1e-4, 1e-3) > 0
+    # Drafts that lose time are no reason to call.
+    pauses.drafted(-1e-3)
+    assert pauses.after_no_draft(1e-4, 1e-3) > 0
