@@ -38,17 +38,17 @@ from typing import Any
 
 from structure_calls import PACKAGE, Row, call_rows
 
-TRAINING = re.compile(rf"{PACKAGE}\.(models\.recipe|training)\b")
-"""Names of modules, in one layout or another, that train and are no part of what runs."""
+TRAINING = re.compile(rf"{PACKAGE}\.training\b")
+"""Names of modules that only train."""
 
-ENGINE_FOLDERS = {"backends", "engines"}
-"""Folders, wherever they lie, whose code may know which engine it belongs to."""
+ENGINES = "engines"
+"""The folder whose code may know which engine it belongs to."""
 
 _NAME = r"""["'](llama|onnx)["']"""
 NAMES_AN_ENGINE = re.compile(rf"(==|!=|\bin\b) *[(\[{{]?{_NAME}|{_NAME} *[)\]}}]? *(==|!=|(not +)?in\b)")
 
-LOOPS = {"speculator", "speculation"}
-"""Modules or folders of the package, one of which has the class whose method ``step`` is a decoding round."""
+LOOP = f"{PACKAGE}.speculation.loop"
+"""The module with the class whose method ``step`` is a decoding round."""
 
 _NO_CODE = {getattr(tokenize, kind) for kind in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")}
 _FMT = re.compile(r"# *fmt: *(skip|off|on)\b.*")
@@ -162,14 +162,13 @@ def formatted(texts: Mapping[str, str], python: str) -> dict[str, str]:
 
 
 def decoding_step(texts: Mapping[str, str]) -> tuple[str, int]:
-    """The full name of the method that is one decoding round, and its lines of code; of several the longest."""
-    found = [("", 0)]
-    for name in (name for name in texts if LOOPS & set(name.split(".")) and not TRAINING.match(name)):
-        for owner in (node for node in ast.walk(ast.parse(texts[name])) if isinstance(node, ast.ClassDef)):
-            for part in (part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name == "step"):
-                lines = code_lines(texts[name]) & set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
-                found.append((f"{name}.{owner.name}.step", len(lines)))
-    return max(found, key=lambda one: one[1])
+    """The full name of the method that is one decoding round, and its lines of code; empty and 0 if there is none."""
+    text = texts.get(LOOP, "")
+    for owner in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)):
+        for part in (part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name == "step"):
+            lines = code_lines(text) & set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
+            return f"{LOOP}.{owner.name}.step", len(lines)
+    return "", 0
 
 
 def import_rows(modules: Mapping[str, Path], details: list[str]) -> dict[str, Row]:
@@ -213,7 +212,7 @@ def source_rows(root: Path, texts: Mapping[str, str], python: str) -> dict[str, 
 
 def engine_lines(modules: Mapping[str, Path], texts: Mapping[str, str]) -> list[str]:
     """Lines outside the engines that compare with the name of one."""
-    outside = (name for name, path in modules.items() if not ENGINE_FOLDERS & set(home_of(name, path).split(".")))
+    outside = (name for name, path in modules.items() if ENGINES not in home_of(name, path).split("."))
     numbered = ((f"{name}:{n}", line) for name in outside for n, line in enumerate(texts[name].splitlines(), 1))
     return [f"{place}: {line.strip()}" for place, line in numbered if NAMES_AN_ENGINE.search(line)]
 

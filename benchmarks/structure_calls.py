@@ -36,8 +36,8 @@ from typing import Any
 
 PACKAGE = "edge_spec"
 
-PLANNING_CLASSES, PLANNING_FUNCTIONS = ("Planner",), ("best", "make_plan", "candidates")
-"""What plans a load, by the names that it goes by in the package: instances and calls of these are counted."""
+PLANNING_FUNCTIONS = ("make_plan", "candidates")
+"""What plans a load: calls of these are counted."""
 
 Row = int | str | None
 
@@ -103,16 +103,8 @@ class Calls(Piece):
         return self._resumes[code, at]
 
     def _note_planner(self, frame: FrameType) -> None:
-        name = frame.f_code.co_name
-        if name in PLANNING_FUNCTIONS:
-            self.planners[name] += 1
-        elif name == "__init__" and frame.f_code.co_argcount:
-            first = frame.f_code.co_varnames[0]
-            made, caller = frame.f_locals.get(first), frame.f_back
-            # The constructor of a base class that the class's own one calls makes no second instance.
-            again = caller is not None and caller.f_code.co_name == name and caller.f_locals.get(first) is made
-            if type(made).__name__ in PLANNING_CLASSES and not again:
-                self.planners[type(made).__name__] += 1
+        if frame.f_code.co_name in PLANNING_FUNCTIONS:
+            self.planners[frame.f_code.co_name] += 1
 
 
 @contextmanager
@@ -200,10 +192,9 @@ def call_rows(root: Path, python: str, step: str, defined: Collection[str], deta
                 rows[f"{what}: calls of the package"] = found.get("calls")
                 rows[f"{what}: calls in Python"] = found.get("all calls")
                 details.append(f"{what}: " + found.get("error", ", ".join(found.get("files", ()))))
-            for name in (*PLANNING_CLASSES, *PLANNING_FUNCTIONS):
-                verb = "instances of" if name in PLANNING_CLASSES else "calls of"
+            for name in PLANNING_FUNCTIONS:
                 known = "planners" in load and name in defined
-                rows[f"load, engine {engine}: {verb} {name}"] = load["planners"].get(name, 0) if known else None
+                rows[f"load, engine {engine}: calls of {name}"] = load["planners"].get(name, 0) if known else None
     return rows
 
 

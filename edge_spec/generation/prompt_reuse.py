@@ -62,12 +62,12 @@ class EarlierTexts:
             sessions.resume(entered)
             shared = 0
         elif shared * 2 >= length:
-            # It goes on, or its end is written once more.
+            # The prompt continues that text, or replaces no more than its last half.
             entered = best
             shared *= sessions.resume(best)
         else:
             entered.n_read, entered.profile = best.n_read, best.profile
-            shared *= sessions.resume_copy(best, entered)
+            shared *= sessions.resume(entered, source=best)
         self._texts[entered] = None
         self._texts.move_to_end(entered)
         while len(self._texts) > _MAX_TEXTS:

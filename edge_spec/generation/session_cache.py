@@ -226,7 +226,10 @@ class Sessions:
     """Suspends one conversation's caches and resumes another's.
 
     Between two replies of one conversation its text stays in the models' caches; when another reply comes in between,
-    they are copied into the session cache.
+    they are copied into the session cache. ``resume`` does both. Two more methods connect this with files: ``copied``
+    lends the caches to whoever saves a conversation, and ``suspend`` takes those that were read from a file, before
+    the models have seen the conversation. (A target that is opened again with another context keeps its own cells
+    through ``SessionCache.on_disk``: they belong to no conversation, and must not be evicted.)
 
     Attributes:
         cache: caches of the suspended conversations.
@@ -239,24 +242,21 @@ class Sessions:
         # The conversation whose text is in the models' caches, if it is one's.
         self._current: object | None = None
 
-    def resume(self, session: object | None) -> bool:
+    def resume(self, session: object | None, *, source: object | None = None) -> bool:
         """Suspend the current conversation and resume another one, or none. Needs the generation lock.
 
-        Returns:
-            Whether the models have the text of this conversation in their caches now.
-        """
-        if self._current is session and self._speculator.text:
-            return session is not None
-        self._suspend_current()
-        self._current = session
-        return session is not None and self._restored(session)
+        Args:
+            source: for a new conversation, the one whose text it begins with; the caches of that stay suspended.
 
-    def resume_copy(self, source: object, session: object) -> bool:
-        """The same for a new conversation that begins like another one, whose caches stay suspended."""
-        has_text = self._current is source and bool(self._speculator.text)
-        self._suspend_current()
+        Returns:
+            Whether the models have the text, of ``source`` if it is given, in their caches now.
+        """
+        wanted = session if source is None else source
+        has_text = self._current is wanted and bool(self._speculator.text)
+        if not has_text or source is not None:
+            self._suspend_current()
         self._current = session
-        return has_text or self._restored(source, keep=True)
+        return wanted is not None and (has_text or self._restored(wanted, keep=source is not None))
 
     def texts(self) -> list[tuple[object, Sequence[int]]]:
         """The conversations whose caches there are, and their texts. Needs the generation lock."""
@@ -287,7 +287,7 @@ class Sessions:
             yield caches
 
     def suspend(self, session: object, caches: SuspendedCaches) -> None:
-        """Let a conversation that comes from elsewhere wait with its caches."""
+        """Keep the caches of a conversation that come from a file, until it is resumed."""
         with self._lock.turn():
             self.cache.put(session, caches)
 

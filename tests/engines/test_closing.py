@@ -15,6 +15,7 @@ from edge_spec.engines.base import Engine
 from edge_spec.engines.onnx.session import KVCache, Session
 from edge_spec.engines.registry import engines, settings_of
 from edge_spec.engines.tokenizers import Grammars
+from edge_spec.memory import usage
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
 
@@ -85,3 +86,31 @@ def test_a_closed_family_holds_no_session(mode: str, probe_cache: Path) -> None:
         model.close()
         models.append(model)
     assert len(heavy()) == before
+
+
+@pytest.mark.parametrize("engine", engines(), ids=lambda engine: engine.name)
+def test_opening_and_closing_takes_no_memory(engine: Engine, probe_cache: Path) -> None:
+    file = inspect(resolve_family("demo").target)
+    held = []
+    for _ in range(8):
+        opener = engine.opener(cache_dir=probe_cache)
+        model = opener.open(file, settings_of(256, {"n_threads": 1})).model
+        model.decode(Tree.sequence([300, 301]))
+        model.close()
+        opener.close()
+        held.append(usage().resident_bytes)
+    # The first ones fill what libraries keep. One model left open would be more than its weights, 5 MiB.
+    assert max(held[4:]) - held[3] < 1 << 20, held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", engines(), ids=lambda engine: engine.name)
+def test_a_hundred_families_leave_no_memory(engine: Engine, probe_cache: Path) -> None:
+    held = []
+    for _ in range(100):
+        settings = {"n_ctx": 256, "n_threads": 1, "cache_dir": probe_cache}
+        with edge_spec.load("demo", engine=engine.name, speculation="hierarchy", **settings) as model:
+            model.generate("Once", max_tokens=8).read()
+        gc.collect()
+        held.append(usage().resident_bytes)
+    assert held[-1] - held[9] < 4 << 20
