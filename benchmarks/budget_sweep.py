@@ -62,7 +62,7 @@ def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole(point: Mapping[str, Any]) -> bool:
-    """Whether the plan ran as planned: nothing was given up meanwhile for lack of memory."""
+    """Whether the plan ran as planned: nothing was reduced or dropped meanwhile for lack of memory."""
     return not point.get("degradations")
 
 

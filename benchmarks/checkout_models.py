@@ -67,7 +67,7 @@ def attempt(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 def facts(model: edge_spec.TextModel) -> dict[str, Any]:
-    """What a model says of itself, and how much of it was given up for want of memory."""
+    """What a model says of itself, and what was reduced or dropped for lack of memory."""
     profile = model.profile
     found = {name: getattr(model, name) for name in ("mode", "lossless", "identity", "n_ctx", "n_vocab")}
     found["profile"] = {"name": profile.name, "engine": profile.engine, **dict(profile.facts)}

@@ -133,7 +133,7 @@ def profiles(part: Mapping[str, Any], own: Path, others: Path) -> Found:
 
 
 def scarcity(part: Mapping[str, Any], own: Path, others: Path) -> Found:
-    """What is given up, step by step, while an answer is written and memory is said to be scarce."""
+    """What is reduced or dropped, step by step, while an answer is written and memory is said to be scarce."""
     for setup in part["setups"]:
         watch = Scarce()
         with opened({**setup["load"], "watch": watch}, setup["modes"][0]) as model:

@@ -137,7 +137,7 @@ def _group(number: int) -> Iterator[tuple[int, str]]:
         yield token, guess
         if token < 0:
             continue
-        # A text goes on from what was picked; a grammar or mirostat must see it, or another token that may come.
+        # A text continues with what was picked; a grammar or mirostat must see it, or another token that may come.
         text.append(token)
         if place % 3 == 2:
             # Some of what was picked is not accepted.

@@ -69,7 +69,7 @@ def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
             model.ledger.check_integrity()
             found.append(
                 {
-                    "step": model.degradations[-1] if model.degradations else "nothing is given up",
+                    "step": model.degradations[-1] if model.degradations else "nothing reduced",
                     "planned_bytes": model.ledger.held_bytes,
                     "unique_bytes": usage().unique_bytes,
                     "n_ctx": model.n_ctx,

@@ -1,7 +1,7 @@
 """One plan in a process of its own: plan, impose the limit, load, fill the context, write.
 
 Started by ``memory_accuracy.py`` as ``python memory_session.py ARGUMENTS GROUP``; prints its findings as JSON. Memory
-is watched as it is for users, so the findings include what was given up.
+is watched as it is for users, so the findings include every step of degradation.
 """
 
 from __future__ import annotations

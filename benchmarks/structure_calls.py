@@ -7,7 +7,7 @@
 
 Of the package it knows only ``load`` and ``generate``, so that it runs with any layout of the code.
 
-A call is the start of a Python function, a comprehension or a generator; a generator that goes on is none. Python 3.12
+A call is the start of a Python function, a comprehension or a generator; resuming a generator is none. Python 3.12
 and later run most comprehensions in place, so numbers compare under one version only. What runs because a module is
 imported does not count, nor do functions in C, nor other threads. Functions that ``dataclass`` writes are calls of the
 module that asked for them, and no file.

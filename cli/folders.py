@@ -86,7 +86,7 @@ def folder_options(command: Command) -> Command:
 
 
 def cache_folder(given: str | None) -> Path:
-    """The folder for what is made of models."""
+    """The folder for transcribed models and what was measured on this device."""
     from platformdirs import user_cache_path
 
     return Path(given) if given else user_cache_path("edge-spec")

@@ -107,7 +107,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
             hint="install it again; a program frozen with PyInstaller needs --collect-data edge_spec",
         )
     raise ModelNotFound(
-        f"the folder {name!r} holds no model" if is_folder else f"there is no model {name!r}",
+        f"the folder {name!r} contains no model" if is_folder else f"there is no model {name!r}",
         hint=_known(package),
     )
 

@@ -53,7 +53,7 @@ class ObservedSampler(Sampler):
     def view(self) -> Sampler:
         view = super().view()
         assert isinstance(view, ObservedSampler)
-        # What drafters pick is no token of the reply.
+        # A token that a drafter picks is not yet one of the reply.
         view.seen = None
         return view
 

@@ -136,7 +136,7 @@ class Hub:
         ]
         if not found:
             raise DownloadError(
-                f"HF_HUB_OFFLINE is set, and {place.parent} holds nothing of {repo}", hint="unset it to fetch the model"
+                f"HF_HUB_OFFLINE is set, and {place.parent} has no file of {repo}", hint="unset it to fetch the model"
             )
         return found
 

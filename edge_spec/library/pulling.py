@@ -98,7 +98,7 @@ def _with_parts(first: RemoteFile, files: Sequence[RemoteFile]) -> list[RemoteFi
 def check_name(what: Pull, folder: Path) -> None:
     """Refuse a name that stands for something else here: nothing is replaced.
 
-    A folder of that name with some of the very same files is no obstacle; their sizes are compared here.
+    A folder of that name with some of the very same files does not stand in the way; their sizes are compared here.
 
     Raises:
         SettingsError: it is taken.

@@ -119,7 +119,7 @@ def _too_many() -> ApiError:
 
 
 def _refuse_half_characters(body: Any) -> None:
-    """JSON can name halves of surrogate pairs, which are no text."""
+    """JSON can name halves of surrogate pairs, which are not text."""
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:

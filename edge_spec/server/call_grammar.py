@@ -57,7 +57,7 @@ def calls_grammar(
         other = "space (calls | o0)?"
     if not may_think:
         return f"root ::= free\n{rules}"
-    # What a thought mentions is no call.
+    # A call that is mentioned in a thought is not made.
     if not syntax.opening:
         rules += unlike("o", _THINK, "{;" + _SPACE)
     rules += until("t", _THOUGHT, "free", or_end=True)

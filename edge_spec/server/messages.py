@@ -18,7 +18,7 @@ def template_messages(messages: Sequence[MessageFields]) -> list[dict[str, Any]]
     ``developer`` is ``system``; an answer of calls alone has an empty text, since most templates add to it.
 
     Raises:
-        ApiError: a part that is no text, or the result of a call that was not made.
+        ApiError: a part is not text, or a result belongs to a call that was not made.
     """
     made: list[dict[str, Any]] = []
     names: dict[str, str] = {}

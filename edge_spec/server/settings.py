@@ -38,7 +38,7 @@ class ServerSettings:
     Attributes:
         name: what clients call the model; as its file if empty.
         host, port: where it listens; port 0 for any that is free.
-        api_key: what clients have to send as ``Authorization: Bearer ...``; None for nothing.
+        api_key: the key that clients must send as ``Authorization: Bearer ...``; None to ask for none.
         insecure: listen on an address that other computers reach, although there is no key.
         allowed_hosts: names of this server besides its address, for the ``Host`` header.
         allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.

@@ -1,6 +1,6 @@
 """What an ONNX file says about its graph, without its weights.
 
-Our own reader, because the ``onnx`` package is no dependency and loads files whole, see ``wire``. Field numbers are
+Our own reader, because the ``onnx`` package is not a dependency and loads whole files, see ``wire``. Field numbers are
 those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 

@@ -68,7 +68,7 @@ def test_only_heads_are_exported_and_only_with_their_own_target(head: Path, tmp_
     assert family.draft is not None
     assert family.intermediate is not None
     path = tmp_path / "eagle3.gguf"
-    with pytest.raises(UnsupportedModel, match="is no head") as caught:
+    with pytest.raises(UnsupportedModel, match="is not a head") as caught:
         export_for_llama_cpp(inspect(family.draft), TARGET, path)
     assert "--kind head" in caught.value.hint
     with pytest.raises(UnsupportedModel, match="another model"):

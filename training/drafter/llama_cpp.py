@@ -32,13 +32,13 @@ def export_for_llama_cpp(head: ModelFile, target: ModelFile, path: Path) -> None
     """Write a head for ``--spec-type draft-eagle3``.
 
     Raises:
-        UnsupportedModel: it is no head, or belongs to another target, or that is no GGUF.
+        UnsupportedModel: it is not a head, belongs to another target, or the target is not a GGUF.
     """
     import gguf
 
     if not is_own_head(head) or head.trimmed is None:
         raise UnsupportedModel(
-            f"{head.path.name} is no head on hidden rows",
+            f"{head.path.name} is not a head on hidden rows",
             hint="give the drafter.gguf of `edge-spec drafter make --kind head`; small models need no export",
         )
     head_layers(head, target)
