@@ -200,14 +200,22 @@ class DrafterMaker:
         folder, prepared = self.out / "training", self.out / "prepared"
         if (folder / "weights.npz").is_file():
             return
-        from edge_spec.training.drafter.trainers import head_trainer, model_trainer
+        from edge_spec.training.drafter.trainers import DrafterTraining, head_trainer, model_trainer
 
-        answers, inherited = read_answers(prepared), False
-        how: dict[str, Any] = {"device": self.device, "clock": self.clock, "say": self.say}
+        training = DrafterTraining(
+            target=self.target,
+            answers=read_answers(prepared),
+            settings=self.settings,
+            folder=folder,
+            device=self.device,
+            clock=self.clock,
+            say=self.say,
+        )
+        inherited = False
         if self._is_head:
-            run = head_trainer(self.target, answers, self.settings, self.out / "answers", folder, **how).run
+            run = head_trainer(training, self.out / "answers").run
         else:
-            trainer, inherited = model_trainer(self.target, answers, self.settings, folder, **how)
+            trainer, inherited = model_trainer(training)
             run = trainer.run
         _write_json(folder / "start.json", {"inherited": inherited})
         run()

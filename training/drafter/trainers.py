@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from edge_spec.training.drafter.target_rows import embedding_rows
 from edge_spec.training.model import Llama
 from edge_spec.training.train import Trainer
 
-__all__ = ["head_trainer", "model_trainer"]
+__all__ = ["DrafterTraining", "head_trainer", "model_trainer"]
 
 _VALID_SHARE, _VALID_ROWS = 100, 64
 _VALID_EVERY = 100
@@ -33,18 +34,49 @@ _VALID_EVERY = 100
 Texts = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def model_trainer(
-    target: ModelFile,
-    answers: Answers,
-    settings: MakeSettings,
-    folder: Path,
-    *,
-    device: str,
-    clock: Clock,
-    say: Callable[[str], None],
-) -> tuple[Trainer[Llama], bool]:
-    """Of a small model; and whether it begins with the target's embedding."""
-    learned, valid = _divided(answers, settings)
+@dataclass(frozen=True, kw_only=True)
+class DrafterTraining:
+    """What the training of a drafter of either kind needs.
+
+    Attributes:
+        target: the model that it will draft for.
+        answers: the target's, from which it learns.
+        folder: where the training is saved.
+        device: PyTorch's name of what trains.
+        clock: says when to save and stop.
+        say: called with each line about its progress.
+    """
+
+    target: ModelFile
+    answers: Answers
+    settings: MakeSettings
+    folder: Path
+    device: str
+    clock: Clock
+    say: Callable[[str], None]
+
+    def divided(self) -> tuple[Texts, Texts]:
+        """Texts to learn from, and held-out ones."""
+        order = np.random.default_rng(self.settings.seed).permutation(len(self.answers.begins) - 1)
+        n_valid = max(1, len(order) // _VALID_SHARE)
+        return order[n_valid:] if len(order) > n_valid else order, order[:n_valid]
+
+    def common(self) -> dict[str, Any]:
+        """Arguments of ``Trainer`` that do not depend on the kind."""
+        return {
+            "folder": self.folder,
+            "training": self.settings.training(len(self.answers.tokens)),
+            "seed": self.settings.seed,
+            "device": self.device,
+            "clock": self.clock,
+            "say": self.say,
+        }
+
+
+def model_trainer(of: DrafterTraining) -> tuple[Trainer[Llama], bool]:
+    """The trainer of a small model; and whether it begins with the target's embedding."""
+    target, answers, settings = of.target, of.answers, of.settings
+    learned, valid = of.divided()
     objective = AnswerLoss(
         answers=answers,
         texts=learned,
@@ -54,16 +86,11 @@ def model_trainer(
         seed=settings.seed,
     )
     trainer = Trainer(
-        folder=folder,
         build=lambda: Llama(settings.shape(target.n_vocab)),
-        training=settings.training(len(answers.tokens)),
         objective=objective,
         judge=objective,
         valid=packed(answers.begins, valid, settings.short_row)[:_VALID_ROWS],
-        seed=settings.seed,
-        device=device,
-        clock=clock,
-        say=say,
+        **of.common(),
     )
     embedding = embedding_rows(target, answers.kept) if settings.inherit else None
     if embedding is not None:
@@ -71,23 +98,14 @@ def model_trainer(
     return trainer, embedding is not None
 
 
-def head_trainer(
-    target: ModelFile,
-    answers: Answers,
-    settings: MakeSettings,
-    portions: Path,
-    folder: Path,
-    *,
-    device: str,
-    clock: Clock,
-    say: Callable[[str], None],
-) -> Trainer[Head]:
-    """Of a head on hidden rows.
+def head_trainer(of: DrafterTraining, portions: Path) -> Trainer[Head]:
+    """The trainer of a head on hidden rows.
 
     Args:
         portions: of the answers, with hidden rows beside them.
     """
-    learned, valid = _divided(answers, settings)
+    target, answers, settings = of.target, of.answers, of.settings
+    learned, valid = of.divided()
     row = min(settings.head_row, target.n_ctx_train)
     objective = HeadLoss(
         answers=answers,
@@ -101,23 +119,11 @@ def head_trainer(
         steps=settings.steps_ahead,
     )
     return Trainer(
-        folder=folder,
         build=lambda: build_head(target, answers.kept),
         start=partial(start_head, objective),
-        training=settings.training(len(answers.tokens)),
         objective=objective,
         judge=objective,
         valid=packed_whole(answers.begins, valid, row)[:_VALID_ROWS],
-        seed=settings.seed,
-        device=device,
-        clock=clock,
-        say=say,
+        **of.common(),
         valid_every=_VALID_EVERY,
     )
-
-
-def _divided(answers: Answers, settings: MakeSettings) -> tuple[Texts, Texts]:
-    """Texts to learn from, and held-out ones."""
-    order = np.random.default_rng(settings.seed).permutation(len(answers.begins) - 1)
-    n_valid = max(1, len(order) // _VALID_SHARE)
-    return order[n_valid:] if len(order) > n_valid else order, order[:n_valid]
