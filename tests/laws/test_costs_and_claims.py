@@ -59,6 +59,20 @@ def test_one_hiccup_changes_little() -> None:
     assert curve(1) < 1.3
 
 
+def test_widths_that_are_not_decoded_do_not_drift_away() -> None:
+    """Whatever happens to the others: hiccups, long and short texts in turn, pauses of any length."""
+    true, chance = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0, 16: 3.0}, random.Random(3)
+    curve = CostCurve(true)
+    for _ in range(300):
+        device = chance.choice((0.7, 1.0, 1.6))
+        for n in chance.choices((1, 2, 8), (20, 2, 1), k=60):
+            curve.learn(n, true[n] * device * chance.lognormvariate(0, 0.1) * chance.choices((1, 6), (50, 1))[0])
+    for _ in range(100):
+        curve.learn(1, true[1])
+    assert [curve(4) / curve(1), curve(16) / curve(1)] == pytest.approx([1.4, 3.0], rel=1e-6)
+    assert [curve(2) / curve(1), curve(8) / curve(1)] == pytest.approx([1.1, 2.0], rel=0.35)
+
+
 def test_trials_of_who_is_far_from_paying_become_rare() -> None:
     def rounds_until(trials: Trials, offer: Offer) -> int:
         n = 0

@@ -17,6 +17,9 @@ _SURE = 4
 """Decodes of a width after which surprises are put down to the device and no longer to the shape."""
 
 _RECENT = 16
+_MOST_MISSED = 4
+"""Decodes that one of the narrowest width may make up for: a single one may be a hiccup."""
+
 _MAX_RATIO = 3.0
 
 
@@ -24,8 +27,10 @@ class CostCurve:
     """Seconds of a decode by its number of rows, refined while it runs.
 
     A first curve (from the probe) gives the shape. A factor follows what all decodes have in common: a second program,
-    a processor that throttles, a cache that fills. A slower correction of each width follows the shape. Between known
-    widths the curve is linear: kernels take rows in groups, so it may have a kink at any of them.
+    a processor that throttles, a cache that fills. A slower correction of each width but the narrowest follows the
+    shape, which is relative to that one: if it had a correction of its own, factor and corrections could drift apart
+    without end, and take along every width that is not decoded. Between known widths the curve is linear: kernels take
+    rows in groups, so it may have a kink at any of them.
 
     Args:
         seconds: first estimates by number of rows.
@@ -67,6 +72,11 @@ class CostCurve:
         n_seen = self._n_seen[n_rows] = self._n_seen.get(n_rows, 0) + 1
         self._n_decodes += 1
         age, self._last[n_rows] = self._n_decodes - self._last.get(n_rows, 0), self._n_decodes
+        if n_rows == self._widths[0]:
+            all_of_it = 1 / n_seen if n_seen < _SURE else 1 - (1 - _COMMON - _OWN) ** min(age, _MOST_MISSED)
+            self._factor *= ratio**all_of_it
+            self._cached.clear()
+            return
         # A width that was not decoded for long has missed corrections; the factor was kept up to date by the others.
         own = 1 / n_seen if n_seen < _SURE else 1 - (1 - _OWN) ** age
         shape = self._interpolated(n_rows) * ratio**own
