@@ -24,7 +24,17 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["PLAIN", "ProbeResult", "Probed", "announce_probe", "known_profile", "probe", "probe_once", "probed_depths"]
+__all__ = [
+    "OWN_DEPTHS",
+    "PLAIN",
+    "ProbeResult",
+    "Probed",
+    "announce_probe",
+    "known_profile",
+    "probe",
+    "probe_once",
+    "probed_depths",
+]
 
 PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
 """What every model can do."""
@@ -34,6 +44,9 @@ _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _DEPTHS = (24, 256, 520)
 """Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
 another path for a single row (it pads to 512 cells), and one that has passed 512 as well."""
+
+OWN_DEPTHS = (24, 100)
+"""The same for our own kernels, which take one path at every depth, tile by tile (the tests hold them to that)."""
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
@@ -58,7 +71,7 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> ProbeResult:
+def probe(model: Probed, *, external: bool = False, fp16: bool = False, depths: Sequence[int] = _DEPTHS) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Three things are tried. Rollback: decode two tokens and remove one. Widths: decode the same tokens after the same
@@ -70,6 +83,7 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
             text divided in many ways, and has to hold for all of them.
         fp16: the model rounds to 16 bits on the way, which hides most differences. A single row, which libraries
             multiply by other code than several, then never counts as one of several, however alike they look.
+        depths: cells in use where rows are compared.
     """
     max_rows = model.settings.max_rows
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
@@ -83,15 +97,16 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
         )
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
-        return _probe_drafter(model, text)
+        return _probe_drafter(model, text, depths[0])
     seconds: dict[int, float] = {}
     alike = set(widths)
     trees = model.settings.trees
-    for depth in probed_depths(model.n_ctx):
+    reached = probed_depths(model.n_ctx, depths)
+    for depth in reached:
         model.rollback(min(depth, model.n_past))
         model.prefill(text[model.n_past : depth])
         rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
-        if depth == probed_depths(model.n_ctx)[0]:
+        if depth == reached[0]:
             # Once more, warm: the first decode of a width pays for page faults.
             rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
         alike &= _largest_class(rows)
@@ -107,24 +122,24 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False) -> Probe
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
-        capabilities = replace(capabilities, reuse_step=int(_reads_alike(model, text)))
+        capabilities = replace(capabilities, reuse_step=int(_reads_alike(model, text, reached[-1])))
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
     )
 
 
-def _probe_drafter(model: Probed, text: Sequence[int]) -> ProbeResult:
-    model.prefill(text[model.n_past : probed_depths(model.n_ctx)[0]])
+def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResult:
+    model.prefill(text[model.n_past : min(depth, model.n_ctx)])
     trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
     model.rollback(0)
     capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
     return ProbeResult(capabilities=capabilities, seconds={})
 
 
-def probed_depths(n_ctx: int) -> list[int]:
+def probed_depths(n_ctx: int, depths: Sequence[int] = _DEPTHS) -> list[int]:
     """The depths that a text in a context can reach; at least one."""
-    return [min(_DEPTHS[0], n_ctx), *(depth for depth in _DEPTHS[1:] if depth <= n_ctx)]
+    return [min(depths[0], n_ctx), *(depth for depth in depths[1:] if depth <= n_ctx)]
 
 
 def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
@@ -194,12 +209,12 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     return True
 
 
-def _reads_alike(model: Probed, text: Sequence[int]) -> bool:
+def _reads_alike(model: Probed, text: Sequence[int], deepest: int) -> bool:
     """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells.
     """
-    depth = min(probed_depths(model.n_ctx)[-1], model.n_ctx - 4)
+    depth = min(deepest, model.n_ctx - 4)
     if depth < _DEPTHS[0] // 2:
         return False
     first: list[bytes] | None = None
@@ -274,6 +289,7 @@ def probe_once(
     can_shift: bool,
     external: bool = False,
     fp16: bool = False,
+    depths: Sequence[int] = _DEPTHS,
 ) -> ProbeResult:
     """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
 
@@ -281,16 +297,16 @@ def probe_once(
         model: with ``profile_of(())``; closed if probing fails.
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
-        on_probe: called before anything is tried, which takes as long as reading some 600 tokens.
+        on_probe: called before anything is tried, which takes as long as reading a text of some hundred tokens.
         can_shift: see ``Capabilities``; not probed.
-        external, fp16: see ``probe``.
+        external, fp16, depths: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
     found = _read(path)
     if found is None:
         on_probe()
         try:
-            found = probe(model, external=external, fp16=fp16)
+            found = probe(model, external=external, fp16=fp16, depths=depths)
         except BaseException:
             model.close()
             raise

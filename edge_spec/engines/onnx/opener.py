@@ -18,7 +18,15 @@ from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_rows_tail, transcribe_head
-from edge_spec.engines.probe import PLAIN, ProbeResult, ProfileOf, announce_probe, known_profile, probe_once
+from edge_spec.engines.probe import (
+    OWN_DEPTHS,
+    PLAIN,
+    ProbeResult,
+    ProfileOf,
+    announce_probe,
+    known_profile,
+    probe_once,
+)
 from edge_spec.engines.settings import ModelSettings, processor
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.memory import format_size
@@ -193,7 +201,9 @@ def open_onnx(
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings))
     model = TranscribedModel(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
-    found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True)
+    found = probe_once(
+        model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True, depths=OWN_DEPTHS
+    )
     return model, found
 
 
