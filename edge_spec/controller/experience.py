@@ -15,17 +15,18 @@ from typing import Any
 from edge_spec.controller.candidates import Candidate
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.records import FOLDER, write_record
+from edge_spec.engines.settings import processor
 from edge_spec.errors import BAD_RECORD
 from edge_spec.models import ModelFile
 from edge_spec.speculation.modes import Learner
 
 __all__ = ["Experience"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Experience:
-    """Remembers what was learned with the same models, engines, threads and caches.
+    """Remembers what was learned with the same models, engines, threads and caches on the same processor.
 
     Args:
         cache_dir: where it is kept; None for nowhere.
@@ -76,7 +77,7 @@ class Experience:
             role: (engine.name, self._files[role].fingerprint, _settings(candidate.models[role]))
             for role, engine in candidate.engines.items()
         }
-        key = json.dumps([_VERSION, models], sort_keys=True)
+        key = json.dumps([_VERSION, processor(), models], sort_keys=True)
         return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 

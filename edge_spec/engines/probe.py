@@ -7,7 +7,6 @@ processor, these weights and this cache end up with.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -20,7 +19,6 @@ import numpy as np
 from edge_spec.engines.records import FOLDER, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
-from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
@@ -29,7 +27,6 @@ __all__ = [
     "PLAIN",
     "ProbeResult",
     "Probed",
-    "announce_probe",
     "known_profile",
     "probe",
     "probe_once",
@@ -255,28 +252,8 @@ def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
 
 _VERSION = 5
 
-_SMALL_PARAMS = 20_000_000
-"""A drafter with fewer parameters is probed too quickly to be worth a sentence."""
-
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
-
-
-def announce_probe(
-    file: ModelFile, settings: ModelSettings, on_wait: Callable[[str], None], cache_dir: Path | None
-) -> None:
-    """Say that a model is probed, if that takes a noticeable time, and that it is not repeated, if that is so."""
-    if settings.exact or file.n_params > _SMALL_PARAMS:
-        once = " (first time only)" if cache_dir is not None and _is_writable(cache_dir) else ""
-        on_wait(f"calibrating {file.path.name} for this device and these settings{once}")
-
-
-def _is_writable(cache_dir: Path) -> bool:
-    try:
-        (cache_dir / FOLDER).mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(cache_dir / FOLDER, os.W_OK)
 
 
 def probe_once(

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.llama.weights import LlamaWeights
-from edge_spec.engines.probe import PLAIN, ProbeResult, announce_probe, known_profile, probe_once
+from edge_spec.engines.probe import PLAIN, ProbeResult, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
 from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
@@ -23,7 +24,6 @@ from edge_spec.engines.probe import (
     PLAIN,
     ProbeResult,
     ProfileOf,
-    announce_probe,
     known_profile,
     probe_once,
 )

@@ -16,6 +16,16 @@ _COMMON, _OWN = 0.1, 0.04
 _SURE = 4
 """Decodes of a width after which surprises are put down to the device and no longer to the shape."""
 
+_STALE = 512
+"""Decodes after which a width that none of them had is worth another try, if it could be cheaper than it was."""
+
+_LOOK_EVERY = 64
+_SUSPICIOUS = 1.6
+"""How many times as dear as narrower ones suggest a width must seem to be tried again."""
+
+_NEXT = 2
+"""How many times the widest known width a try may be wide."""
+
 _RECENT = 16
 _MOST_MISSED = 4
 """Decodes that one of the narrowest width may make up for: a single one may be a hiccup."""
@@ -32,6 +42,10 @@ class CostCurve:
     without end, and take along every width that is not decoded. Between known widths the curve is linear: kernels take
     rows in groups, so it may have a kink at any of them.
 
+    A width that seems too dear is not decoded, and could seem so for ever because of one slow moment, in this run or in
+    one that is remembered. After some hundred decodes without it, it counts as what the narrower ones suggest, until it
+    is measured again.
+
     Args:
         seconds: first estimates by number of rows.
         only_shape: whether they are those of another model, so that the first decode says how fast this one is.
@@ -46,6 +60,8 @@ class CostCurve:
         self._n_seen = dict.fromkeys(self._widths, _SURE)
         self._n_decodes = 0
         self._last: dict[int, int] = {}
+        # What stale widths count as.
+        self._hoped: dict[int, float] = {}
         # Asked for many times between two decodes.
         self._cached: dict[int, float] = {}
 
@@ -72,6 +88,8 @@ class CostCurve:
         n_seen = self._n_seen[n_rows] = self._n_seen.get(n_rows, 0) + 1
         self._n_decodes += 1
         age, self._last[n_rows] = self._n_decodes - self._last.get(n_rows, 0), self._n_decodes
+        if self._n_decodes % _LOOK_EVERY == 0:
+            self._hope()
         if n_rows == self._widths[0]:
             all_of_it = 1 / n_seen if n_seen < _SURE else 1 - (1 - _COMMON - _OWN) ** min(age, _MOST_MISSED)
             self._factor *= ratio**all_of_it
@@ -98,24 +116,46 @@ class CostCurve:
         self._shape = self._shape | shape
         self._widths = sorted(self._shape)
         self._n_seen |= dict.fromkeys(shape, _SURE)
+        # Now it is known how fast this model is.
+        self._only_shape = False
+        self._hoped.clear()
         self._cached.clear()
 
     def _set(self, n_rows: int, shape: float) -> None:
         if n_rows not in self._shape:
             insort(self._widths, n_rows)
         self._shape[n_rows] = shape
+        self._hoped.pop(n_rows, None)
         self._cached.clear()
 
+    def _hope(self) -> None:
+        """See what the widths that were not decoded for long could cost now."""
+        self._hoped.clear()
+        below, slope, is_recent = self._widths[0], 0.0, True
+        for n in self._widths[1:]:
+            if self._n_decodes - self._last.get(n, 0) <= _STALE:
+                slope, below, is_recent = max(0.0, (self._shape[n] - self._shape[below]) / (n - below)), n, True
+                continue
+            hoped = self._shape[below] + slope * (n - below)
+            # One at a time: the next one may be dearer by far.
+            if is_recent and n <= _NEXT * below and _SUSPICIOUS * hoped < self._shape[n]:
+                self._hoped[n] = hoped
+            is_recent = False
+
+    def _known(self, n_rows: int) -> float:
+        return self._hoped.get(n_rows, self._shape[n_rows])
+
     def _interpolated(self, n_rows: int) -> float:
-        widths, shape = self._widths, self._shape
+        widths = self._widths
         if not widths:
             return 0.0
         place = bisect_left(widths, n_rows)
         if place == len(widths):
             # In proportion beyond the widest known: many rows do not become cheaper by the row.
-            return shape[widths[-1]] * n_rows / widths[-1]
+            return self._known(widths[-1]) * n_rows / widths[-1]
         above = widths[place]
         if above == n_rows or place == 0:
-            return shape[above]
+            return self._known(above)
         below = widths[place - 1]
-        return shape[below] + (shape[above] - shape[below]) * (n_rows - below) / (above - below)
+        low, high = self._known(below), self._known(above)
+        return low + (high - low) * (n_rows - below) / (above - below)

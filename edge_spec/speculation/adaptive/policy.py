@@ -11,7 +11,7 @@ from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.pace import Pace
 from edge_spec.speculation.adaptive.pauses import Pauses
-from edge_spec.speculation.adaptive.records import positive, whole
+from edge_spec.speculation.adaptive.records import at_least_zero, positive, whole
 from edge_spec.speculation.adaptive.trials import Trials
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.pause import Pause
@@ -28,6 +28,9 @@ _LOOK_AHEAD = 9
 _ENOUGH_ROUNDS = 8
 _RECHECK_PLAIN = 128
 """Rounds with drafts after which a plain one is measured again."""
+
+_LONGEST_FIRST_PAUSE = 16
+"""Rounds that a pause may last into another reply."""
 
 _READING_ROUNDS = 3
 _UNKNOWN_STEP = 0.15
@@ -86,6 +89,11 @@ class AdaptivePolicy:
         """A reply begins: what is known stays, and choices are counted from here."""
         self._learn_from_pause()
         self._n_chosen.clear()
+        # The last round may have been interrupted, and another text may be worth drafts that the last one was not.
+        self._used = self._used_before = None
+        self._was_asked = self._is_trial = False
+        self._reading_s = 0.0
+        self.pause.n_left = min(self.pause.n_left, _LONGEST_FIRST_PAUSE)
 
     def limit(self) -> int:
         """The most tokens to draft now."""
@@ -252,7 +260,7 @@ class AdaptivePolicy:
         Raises:
             ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
         """
-        own_s, n_rounds = positive(learned["own_s"]), whole(learned["rounds"], least=1)
+        own_s, n_rounds = at_least_zero(learned["own_s"]), whole(learned["rounds"], least=1)
         speed_up = positive(learned["speed_up"])
         self.curve.recall(learned["seconds"])
         self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up

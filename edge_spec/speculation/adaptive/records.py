@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-__all__ = ["chance", "positive", "whole"]
+__all__ = ["at_least_zero", "chance", "positive", "whole"]
 
 
 def positive(value: Any) -> float:
@@ -18,6 +18,15 @@ def positive(value: Any) -> float:
     if not (isfinite(number) and number > 0):
         raise ValueError(f"{value!r} is not a positive number")
     return number
+
+
+def at_least_zero(value: Any) -> float:
+    """A finite number that is not negative.
+
+    Raises:
+        ValueError, TypeError: it is something else.
+    """
+    return 0.0 if float(value) == 0 else positive(value)
 
 
 def chance(value: Any) -> float:
