@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +14,17 @@ from edge_spec.library.storage import Kept, clear, kept_in
 from edge_spec.memory import format_size
 
 __all__ = ["command"]
+
+_KINDS = {"transcriptions": "transcription", "probes": "probes", "downloads": "download"}
+"""What ``clear`` can be told to clear, and the ``Kept.kind`` of it."""
+
+
+class _Cleared(click.Choice):  # type: ignore[type-arg]
+    """One of the kinds, in the plural; as they are listed they are accepted as well."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        plurals = {kind: plural for plural, kind in _KINDS.items()}
+        return super().convert(plurals.get(value, value), param, ctx)
 
 
 @click.group("cache", no_args_is_help=False)
@@ -46,7 +58,7 @@ def show(as_json: bool, cache_dir: str | None, model_dir: str | None) -> int:
 
 
 @command.command("clear", cls=Verb)
-@click.argument("what", type=click.Choice(["all", "transcription", "probes", "download"]), default="all")
+@click.argument("what", type=_Cleared(["all", *_KINDS]), default="all")
 @folder_options
 def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
     """Remove transcriptions and probes, which are made again when they are needed, and unfinished downloads.
@@ -55,7 +67,7 @@ def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
     """
     freed = 0
     for each in _kept(cache_dir, model_dir):
-        if each.is_cache and what in ("all", each.kind):
+        if each.is_cache and (what == "all" or each.kind == _KINDS[what]):
             if clear(each):
                 freed += each.n_bytes
             else:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edge_spec.cli.check import prompts_or_own
 from edge_spec.cli.folders import ModelName, folder_options, models_in
@@ -25,8 +26,8 @@ from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forge
 
 __all__ = ["command"]
 
-_LIMIT, _MAX_TOKENS = 4, 96
-_ROUNDS = default_of(pairings, "rounds")
+_LIMIT = 4
+_ROUNDS, _MAX_TOKENS = default_of(pairings, "rounds"), default_of(pairings, "max_tokens")
 _LOADED = ("memory", "n_threads", "cache_dir")
 _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 
@@ -40,7 +41,9 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per drafter, and the choice.")
 @option("Output", "--no-remember", is_flag=True, help="Only measure; leave this model's drafter as it is.")
-@option("Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen for this model.")
+@option(
+    "Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen, with --engine for that one only."
+)
 @running_option("--engine", type=_ENGINE, default=AUTO, help="What runs the models; the choice is kept per engine.")
 @context_option("Maximum tokens of prompt and reply together; a smaller N needs less memory.")
 @memory_option()
@@ -61,7 +64,8 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
     """
     file = inspect(resolve(target))
     if values["forget"]:
-        was_there = forget_drafter(file)
+        typed = click.get_current_context().get_parameter_source("engine") == ParameterSource.COMMANDLINE
+        was_there = forget_drafter(file, values["engine"] if typed else None)
         click.echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
         return 0
     near = candidates_for(resolve_family(target), models_in(values["model_dir"]), os.environ)
@@ -149,9 +153,9 @@ def _print(
     elif best is not None:
         said = f"best here: --draft {best[0].path}"
     elif changed:
-        said = "no drafter is faster than plain decoding beyond doubt; the one that was chosen before is forgotten"
+        said = "no drafter is significantly faster than plain decoding; the one that was chosen before is forgotten"
     else:
-        said = "no drafter is faster than plain decoding beyond doubt; nothing is changed"
+        said = "no drafter is significantly faster than plain decoding; nothing is changed"
     click.echo(f"\n{said}")
 
 

@@ -21,6 +21,7 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
 from edge_spec.cli.output import Bar, print_json, print_table
 from edge_spec.cli.wording import in_options
+from edge_spec.controller.request import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
 from edge_spec.library.description import drafters_for
 from edge_spec.library.hub import Hub
@@ -30,6 +31,7 @@ from edge_spec.library.stores import all_targets
 from edge_spec.library.wanted import Wanted, drafter_like, read_catalogue, wanted
 from edge_spec.loading import plan
 from edge_spec.memory import format_size
+from edge_spec.memory.budget import parse_memory
 from edge_spec.models import ModelFile, check_pair, inspect
 
 __all__ = ["command"]
@@ -76,6 +78,10 @@ def command(name: str | None, **values: Any) -> int:
         return _list(as_json=values["as_json"])
     if values["own_name"] is not None and Path(values["own_name"]).name != values["own_name"].lstrip("."):
         raise click.BadParameter(f"{values['own_name']!r} is not a plain name", param_hint="--as")
+    if values["memory"] is not None:
+        parse_memory(values["memory"])
+    if values["ctx"] is not None:
+        require_n_ctx(*values["ctx"])
     asked = _asked(name, values)
     if asked.note:
         click.echo(f"edge-spec: note: {asked.note}", err=True)

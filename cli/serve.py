@@ -15,7 +15,7 @@ from edge_spec.cli.options import load_arguments, max_tokens_option, model_optio
 from edge_spec.cli.output import print_notes
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.loading import load
-from edge_spec.memory import parse_size
+from edge_spec.memory import format_size, parse_size
 from edge_spec.models import resolve_family
 from edge_spec.server.settings import ServerSettings
 
@@ -24,6 +24,7 @@ __all__ = ["command"]
 _SERVER = "Server"
 
 _DEFAULTS = ServerSettings()
+_MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
 
 
 @click.command("serve", cls=Verb)
@@ -53,7 +54,7 @@ _DEFAULTS = ServerSettings()
     metavar="N",
     help="Maximum requests that wait; further ones get status 429.",
 )
-@option(_SERVER, "--max-body", default="4MiB", metavar="SIZE", help="The largest request.")
+@option(_SERVER, "--max-body", default=_MAX_BODY, metavar="SIZE", help="The largest request.")
 @option(
     _SERVER,
     "--timeout",

@@ -83,7 +83,10 @@ def test_the_cache_is_listed_and_cleared_and_the_rest_stays(said: Callable[..., 
     assert all(Path(each["path"]).exists() and each["n_bytes"] > 0 for each in kept)
     said("cache", "clear", "probes", *cache)
     assert "probes" not in {each["kind"] for each in records(said("cache", "list", "--json", *cache))}
-    assert "freed" in said("cache", "clear", *cache)
+    # In the plural, or as it is listed.
+    assert all("freed" in said("cache", "clear", what, *cache) for what in ("transcriptions", "transcription"))
+    assert "transcription" not in {each["kind"] for each in records(said("cache", "list", "--json", *cache))}
+    assert all("freed" in said("cache", "clear", what, *cache) for what in ("downloads", "download", "all"))
     left = records(said("cache", "list", "--json", *cache))
     assert [each["kind"] for each in left] == ["conversations"]
     assert "Hello" in said("run", "demo", "-p", "hi", "-n", "3", "--temperature", "0", *cache)

@@ -16,7 +16,7 @@ import edge_spec
 from edge_spec.cli import main
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
-from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
+from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 
@@ -39,7 +39,7 @@ def pairing(speed_up: float, low: float, high: float, *, same_text: bool = True)
     )
 
 
-def test_the_best_drafter_is_faster_beyond_doubt() -> None:
+def test_the_best_drafter_is_significantly_faster() -> None:
     unsure, slow, good = pairing(2.0, 0.9, 3.0), pairing(0.8, 0.7, 0.9), pairing(1.4, 1.2, 1.6)
     once, other_text = pairing(1.9, 1.9, 1.9), pairing(1.8, 1.7, 1.9, same_text=False)
     found = [("unsure", unsure), ("slow", slow), ("good", good), ("once", once), ("other", other_text)]
@@ -169,6 +169,30 @@ def test_the_best_is_shown_remembered_replaced_and_forgotten(
     assert (drafter_of(target), drafter_of(target, "llama")) == (None, family.intermediate)
     assert "is forgotten" in said("pair", "demo", "--forget")
     assert "no choice to forget" in said("pair", "demo", "--forget")
+
+
+def test_forgetting_with_an_engine_leaves_the_choices_for_others(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forget(*asked: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(["pair", "demo", "--forget", *asked])
+        assert not left.value.code
+        return capsys.readouterr().out
+
+    family = resolve_family("demo")
+    assert family.draft is not None
+    target, draft = inspect(family.target), inspect(family.draft)
+    for engine in ("auto", "llama", "onnx"):
+        choose_drafter(target, draft, {}, engine)
+    assert "is forgotten" in forget("--engine", "llama")
+    assert "no choice to forget" in forget("--engine", "llama")
+    assert [each.engine for each in choices(target)] == ["auto", "onnx"]
+    assert "is forgotten" in forget("--engine", "auto")
+    assert [each.engine for each in choices(target)] == ["onnx"]
+    choose_drafter(target, draft, {}, "auto")
+    assert "is forgotten" in forget()
+    assert choices(target) == []
 
 
 def test_a_drafter_of_another_vocabulary_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,15 @@ def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: p
     assert "holds no model 'tiny'" in said(capsys, "rm", "tiny", code=1)
 
 
+@pytest.mark.parametrize(("option", "value"), [("--memory", "banana"), ("--ctx", "-1"), ("--ctx", "1+")])
+def test_a_wrong_option_is_refused_before_the_hub_is_asked(
+    hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    hub.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": b"GGUF"}}
+    assert option in said(capsys, "pull", "org/tiny-GGUF", option, value, code=2)
+    assert hub.requests == 0
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_an_interrupted_pull_continues_and_the_model_runs(
     hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]

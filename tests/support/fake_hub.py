@@ -41,6 +41,7 @@ class FakeHub:
     Attributes:
         repositories: content by path, by name.
         fault: asked for each request, whether for the list or for a file; one of ``FAULTS``, or empty for none.
+        requests: how many there were, of any kind.
         asked: ranges of bytes that were asked for, ``(path, first, last)``.
         address: of the server.
         elsewhere: address of another server that holds the files; this one if empty.
@@ -52,6 +53,7 @@ class FakeHub:
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.fault: Callable[[], str] = lambda: ""
+        self.requests = 0
         self.asked: list[tuple[str, int, int]] = []
         self.address = ""
         self.tokens: list[str] = []
@@ -110,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        self.state.requests += 1
         path = unquote(urlsplit(self.path).path)
         self.state.tokens.append(self.headers.get("Authorization", ""))
         fault = self.state.fault()
