@@ -44,21 +44,21 @@ _LIMIT = 8
     "Runs", "--rounds", type=Count(), default=_ROUNDS, metavar="N", help="How often every mode writes every prompt."
 )
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
-@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
+@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Random seed; prompt i uses N + i.")
 @option("Output", "--curves", is_flag=True, help="Time decodes only: every model that auto opens, by rows and depth.")
 @option(
     "Output",
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Time nothing; write what auto's drafters would draft at every place, for benchmarks/replay_policy.py.",
+    help="Record drafts instead of timing, for benchmarks/replay_policy.py.",
 )
 @option(
     "Output",
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw the speed of the modes as well, or with --curves the curves and what chains would gain by them.",
+    help="Draw the speed of the modes as well, or with --curves the curves and the expected speed-up by draft length.",
 )
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode, and the verdict.")
 @model_options
@@ -183,7 +183,7 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int
     if n_modes == 1:
         click.echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
     elif verdict.best == "off":
-        click.echo("best here: off; no way to speculate is faster than plain decoding beyond doubt")
+        click.echo("best here: off; no way to speculate is significantly faster than plain decoding")
     else:
         low, high = verdict.interval
         sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"

@@ -50,7 +50,7 @@ _CONVERSATION = "Conversation"
 @option(_CONVERSATION, "--no-color", is_flag=True, help="Plain text without Markdown, as with the variable NO_COLOR.")
 @max_tokens_option(None, "Maximum tokens of an answer. [default: what fits --ctx]")
 @option("Replies", "--stop", multiple=True, metavar="TEXT", help="End an answer where this would appear. Repeatable.")
-@option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see /stats]")
+@option("Replies", "--seed", type=int, metavar="N", help="Random seed. [default: random, see /stats]")
 @option("Replies", "--stats", is_flag=True, help="Say after every answer what speculation did.")
 @grammar_options
 @speculation_option

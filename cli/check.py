@@ -45,7 +45,7 @@ def prompts_or_own(path: str | None) -> list[Prompt]:
 )
 @option("Runs", "--random-limits", is_flag=True, help="Draft a random number of tokens in every round.")
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
-@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Fixes the draw; each prompt adds its number.")
+@option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Random seed; prompt i uses N + i.")
 @option("Replies", "--raw", is_flag=True, help="Continue prompts as they are, without the chat template.")
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end a reply itself.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per comparison.")

@@ -69,14 +69,14 @@ def command() -> None:
     "--kind",
     type=click.Choice(KINDS),
     default=MakeSettings.kind,
-    help="A small model, or a head on MODEL's hidden rows, which needs edge-spec's own kernels.",
+    help="A small model, or a head on MODEL's hidden states, which needs edge-spec's own kernels.",
 )
 @_size("tokens", "Tokens that the model writes.")
 @_size("passes", "How often its answers are read.", of=float, metavar="X")
 @_size("vocabulary", "Tokens that the drafter knows.")
 @_size("layers", "Layers of a small model.")
 @_size("width", "Width of a small model, a multiple of 32.")
-@_size("steps_ahead", "How far behind MODEL a head learns to draft.")
+@_size("steps_ahead", "Draft steps that a head is trained on.")
 @_size("answer_tokens", "Maximum tokens of an answer.")
 @option(
     "Size",
@@ -95,14 +95,14 @@ def command() -> None:
     metavar="N",
     help="Threads of the training. [default: all cores]",
 )
-@option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed of everything.")
+@option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed.")
 @folder_options
 def make(
     model: str, texts: str, out: str, no_install: bool, time_limit: float | None, cache_dir: str | None, **values: Any
 ) -> int:
-    """Make a drafter for MODEL at home.
+    """Make a drafter for MODEL on this computer.
 
-    The model answers prompts out of the texts, and a small model, or a head that reads its hidden rows, learns to
+    The model answers prompts out of the texts, and a small model, or a head that reads its hidden states, learns to
     expect what it writes. Hours on two cores; the same command continues after an interruption. At the end the drafter
     is installed: wherever this model is loaded, it drafts.
 

@@ -83,7 +83,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     rows = [("file", str(file.path)), ("name", file.name), ("architecture", f"{file.architecture}, {size}")]
     if found.head:
         known = "" if is_own_head(found.file) else ", in a way that is not supported yet"
-        rows.append(("kind", f"{found.head}: it reads another model's hidden rows{known}"))
+        rows.append(("kind", f"{found.head}: it reads another model's hidden states{known}"))
     if file.trimmed is not None:
         rows.append(("kind", "a drafter with a part of its target's tokens"))
     if found.n_mtp_layers:

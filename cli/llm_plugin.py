@@ -27,7 +27,7 @@ __all__ = ["EdgeSpecModel", "register_models"]
 
 _FILE = "edge-spec.json"
 _OWN: dict[str, Any] = {
-    "seed": (int | None, Field(None, description="Fixes the draw.")),
+    "seed": (int | None, Field(None, description="Random seed.")),
     "max_tokens": (int | None, Field(None, description="Maximum tokens to write.")),
     "stop": (str | None, Field(None, description="End the reply where this would appear.")),
     "grammar": (str | None, Field(None, description="Write only what this grammar in GBNF allows.")),

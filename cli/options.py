@@ -93,7 +93,8 @@ def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
     named = ModelName()
     engine = click.Choice([AUTO, *sorted(engine_names())])
-    batch = f"Threads of {titles_with('n_threads_batch', 2)} for many rows at once. [default: --threads]"
+    those = titles_with("n_threads_batch", 2)
+    batch = f"Threads of {those} for reading prompts and verifying drafts. [default: --threads]"
     mapped = f"Leave {titles_with('repack', False)}'s weights mapped from disk: less memory, slower."
     tokens = f"what the model was trained for, up to {DEFAULT_N_CTX}"
     runs = "What runs the intermediate model. [default: --engine]"
@@ -167,7 +168,7 @@ def _refuse_wrong(arguments: Mapping[str, Any]) -> None:
 def speculation_option(command: Command) -> Command:
     """How to draft."""
     default, choice = default_of(load, "speculation"), click.Choice(["auto", *MODES])
-    text = "How to draft: a matter of speed, never of the text."
+    text = "How to draft; affects speed, not the text (see `identity` in the README)."
     return option(_MODELS, "--speculation", type=choice, default=default, help=text)(command)
 
 

@@ -1,4 +1,4 @@
-"""What bench draws: cost curves with what chains would gain by them, or the speed of the modes."""
+"""What bench draws: cost curves with the expected speed-up by draft length, or the speed of the modes."""
 
 from __future__ import annotations
 

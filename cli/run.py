@@ -32,7 +32,7 @@ __all__ = ["command"]
 @max_tokens_option(None, "Maximum tokens to generate. [default: what fits --ctx]")
 @option("Replies", "--stop", multiple=True, metavar="TEXT", help="End the reply where this would appear. Repeatable.")
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
-@option("Replies", "--seed", type=int, metavar="N", help="Fixes the draw. [default: random, see --json]")
+@option("Replies", "--seed", type=int, metavar="N", help="Random seed. [default: random, see --json]")
 @option(
     "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
 )

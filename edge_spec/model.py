@@ -147,7 +147,7 @@ class TextModel(DescribedModel, Closing):
             max_tokens: the most tokens to write; as many as fit the context if None.
             stop: texts that end the reply.
             ignore_eos: never let the model end the reply itself.
-            seed: fixes the draw; a random one, found in ``.settings.seed``, if None.
+            seed: the random seed; one that is chosen at random, found in ``.settings.seed``, if None.
             grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
             json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
             logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
@@ -155,8 +155,8 @@ class TextModel(DescribedModel, Closing):
                 replies to them. The text is the same.
             timeout: seconds after which the reply ends with ``finish_reason`` ``timeout``, from when it is first asked
                 for a piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read.
-            on_notice: told each sentence that the reader should see, such as what memory has made of the model; they
-                are in ``notices`` as well.
+            on_notice: told each sentence that the reader should see, such as that memory is scarce and what
+                changes; they are in ``notices`` as well.
             on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
             **sampling: fields of ``SamplerSettings``; where one is not given, what the model's file recommends (see
                 ``info.sampling``), and else its default. ``.settings`` of the reply has them all.

@@ -1,4 +1,4 @@
-"""Files that draft from another model's hidden rows, and layers of that kind inside a model.
+"""Files that draft from another model's hidden states, and layers of that kind inside a model.
 
 Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for several tokens
 at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. Of all these edge-spec runs the
@@ -41,7 +41,7 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
     assert file.trimmed is not None
     if file.trimmed.teacher != target.fingerprint or file.n_embd != target.n_embd:
         raise UnsupportedModel(
-            f"{file.path.name} reads the hidden rows of another model than {target.path.name}",
+            f"{file.path.name} reads the hidden states of another model than {target.path.name}",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
     found = read_header(file.path).metadata.get(f"{EAGLE3}.target_layers")
@@ -56,8 +56,8 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
 
 
 def lacking_rows(target: ModelFile) -> str:
-    """Why a head cannot draft for a target whose engine does not give hidden rows; the head is the subject."""
-    return f"reads hidden rows, which {target.path.name} does not give as it is run here"
+    """Why a head cannot draft for a target whose engine does not give hidden states; the head is the subject."""
+    return f"reads hidden states, which {target.path.name} does not provide as it is run here"
 
 
 def n_mtp_layers(file: ModelFile) -> int:
@@ -67,7 +67,7 @@ def n_mtp_layers(file: ModelFile) -> int:
 
 
 def require_a_model(file: ModelFile) -> None:
-    """Refuse a file that reads another model's hidden rows in a way that edge-spec does not know.
+    """Refuse a file that reads another model's hidden states in a way that edge-spec does not know.
 
     Raises:
         UnsupportedModel: it does.
@@ -75,6 +75,6 @@ def require_a_model(file: ModelFile) -> None:
     head = head_of(file)
     if head and not is_own_head(file):
         raise UnsupportedModel(
-            f"{file.path.name} is {head}: it reads another model's hidden rows, which is not supported yet",
+            f"{file.path.name} is {head}: it reads another model's hidden states, which is not supported yet",
             hint="use a small model of the same family as `draft`, or make one with `edge-spec drafter make`",
         )

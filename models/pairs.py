@@ -44,7 +44,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
 
     Raises:
         VocabularyMismatch: the message says where they first differ, or what is wrong with the list.
-        UnsupportedModel: a head on another model's hidden rows.
+        UnsupportedModel: a head on another model's hidden states.
         ModelNotFound, TruncatedModel: a file was changed since it was inspected.
     """
     kept_tokens(target, drafter)

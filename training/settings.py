@@ -72,7 +72,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShape(Shape):
-    """The sizes of a head on a target's hidden rows: one layer as wide as the target.
+    """The sizes of a head on a target's hidden states: one layer as wide as the target.
 
     Attributes:
         target_layers: three layers of the target; the head reads what goes into them.

@@ -103,7 +103,7 @@ class Degradation(MemoryGuard):
     def _step_up(self, better: Candidate | None, reply: GuardedReply | None) -> None:
         worked = better is None
         if better is not None:
-            sentence = f"memory is free again, no longer: {_listed(better, self._models.candidate)}"
+            sentence = f"memory is free again: {', '.join(_restorations(self._models.candidate, better))}"
             worked = self._apply(better, reply, sentence)
         self._patience.stepped_up(worked=worked)
         if not self.degradations:
@@ -120,13 +120,16 @@ class Degradation(MemoryGuard):
             models.apply(candidate)
         except FAILURES:
             if reply is not None and not models.is_lost and models.speculator.model.n_past < n_past:
-                reply.notice("memory is scarce: the text is read again; words may differ near ties")
+                reply.notice(
+                    "memory is scarce: the text is read again, which may change a word where two are almost equally "
+                    "likely"
+                )
             return False
         after = models.speculator.model
         if reply is not None:
             self._known[reply.owner] = after.profile.name
         if reply is not None and not lossless:
-            sentence += ", from here on words may differ from those without this step"
+            sentence += "; from here on, words may differ from those without this change"
             if after.profile.name != profile:
                 sentence += f"; the numerics profile is {after.profile.name} now"
             if after.capabilities.identity != identity:
@@ -205,6 +208,15 @@ def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
     while n_ctx > after.n_ctx:
         n_ctx //= 2
         yield "half of the context is dropped"
+
+
+def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
+    """What a candidate has that another one with the same settings lacks."""
+    for role, what in (("intermediate", "the intermediate model"), ("draft", "the drafter")):
+        if role in after.models and role not in before.models:
+            yield f"{what} is back"
+    if after.mode.limit and not before.mode.limit:
+        yield "tokens are drafted again"
 
 
 def _listed(before: Candidate, after: Candidate) -> str:

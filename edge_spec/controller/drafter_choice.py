@@ -1,4 +1,4 @@
-"""Which drafter is taken where none is named, and whether a head on hidden rows can draft."""
+"""Which drafter is taken where none is named, and whether a head on hidden states can draft."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["check_head", "own_drafter"]
 
 
 def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | None, str]:
-    """The drafter of a model where none is named: the chosen one, the one made at home, or its family's.
+    """The drafter of a model where none is named: the chosen one, the one made on this computer, or its family's.
 
-    A head is passed over where its target does not give hidden rows.
+    A head is passed over where its target does not give hidden states.
 
     Args:
         engine: as asked for.
@@ -45,14 +45,14 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
 
     Raises:
         SettingsError: it should draft for an intermediate model.
-        UnsupportedModel: the target does not give hidden rows.
+        UnsupportedModel: the target does not give hidden states.
     """
     if "draft" not in files or not is_own_head(files["draft"]):
         return
     name = files["draft"].path.name
     if "intermediate" in mode.needs:
         raise SettingsError(
-            f"is {mode.name!r}, and {name} reads the hidden rows of {target.path.name} itself",
+            f"is {mode.name!r}, and {name} reads the hidden states of {target.path.name} itself",
             argument="speculation",
             hint="leave out the intermediate model, or draft with a small model",
         )

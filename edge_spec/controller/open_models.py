@@ -203,7 +203,8 @@ class OpenModels:
         note = (
             f"speculation {mode.name!r} is off: {why}"
             if why
-            else ("this model's rows round differently from width to width: with drafts, the text may differ near ties")
+            else "this model's results depend on the batch size, so drafts may change a word where two are almost "
+            "equally likely"
         )
         self.notes += [note] if note not in self.notes else []
         return candidate.without_drafts() if why else candidate

@@ -201,12 +201,12 @@ def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: st
     raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint="raise `memory`")
 
 
-def _why(chosen: Candidate, faster: Sequence[Candidate], *, changed: bool) -> str:
-    reason = "the fastest of what was asked for" if not faster else "the fastest that fits"
+def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> str:
+    reason = "the first choice that fits" if before or changed else "what was asked for"
     if changed:
         reason += ", after reducing settings that you did not set"
-    if faster:
-        next_up = min(faster, key=lambda other: other.needed_bytes)
+    if before:
+        next_up = min(before, key=lambda other: other.needed_bytes)
         reason += f"; {next_up.described} would need {format_size(next_up.needed_bytes)}"
     return reason
 

@@ -162,7 +162,7 @@ class Request:
             yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
 
     def can_run(self, mode: Mode, engines: Mapping[str, Engine]) -> bool:
-        """Whether these engines can run a mode: a head needs a target that gives hidden rows."""
+        """Whether these engines can run a mode: a head needs a target that gives hidden states."""
         heads = any(is_own_head(self.files[role]) for role in mode.needs)
         return not heads or engines["target"].gives_hidden_rows(self.target)
 

@@ -42,7 +42,7 @@ class OpenedModel:
 
 
 class HiddenRows(Protocol):
-    """Hidden rows of an open model, one for each token that it has read."""
+    """Hidden states of an open model, one for each token that it has read."""
 
     def __getitem__(self, tokens: slice) -> npt.NDArray[Any]:
         """The rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
@@ -132,10 +132,10 @@ class Opener(ABC):
     def open_head(
         self, file: ModelFile, settings: ModelSettings, *, target: LanguageModel, target_file: ModelFile
     ) -> OpenedModel:
-        """A head on the hidden rows of a target that is open, with an empty cache. Close it before the target.
+        """A head on the hidden states of a target that is open, with an empty cache. Close it before the target.
 
         Raises:
-            UnsupportedModel: the target does not give hidden rows, or the head belongs to another one.
+            UnsupportedModel: the target does not give hidden states, or the head belongs to another one.
             BackendError: the library failed.
         """
         raise UnsupportedModel(
@@ -151,10 +151,10 @@ class Opener(ABC):
             layers: numbers from 1 on.
 
         Raises:
-            UnsupportedModel: it does not give hidden rows, see ``Engine.gives_hidden_rows``.
+            UnsupportedModel: it does not give hidden states, see ``Engine.gives_hidden_rows``.
         """
         raise UnsupportedModel(
-            f"{file.path.name} does not give hidden rows as it is run here",
+            f"{file.path.name} does not provide hidden states as it is run here",
             hint="run it with edge-spec's own kernels (`engine='onnx'`)",
         )
 

@@ -241,7 +241,7 @@ class TableTexts:
         return np.array([self._model.row_after(self.slots[slot]) for slot in tokens])
 
     def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
-        raise ValueError("a table has no hidden rows")
+        raise ValueError("a table has no hidden states")
 
     def close(self) -> None:
         """Nothing to free."""

@@ -54,7 +54,7 @@ class Verdict:
     """Which way to speculate is the best for a model on this device.
 
     Attributes:
-        best: the fastest mode that was asked for by name; ``off`` if none is faster than plain decoding beyond doubt.
+        best: the fastest mode that was asked for by name; ``off`` if none is significantly faster than plain decoding.
         speed_up, interval, mean_length: of that mode.
         auto: the speed-up of ``auto``; None if it was not timed.
         same_text: whether every reply of every mode has the tokens of plain decoding.

@@ -168,7 +168,8 @@ class Hub:
         with self._answer(address, headers, about=file.repo) as response:
             place = _place(response, file)
             if not 0 <= place <= first:
-                raise DownloadError(f"{file.repo} sends another part of {file.name}", hint="try again later")
+                said = f"unexpected response from {file.repo}: not the part of {file.name} that was asked for"
+                raise DownloadError(said, hint="try again later")
             # As they come: what is gathered into larger pieces would be lost with the connection.
             for chunk in response.iter_bytes():
                 kept = chunk[max(0, first - place) : last - place]
@@ -239,7 +240,7 @@ def _errors_of_the_hub(about: str) -> Iterator[None]:
         yield
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
         raise ModelNotFound(
-            f"the hub does not hand out {about}: it does not exist, or needs a token and its licence accepted",
+            f"{about} does not exist or needs access",
             hint="check the name; else accept the licence on its page, and run `hf auth login` or set HF_TOKEN",
         ) from error
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError) as error:
@@ -256,6 +257,4 @@ def _errors_of_the_hub(about: str) -> Iterator[None]:
     except (unreachable, ConnectionError, TimeoutError) as error:
         raise Busy(f"it cannot be reached ({error})") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DownloadError(
-            f"the answer to the question what {about} holds is not a valid one", hint="try again later"
-        ) from error
+        raise DownloadError(f"unexpected response from {about}", hint="try again later") from error

@@ -91,7 +91,7 @@ class _Ways:
 
 
 def _refuse_many_ways(rules: dict[str, Rule], order: list[str]) -> None:
-    """Refuse a place where the text may go on in too many ways: a few rules of two alternatives may have millions."""
+    """Refuse a place where a text can continue in too many ways: few rules of two alternatives may have millions."""
     known: dict[str, _Ways] = {}
 
     def places(items: list[Item]) -> Iterator[_Ways]:
@@ -111,5 +111,5 @@ def _refuse_many_ways(rules: dict[str, Rule], order: list[str]) -> None:
     for name, rule in rules.items():
         most = max(ways.on + ways.end for items in rule.alternatives for ways in places(items))
         if max(most, known[name].on + known[name].end) > _MAX_WAYS:
-            what = f"the text may go on in more than {_MAX_WAYS} ways in rule {name.split(' in ')[-1]!r}"
+            what = f"the text can continue in more than {_MAX_WAYS} ways in rule {name.split(' in ')[-1]!r}"
             fail_at(rule.line, what, 'write what alternatives have in common once: "a" ("b" | "c")')

@@ -73,5 +73,5 @@ class TextsModel(LanguageModel, Protocol):
         """An empty cache for texts of at most ``n_tokens`` each, in the memory of this process until it is closed.
 
         Args:
-            hidden: keep the hidden rows that the model was asked for, see ``Opener.hidden_rows``.
+            hidden: keep the hidden states that the model was asked for, see ``Opener.hidden_rows``.
         """

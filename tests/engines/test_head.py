@@ -1,4 +1,4 @@
-"""Laws of heads on hidden rows: what they compute, that they cost the target no bit, and that they change no token."""
+"""Laws of heads on hidden states: what they compute, that the target keeps its bits, and that no token changes."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_conversations_with_a_head_are_saved_and_continued(head: Path, tmp_path:
 def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: Path, kept: np.ndarray) -> None:
     family = resolve_family("demo")
     given: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "cache_dir": probe_cache}
-    with pytest.raises(UnsupportedModel, match="hidden rows"):
+    with pytest.raises(UnsupportedModel, match="hidden states"):
         edge_spec.load(TARGET.path, draft=head, engine="llama", **given)
     with pytest.raises(SettingsError, match="intermediate"):
         edge_spec.load(TARGET.path, draft=head, intermediate=family.intermediate, **given)

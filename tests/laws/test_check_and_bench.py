@@ -181,7 +181,7 @@ def test_a_slow_mode_is_called_slow() -> None:
     assert found.speed_up < 0.5
 
 
-def test_the_fastest_mode_beyond_doubt_is_the_best() -> None:
+def test_the_mode_that_is_significantly_faster_is_the_best() -> None:
     """A mode is not called faster for a lead that other runs like these might not have."""
 
     def speed(mode: str, speed_up: float, low: float) -> Speed:

@@ -87,4 +87,4 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
         reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
         reply.read()
         assert model.degradations == degradations[2:]
-        assert sum("no longer: " in notice and "words may differ" in notice for notice in reply.notices) == 1
+        assert sum("memory is free again: " in notice and "words may differ" in notice for notice in reply.notices) == 1

@@ -1,4 +1,4 @@
-"""Heads on hidden rows, with random weights."""
+"""Heads on hidden states, with random weights."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_disk_that_fills_up_loses_nothing(
 def test_a_head_is_made_of_answers_that_are_there_or_of_its_own(
     again: bool, made: SimpleNamespace, tmp_path: Path, probe_cache: Path
 ) -> None:
-    """Also where the target is stopped while it reads them again, or writes them with their hidden rows."""
+    """Also where the target is stopped while it reads them again, or writes them with their hidden states."""
     write_texts(tmp_path / "texts")
     out = tmp_path / "out"
     if again:
@@ -222,7 +222,7 @@ def test_a_head_is_made_of_answers_that_are_there_or_of_its_own(
             stopped.append(str(note))
     assert stopped
     assert any("tokens again" in note for note in stopped) == again
-    assert any(line.startswith("hidden rows: ") and "min left" in line for line in lines) == again
+    assert any(line.startswith("hidden states: ") and "min left" in line for line in lines) == again
     target, draft = made.maker.target, inspect(out / "drafter.gguf")
     begins = np.load(out / "prepared" / "begins.npy")
     hidden = StoredRows(out / "answers", int(begins[-1]))
@@ -258,7 +258,7 @@ def test_the_command_says_what_is_missing(
 
     assert "holds no text" in said()
     assert "--width is 100" in said("--width", "100")
-    assert "hidden rows" in said("--kind", "head", "--engine", "llama")
+    assert "hidden states" in said("--kind", "head", "--engine", "llama")
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "edge-spec[training]"' in said()

@@ -1,4 +1,4 @@
-"""Laws of how heads on hidden rows are trained: training computes what the engine computes, and learns."""
+"""Laws of how heads on hidden states are trained: training computes what the engine computes, and learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the hidden rows that a head learns from: written along with answers, or by reading these again."""
+"""Laws of the hidden states that a head learns from: written along with answers, or by reading these again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_hidden_rows_of_other_texts_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_hidden_rows_is_refused_with_another_way() -> None:
-    with pytest.raises(UnsupportedModel, match="does not give") as caught:
+    with pytest.raises(UnsupportedModel, match="does not provide") as caught:
         require_hidden_rows(TARGET, engine("llama"))
     assert "--kind model" in caught.value.hint
     assert "engine='onnx'" in caught.value.hint

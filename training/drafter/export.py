@@ -44,7 +44,7 @@ def write_drafter(
         if isinstance(shape, HeadShape):
             writer = gguf.GGUFWriter(temporary, "eagle3")
             writer.add_name(f"head for {target.name}")
-            writer.add_description("Drafts for one target from its hidden rows; see the card beside it.")
+            writer.add_description("Drafts for one target from its hidden states; see the card beside it.")
             add_head_shape(writer, shape)
         else:
             writer = gguf.GGUFWriter(temporary, "llama")

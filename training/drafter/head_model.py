@@ -1,8 +1,8 @@
-"""A head on a target's hidden rows, as llama.cpp's architecture ``eagle3`` computes it (EAGLE-3, arXiv 2503.01840).
+"""A head on a target's hidden states, as llama.cpp's architecture ``eagle3`` computes it (EAGLE-3, arXiv 2503.01840).
 
-The head reads a token and the *feature* of the token before: three hidden rows of the target, fused by one matrix, or,
-where the target has not computed these yet, the head's own output there. One layer, whose residual runs on the
-feature; its output is the feature of the next token and, normed and multiplied by the target's own output rows, the
+The head reads a token and the *feature* of the token before: hidden states of three layers of the target, fused by one
+matrix, or, where the target has not computed these yet, the head's own output there. One layer, whose residual runs on
+the feature; its output is the feature of the next token and, normed and multiplied by the target's own output rows, the
 logits.
 """
 
@@ -23,7 +23,7 @@ _MATRICES = ("fc", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn
 
 
 class Head(Trainable):
-    """One layer on hidden rows.
+    """One layer on hidden states.
 
     Args:
         embedding, output: the target's rows of the tokens that the head knows, and one of zeros for all others, both

@@ -25,7 +25,7 @@ _AT_ONCE = 512
 
 
 class RowsByPlace(Protocol):
-    """Hidden rows of the tokens of all texts, one after the other."""
+    """Hidden states of the tokens of all texts, one after the other."""
 
     def __getitem__(self, places: Places) -> npt.NDArray[np.float16]:
         """The rows of some tokens, ``[*places, 3 * width]``."""
@@ -37,7 +37,7 @@ class HeadLoss(AnswerRows):
     more tokens behind what the target has read.
 
     Args:
-        hidden: the target's hidden rows of ``answers.tokens``, read where they are needed.
+        hidden: the target's hidden states of ``answers.tokens``, read where they are needed.
         steps: how many tokens ahead are learned.
     """
 

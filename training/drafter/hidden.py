@@ -1,4 +1,4 @@
-"""The target's hidden rows on disk, for every token of what a head learns from: a file beside each portion of answers.
+"""The target's hidden states on disk, for every token that a head learns from: a file beside each portion of answers.
 
 The target writes them along with its answers. It reads again only what was written without them.
 """
@@ -26,7 +26,7 @@ __all__ = ["StoredRows", "hidden_bytes", "write_hidden"]
 
 
 class StoredRows:
-    """Hidden rows of all portions, which stay on the disk.
+    """Hidden states of all portions, which stay on the disk.
 
     Args:
         n_tokens: of all texts.
@@ -48,7 +48,7 @@ class StoredRows:
                 raise _damaged(path, "it holds something else")
         self._ends = list(accumulate(map(len, self._portions)))
         if not self._ends or self._ends[-1] != n_tokens:
-            raise _damaged(answers, "its hidden rows are of other texts")
+            raise _damaged(answers, "its hidden states are of other texts")
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
         """The rows of some tokens, ``[*places, 3 * width]``."""
@@ -62,7 +62,7 @@ class StoredRows:
 
 
 def hidden_bytes(target: ModelFile) -> int:
-    """What the hidden rows of a token take: three in 16 bits."""
+    """What the hidden states of a token take: three in 16 bits."""
     return 3 * target.n_embd * np.dtype(np.float16).itemsize
 
 
@@ -75,11 +75,11 @@ def write_hidden(
     clock: Clock,
     say: Callable[[str], None],
 ) -> None:
-    """Let the target read portions again that have no hidden rows, and write these.
+    """Let the target read portions again that have no hidden states, and write these.
 
     Raises:
         TimeIsUp: the time limit is reached; what is written is kept.
-        DiskFull: they do not fit. UnsupportedModel: the target has no hidden rows here, or too few layers.
+        DiskFull: they do not fit. UnsupportedModel: the target has no hidden states here, or too few layers.
     """
     missing = [path for path in portion_paths(answers) if not hidden_path(path).is_file()]
     if not missing:
@@ -103,7 +103,7 @@ def write_hidden(
                 np.save(file, np.concatenate(found))
             speed = n_read / max(1e-9, clock.elapsed_s - began_s)
             left_min = (n_tokens - n_read) / speed / 60
-            say(f"hidden rows: {n_read:,} of {n_tokens:,} tokens, {speed:,.0f} tokens/s, {left_min:.1f} min left")
+            say(f"hidden states: {n_read:,} of {n_tokens:,} tokens, {speed:,.0f} tokens/s, {left_min:.1f} min left")
 
 
 def _texts(portion: Portion) -> Sequence[list[int]]:
@@ -115,7 +115,7 @@ def _require_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         hint = "free some space and run the same command again: what is finished is kept"
-        raise DiskFull(f"the hidden rows, in {folder},", needed_bytes=needed, available_bytes=free, hint=hint)
+        raise DiskFull(f"the hidden states, in {folder},", needed_bytes=needed, available_bytes=free, hint=hint)
 
 
 def _damaged(path: Path, why: str) -> ModelFileError:

@@ -38,7 +38,7 @@ def export_for_llama_cpp(head: ModelFile, target: ModelFile, path: Path) -> None
 
     if not is_own_head(head) or head.trimmed is None:
         raise UnsupportedModel(
-            f"{head.path.name} is not a head on hidden rows",
+            f"{head.path.name} is not a head on hidden states",
             hint="give the drafter.gguf of `edge-spec drafter make --kind head`; small models need no export",
         )
     head_layers(head, target)

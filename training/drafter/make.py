@@ -165,7 +165,7 @@ class DrafterMaker:
 
     @contextmanager
     def _writer(self, n_ctx: int) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows | None]]:
-        """The target, and its hidden rows where a head is made."""
+        """The target, and its hidden states where a head is made."""
         how: dict[str, Any] = {"cache_dir": self.cache_dir, "exact": True}
         if self._is_head:
             layers = target_layers(self.target)

@@ -52,14 +52,14 @@ def require_hidden_rows(file: ModelFile, on: Engine) -> None:
     """Refuse to make a head where it would have nothing to read.
 
     Raises:
-        UnsupportedModel: the engine does not give the hidden rows of this model.
+        UnsupportedModel: the engine does not give the hidden states of this model.
     """
     if on.gives_hidden_rows(file):
         return
     others = [each.name for each in engines() if each.gives_hidden_rows(file) and each.why_not(file) is None]
     choose = f"run it with `engine={others[0]!r}`, or " if others else ""
     raise UnsupportedModel(
-        f"a head reads hidden rows, which {file.path.name} does not give on {on.title}",
+        f"a head reads hidden states, which {file.path.name} does not provide on {on.title}",
         hint=f"{choose}make a small model instead (`--kind model`)",
     )
 

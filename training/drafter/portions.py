@@ -2,7 +2,8 @@
 
 A portion is an ``.npz``: ``tokens`` of all texts one after the other, each a prompt and an answer; ``lengths`` and
 ``prompts``, the tokens of each text and those of its prompt; and for every token of an answer ``likeliest`` and
-``logs``, ``[n, 64]``. Beside it may be an ``.npy`` with the hidden rows of all tokens, ``[tokens, width]``, for a head.
+``logs``, ``[n, 64]``. Beside it may be an ``.npy`` with the hidden states of all tokens, ``[tokens, width]``, for
+a head.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def portions_in(folder: Path) -> Iterator[Portion]:
 
 
 def hidden_path(portion: Path) -> Path:
-    """Where the hidden rows of a portion are."""
+    """Where the hidden states of a portion are."""
     return portion.with_suffix(".hidden.npy")
 
 
@@ -80,7 +81,7 @@ def disk_bytes(n_tokens: int, hidden_bytes: int = 0) -> int:
     """What answers of so many tokens take on the disk, with everything made from them, at most.
 
     Args:
-        hidden_bytes: of the hidden rows that are kept of a token.
+        hidden_bytes: of the hidden states that are kept of a token.
     """
     return n_tokens * (_TOKEN_BYTES + hidden_bytes)
 
@@ -89,7 +90,7 @@ def require_disk(folder: Path, n_tokens: int, hidden_bytes: int = 0) -> None:
     """Refuse to begin what the disk has no room for.
 
     Args:
-        hidden_bytes: of the hidden rows that are kept of a token.
+        hidden_bytes: of the hidden states that are kept of a token.
 
     Raises:
         DiskFull: so many tokens do not fit.
@@ -201,7 +202,7 @@ def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: in
 
 
 def _save_hidden(path: Path, answers: Sequence[Answer]) -> None:
-    """Write the hidden rows of all tokens if the answers have them; zeros for the last one of each answer."""
+    """Write the hidden states of all tokens if the answers have them; zeros for the last one of each answer."""
     found = [answer.hidden for answer in answers if answer.hidden is not None]
     if found:
         with whole_file(path) as temporary, temporary.open("wb") as file:

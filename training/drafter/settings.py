@@ -11,7 +11,7 @@ from edge_spec.training.settings import Shape, Training
 __all__ = ["HEAD", "KINDS", "MODEL", "MakeSettings"]
 
 MODEL, HEAD = KINDS = ("model", "head")
-"""A small model of its own, or a head on the target's hidden rows."""
+"""A small model of its own, or a head on the target's hidden states."""
 
 _STEP_TOKENS = 8192
 _BLOCK = 32

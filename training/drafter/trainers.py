@@ -99,10 +99,10 @@ def model_trainer(of: DrafterTraining) -> tuple[Trainer[Llama], bool]:
 
 
 def head_trainer(of: DrafterTraining, portions: Path) -> Trainer[Head]:
-    """The trainer of a head on hidden rows.
+    """The trainer of a head on hidden states.
 
     Args:
-        portions: of the answers, with hidden rows beside them.
+        portions: of the answers, with hidden states beside them.
     """
     target, answers, settings = of.target, of.answers, of.settings
     learned, valid = of.divided()

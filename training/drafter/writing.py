@@ -41,7 +41,7 @@ class Answer:
     """An answer in token ids, and for each of them what was likely in its place: ids and log probabilities.
 
     Attributes:
-        hidden: the hidden rows of the prompt and of all its tokens but the last, which nothing follows; None where
+        hidden: the hidden states of the prompt and of all its tokens but the last, which nothing follows; None where
             they were not asked for.
     """
 
@@ -71,7 +71,7 @@ class AnswerWriter:
     Args:
         slots: of the target.
         ends: whether a token ends an answer.
-        hidden: whether answers come with their hidden rows, which the slots must keep.
+        hidden: whether answers come with their hidden states, which the slots must keep.
     """
 
     def __init__(self, slots: Texts, ends: Callable[[int], bool], *, hidden: bool = False) -> None:
@@ -169,7 +169,7 @@ class _Lone:
 
     def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
         if self._hidden is None:
-            raise ValueError("no hidden rows are kept")
+            raise ValueError("no hidden states are kept")
         return self._hidden[0 : self._model.n_past]
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ class LlamaEngine(Engine):
 
     def why_not(self, file: ModelFile) -> str | None:
         if head_of(file):
-            return "it reads hidden rows, which llama.cpp does not give"
+            return "it reads hidden states, which llama.cpp does not provide"
         return "it is an ONNX graph" if file.graph is not None else None
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> LlamaSettings:

@@ -1,4 +1,4 @@
-"""A head on a target's hidden rows as a language model of its own, which the drafters for models drive as it is.
+"""A head on a target's hidden states as a language model of its own, which the drafters for models drive as it is.
 
 Each of its tokens needs the *feature* of the token before it. That of a token of the text comes from the target, which
 has computed the token before; that of a drafted token is what the head itself gave for the one before. Cells of the

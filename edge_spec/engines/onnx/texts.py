@@ -104,7 +104,7 @@ class OnnxTexts:
 
     def hidden_rows(self, slot: int) -> npt.NDArray[Any]:
         if self._features is None:
-            raise ValueError("this cache was not asked to keep hidden rows")
+            raise ValueError("this cache was not asked to keep hidden states")
         first = slot * self._slot_cells
         return self._features[first : first + self._lengths[slot]]
 

@@ -1,4 +1,4 @@
-"""A head on a target's hidden rows (EAGLE-3, arXiv 2503.01840), as two pieces of graph.
+"""A head on a target's hidden states (EAGLE-3, arXiv 2503.01840), as two pieces of graph.
 
 One is added to the target's own graph: what goes into three of its layers, through one matrix, is a token's *feature*.
 The other is the head: a layer that reads a token's embedding and the feature of the token before it. Inputs and outputs
