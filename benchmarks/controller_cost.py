@@ -4,8 +4,7 @@
 
 Time is counted where it is spent: in the chooser and its policy (choosing, valuing, learning, passing tokens on), in
 the drafters, or in the rest of the round. Drafters that choose themselves, such as the leaf of a hierarchy, count as
-choosing. Printed are the share of paused rounds, the chooser's microseconds per round, and what share of a plain
-round of the target that is. BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
+choosing. Printed are the chooser's microseconds per round, and what share of a plain round of the target that is. BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
 """
 
 from __future__ import annotations
@@ -67,27 +66,19 @@ def measure(clock: Clock, model: Path, n_tokens: int, **load: Any) -> str:
     choosing: list[float] = []
     with edge_spec.load(str(model), speculation="auto", **load) as opened:
         plain: float | None = None
-        n_rounds = n_paused = 0
         for number, prompt in enumerate((PROMPTS[0], *PROMPTS)):
             reply = opened.generate(prompt, seed=number, max_tokens=n_tokens, ignore_eos=True)
             next(reply)  # reads the prompt
-            before, paused = clock.seconds["choosing"], PAUSED[0]
+            before = clock.seconds["choosing"]
             first = reply.statistics.rounds
             reply.read()
             if number:
                 rounds = reply.statistics.rounds - first
                 choosing.append((clock.seconds["choosing"] - before) / rounds * 1e6)
-                n_rounds, n_paused = n_rounds + rounds, n_paused + PAUSED[0] - paused
             plain = opened.choices["off"].round_s
     assert plain, "plain decoding was not measured"
     each = median(choosing)
-    return f"{each:8.1f} us per round, {each / plain / 1e4:5.2f} % of a plain round of {plain * 1e3:.2f} ms, " + (
-        f"{n_paused / n_rounds:.0%} of the rounds paused"
-    )
-
-
-PAUSED = [0]
-"""Paused rounds so far."""
+    return f"{each:8.1f} us per round, {each / plain / 1e4:5.2f} % of a plain round of {plain * 1e3:.2f} ms"
 
 
 def main() -> None:
@@ -102,13 +93,7 @@ def main() -> None:
     for drafter in (HierarchyDrafter, ModelDrafter, NgramDrafter):
         for name in set(DRAFTING) & set(vars(drafter)):
             setattr(drafter, name, clock.counted(getattr(drafter, name), "drafting"))
-    add = Pause.add
-
-    def counted_pause(pause: Pause, done: Any) -> None:
-        PAUSED[0] += 1
-        add(pause, done)
-
-    Pause.add = clock.counted(counted_pause, "choosing")  # type: ignore[method-assign]
+    Pause.add = clock.counted(Pause.add, "choosing")  # type: ignore[method-assign]
     demo = resolve_family("demo")
     small = {"draft": str(demo.draft), "intermediate": str(demo.intermediate)}
     models = [("demo", demo.target, options.tokens)]

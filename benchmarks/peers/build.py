@@ -45,12 +45,14 @@ def source_of(folder: Path) -> Path:
     return unpacked
 
 
-def build(folder: Path, source: Path | None = None) -> Path:
+def build(folder: Path, source: Path | None = None, *, amx: bool = True) -> Path:
     """Build the programs; their folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    without = " ".join(f"-mno-amx-{part}" for part in ("tile", "int8", "bf16"))
     if not all((folder / "bin" / target).exists() for target in TARGETS):
         tree = (source or source_of(folder)) / "vendor" / "llama.cpp"
-        options = [f"-D{name}={value}" for name, value in _OPTIONS.items()]
+        flags = {} if amx else {"CMAKE_C_FLAGS": without, "CMAKE_CXX_FLAGS": without}
+        options = [f"-D{name}={value}" for name, value in {**_OPTIONS, **flags}.items()]
         if not (folder / "build.ninja").exists():
             subprocess.run(["cmake", "-G", "Ninja", "-S", str(tree), "-B", str(folder), *options], check=True)
         subprocess.run(["ninja", "-C", str(folder), *TARGETS], check=True)
@@ -61,5 +63,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--source", type=Path, help="an unpacked source package, instead of downloading it")
+    parser.add_argument("--without-amx", action="store_true", help="where llama.cpp's AMX code crashes")
     asked = parser.parse_args()
-    print(build(asked.folder, asked.source))
+    print(build(asked.folder, asked.source, amx=not asked.without_amx))
