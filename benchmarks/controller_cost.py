@@ -4,7 +4,8 @@
 
 Time is counted where it is spent: in the chooser and its policy (choosing, valuing, learning, passing tokens on), in
 the drafters, or in the rest of the round. Drafters that choose themselves, such as the leaf of a hierarchy, count as
-choosing. Printed are the chooser's microseconds per round, and what share of a plain round of the target that is. BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
+choosing. Printed are the chooser's microseconds per round, and what share of a plain round of the target that is.
+BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
@@ -34,25 +33,15 @@ class HierarchyDrafter(Drafter):
         leaf: guesses what the intermediate model will write.
         intermediate: the intermediate model.
         policy: how far the leaf drafts; at most 3 nodes a tree by default.
-        enough: with so many tokens drafted, the intermediate model begins no further round. What its last one wrote
-            is drafted whole, up to the limit of the draft, as in the paper. By default only the limit ends a draft.
     """
 
     name = "hierarchy"
 
-    def __init__(
-        self,
-        leaf: Drafter,
-        intermediate: LanguageModel,
-        *,
-        policy: Policy | None = None,
-        enough: int | None = None,
-    ) -> None:
+    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, policy: Policy | None = None) -> None:
         if not intermediate.capabilities.can_rollback:
             raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
         self._inner = Speculator(intermediate, leaf)
         self._policy = policy or FixedPolicy(3)
-        self._enough = enough or sys.maxsize
         self._sampler: Sampler | None = None
         # Of the target's text; the inner text may be longer, by one claim for each token.
         self._length = 0
@@ -68,7 +57,7 @@ class HierarchyDrafter(Drafter):
         return self._inner.read(most)
 
     def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: len(draft) < self._enough)
+        return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         inner = self._inner
