@@ -19,6 +19,9 @@ __all__ = ["Degradation", "reductions"]
 _WORTH_BYTES = 1 << 18
 """A candidate that takes hardly less than what is open is passed over."""
 
+_SMALLER_MODELS = {"intermediate": "the intermediate model", "draft": "the drafter"}
+"""Those that can be dropped, by role, as notices call them."""
+
 
 class Degradation(MemoryGuard):
     """Looks at memory between two rounds of a reply, and between replies, and applies another candidate if it has to.
@@ -196,7 +199,7 @@ class Degradation(MemoryGuard):
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
     """What a candidate lacks of another one."""
-    for role, what in (("intermediate", "the intermediate model"), ("draft", "the drafter")):
+    for role, what in _SMALLER_MODELS.items():
         if role in before.models and role not in after.models:
             yield f"{what} is dropped"
     if before.mode.limit and not after.mode.limit:
@@ -212,7 +215,7 @@ def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
 
 def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
     """What a candidate has that another one with the same settings lacks."""
-    for role, what in (("intermediate", "the intermediate model"), ("draft", "the drafter")):
+    for role, what in _SMALLER_MODELS.items():
         if role in after.models and role not in before.models:
             yield f"{what} is back"
     if after.mode.limit and not before.mode.limit:
