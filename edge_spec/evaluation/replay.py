@@ -93,7 +93,8 @@ def replayed_rounds(
     """
     policy = AdaptivePolicy(seconds={n: curve(n) for n in _WIDTHS})
     drafter = AdaptiveDrafter(replays, policy)
-    sampler: Any = SimpleNamespace(settings=SimpleNamespace(temperature=0.0 if greedy else 1.0))
+    settings = SimpleNamespace(temperature=0.0 if greedy else 1.0)
+    sampler: Any = SimpleNamespace(settings=settings, has_grammar=False)
     for number, reply in enumerate(replays[0].replies):
         truth, place = reply["truth"], 0
         for replay in replays:

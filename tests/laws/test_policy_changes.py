@@ -6,6 +6,8 @@ import pytest
 from simulated_device import World, adaptive, first_estimates, flat
 
 from edge_spec.speculation.adaptive import AdaptivePolicy
+from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.round import Round
 
 
 def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
@@ -80,3 +82,24 @@ def test_a_slow_first_plain_decode_does_not_make_drafting_look_good() -> None:
     world = World(chance=0.0, draft_s=0.2)
     world.run(policy, 1000)
     assert world.run(policy, 1000).gain > 0.95
+
+
+def test_what_a_reply_left_behind_does_not_decide_about_the_next_one() -> None:
+    """A grammar's work on drafts, an interrupted round, a long pause."""
+    policy, nothing_found = adaptive(), Round((1,), 0, (), 1, draft_s=5.0, verify_s=1.0, sample_s=0.0)
+    policy.begin(is_guided=True)
+    for _ in range(20):
+        policy.chose(None)
+        policy.learn(nothing_found)
+    assert policy.pause.n_left == 0
+    policy.begin()
+    for _ in range(8):
+        policy.chose(None)
+        policy.learn(nothing_found)
+    assert policy.pause.n_left > 100
+    interrupted = Offer("model", depth=3, by_depth=False)
+    policy.chose(interrupted, n_levels=3, is_trial=True)
+    policy.begin()
+    assert policy.pause.n_left <= 16
+    policy.learn(Round((1,), 0, (), 1, draft_s=0.0, verify_s=1.0, sample_s=0.0))
+    assert interrupted.usual_round is None

@@ -67,7 +67,7 @@ class AdaptiveDrafter(Drafter):
         return self._last.last_name if self._last is not None else self.name
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._policy.begin()
+        self._policy.begin(is_guided=sampler.has_grammar)
         self._policy.pause.tokens.clear()
         for option in self._options:
             option.draft = EMPTY

@@ -81,17 +81,23 @@ class AdaptivePolicy:
         self._n_levels = 0
         self._is_trial = False
         self._reading_s = 0.0
+        self._is_guided = False
         # Of earlier runs, and of this one.
         self._known_rounds, self._known_speed_up = 0, 1.0
         self._n_rounds = 0
 
-    def begin(self) -> None:
-        """A reply begins: what is known stays, and choices are counted from here."""
+    def begin(self, *, is_guided: bool = False) -> None:
+        """A reply begins: what is known stays, and choices are counted from here.
+
+        Args:
+            is_guided: a grammar works on its drafts, whose time then says nothing of the drafters'.
+        """
         self._learn_from_pause()
         self._n_chosen.clear()
         # The last round may have been interrupted, and another text may be worth drafts that the last one was not.
         self._used = self._used_before = None
-        self._was_asked = self._is_trial = False
+        self._was_called = self._is_trial = False
+        self._is_guided = is_guided
         self._reading_s = 0.0
         self.pause.n_left = min(self.pause.n_left, _LONGEST_FIRST_PAUSE)
 
@@ -227,7 +233,7 @@ class AdaptivePolicy:
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
             self._learn_of(used, done, seconds)
-        elif was_called and done.draft_s > 0:
+        elif was_called and done.draft_s > 0 and not self._is_guided:
             self.pause.n_left = self._pauses.after_no_draft(done.draft_s, self.plain_s)
         self._used_before = used
         self._pace.add(len(done.tokens), seconds)
@@ -285,7 +291,7 @@ class AdaptivePolicy:
         draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_levels, 1))
         usual_s = seconds - done.draft_s + draft_s
         gain = len(done.tokens) - self.rate * usual_s
-        if self._n_levels:
+        if self._n_levels and not self._is_guided:
             used.learn_step(
                 done.draft_s / self._n_levels,
                 after_pause=used is not self._used_before,
