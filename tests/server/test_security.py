@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
 
 import httpx2
@@ -126,6 +127,10 @@ def test_what_is_refused_or_not_there_is_logged_and_counted_too(serve: Callable[
         (served.client.with_options(max_retries=0).models.with_raw_response.list(), "GET /v1/models 200, "),
         (httpx2.get(served.url + "/no%0Awhere", headers={"Authorization": "Bearer s3cret"}), r"GET /no\nwhere 404, "),
     ]
+    # A line is written once its answer is sent, so the last one may come a moment later.
+    until = monotonic() + 10
+    while len(served.log) < len(asked) and monotonic() < until:
+        sleep(0.01)
     assert len(served.log) == len(asked)
     for line, (_, beginning) in zip(served.log, asked, strict=True):
         assert line.startswith(beginning)
