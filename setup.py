@@ -7,12 +7,14 @@ version. Without a working C compiler the package installs all the same and does
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+PACKAGE_DIR: dict[str, str] = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
 LIBRARIES = {
     "edge_spec.engines.onnx.kernels.rows": Path("edge_spec/engines/onnx/kernels/src"),
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
@@ -52,6 +54,11 @@ class Wheel(bdist_wheel):
 
 
 setup(
+    packages=[
+        package
+        for name, folder in PACKAGE_DIR.items()
+        for package in (name, *(f"{name}.{inner}" for inner in find_packages(folder)))
+    ],
     ext_modules=[
         Extension(
             name,

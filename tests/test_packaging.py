@@ -24,17 +24,11 @@ def run(code: str, *, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_every_package_on_disk_is_listed() -> None:
-    """One that is missing works in an editable install and is silently absent from the wheel."""
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    found = set()
-    for folder, package in FOLDERS.items():
-        assert listed["package-dir"][package] == folder
-        for init in (ROOT / folder).rglob("__init__.py"):
-            found.add(".".join([package, *init.parent.relative_to(ROOT / folder).parts]))
-    assert found == set(listed["packages"])
-    assert len(listed["packages"]) == len(found)
-    # A folder of modules without __init__.py would be left out as well.
+def test_every_module_lies_in_a_package() -> None:
+    """A folder without ``__init__.py`` works in an editable install and is silently absent from the wheel."""
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"] == {
+        package: folder for folder, package in FOLDERS.items()
+    }
     for folder in FOLDERS:
         for module in (ROOT / folder).rglob("*.py"):
             assert (module.parent / "__init__.py").is_file(), f"{module.parent} is no package"

@@ -42,12 +42,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_disk() -> Iterator[str]:
     """Every file of the package and its libraries, by the names that a wheel should have them under."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    for package in settings["packages"]:
-        top = max((name for name in settings["package-dir"] if f"{package}.".startswith(f"{name}.")), key=len)
-        folder = Path(settings["package-dir"][top], *package.removeprefix(top).split("."))
-        for pattern in ("*.py", *settings["package-data"].get(package, ())):
-            for path in (ROOT / folder).glob(pattern):
-                yield f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
+    for top, root in settings["package-dir"].items():
+        for init in sorted((ROOT / root).rglob("__init__.py")):
+            package = ".".join((top, *init.parent.relative_to(ROOT / root).parts))
+            for pattern in ("*.py", *settings["package-data"].get(package, ())):
+                for path in init.parent.glob(pattern):
+                    yield f"{package.replace('.', '/')}/{path.relative_to(init.parent).as_posix()}"
     yield f"edge_spec/engines/onnx/kernels/rows{LIBRARY}"
     yield f"edge_spec/sampling/draw{LIBRARY}"
 
