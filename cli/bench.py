@@ -66,8 +66,9 @@ _LIMIT = 8
 def command(**values: Any) -> int:
     """Time every way to speculate against plain decoding.
 
-    The modes write the same prompts in turn. What is shown are medians of tokens per second, and of the ratios to
-    plain decoding run by run, with their 95 % interval, and the ratio of all tokens and seconds together; the last
+    The modes write the same prompts in turn, in an order that changes from prompt to prompt and round to round. What
+    is shown are medians of tokens per second, and of the ratios to plain decoding run by run, with the 95 % interval
+    for other prompts like these and other runs of them, and the ratio of all tokens and seconds together; the last
     lines say which mode is the best here. With --json every line is one mode, and the last one the verdict.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["Speed", "Verdict", "bench", "speed_of", "verdict_of"]
-
-_RESAMPLES = 2000
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +23,12 @@ class Speed:
 
     Attributes:
         tokens_per_s: median over the runs; reading prompts is not counted, everything else is.
-        speed_up: median of the ratios to plain decoding, run by run, so that a drifting machine cancels out.
+        speed_up: median of the ratios to plain decoding of the same prompt in the same round, so that a drifting
+            machine cancels out.
         total_speed_up: tokens per second of all runs together, over that of plain decoding. A few prompts whose replies
             copy a lot raise it where the median does not move.
-        interval: 95 % interval of ``speed_up``, by resampling the runs (bootstrap percentiles).
+        interval: 95 % interval of ``speed_up``, by resampling the prompts and then the runs of each, see
+            ``interval_of_median``. Of one prompt it says nothing of other ones.
         mean_length: mean accepted length, bonus tokens included.
         acceptance: share of the drafted tokens that were accepted.
         draft_share, verify_share: shares of the time.
@@ -80,29 +80,33 @@ def bench(
     on_run: Callable[[], None] = lambda: None,
     **generate: Any,
 ) -> Iterator[Speed]:
-    """Let all modes reply to the same prompts in turn: off, A, B, off, A, B, ... after one run each to warm up.
+    """Let all modes reply to the same prompts, after one run each to warm up.
+
+    For each prompt of each round the modes reply one after the other, in an order that is drawn anew, so that none of
+    them always follows the same one, or always meets a processor that has just become warm.
 
     Args:
         open_model: opens the model in a mode; all stay open side by side.
         categories: of each prompt; empty strings stand for none.
+        seed: of the replies, prompt i uses ``seed + i``, and of the order of the modes.
         on_run: called after every run.
         generate: further arguments of ``TextModel.generate``.
     """
     modes = ["off", *(mode for mode in modes if mode != "off")]
     runs: dict[str, list[Reply]] = {mode: [] for mode in modes}
+    order = random.Random(seed)
     with ExitStack() as opened:
         models = {mode: opened.enter_context(open_model(mode)) for mode in modes}
         for turn in range(-1, rounds):
             for number, prompt in enumerate(prompts[:1] if turn < 0 else prompts):
-                for mode, model in models.items():
-                    reply = model.generate(prompt, max_tokens=max_tokens, seed=seed + number, **generate)
+                for mode in order.sample(modes, len(modes)):
+                    reply = models[mode].generate(prompt, max_tokens=max_tokens, seed=seed + number, **generate)
                     reply.read()
                     on_run()
                     if turn >= 0:
                         runs[mode].append(reply)
-    kinds = [category for _ in range(rounds) for category in (categories or [""] * len(prompts))]
     for mode in modes:
-        yield speed_of(mode, runs[mode], plain=runs["off"], categories=kinds)
+        yield speed_of(mode, runs[mode], plain=runs["off"], n_prompts=len(prompts), categories=categories)
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:
@@ -120,18 +124,24 @@ def verdict_of(speeds: Sequence[Speed]) -> Verdict:
     )
 
 
-def speed_of(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], categories: Sequence[str] = ()) -> Speed:
+def speed_of(
+    mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], n_prompts: int = 0, categories: Sequence[str] = ()
+) -> Speed:
     """What replies of a mode tell against plain decoding of the same prompts, run by run.
 
     Args:
-        categories: of each run; empty strings stand for none.
+        runs, plain: replies to all prompts, then to all of them again, and so on.
+        n_prompts: how many prompts there are; 0 if every run has one of its own.
+        categories: of each prompt; empty strings stand for none.
     """
+    n_prompts = n_prompts or len(runs)
     done, plainly = [run.statistics for run in runs], [run.statistics for run in plain]
     ratios = [run.tokens_per_s / off.tokens_per_s for run, off in zip(done, plainly, strict=True)]
+    of_prompt = [ratios[prompt::n_prompts] for prompt in range(n_prompts)]
     by_category: dict[str, list[float]] = {}
-    for category, ratio in zip(categories or [""] * len(ratios), ratios, strict=True):
+    for category, found in zip(categories, of_prompt, strict=True) if categories else ():
         if category:
-            by_category.setdefault(category, []).append(ratio)
+            by_category.setdefault(category, []).extend(found)
 
     def total(name: str, runs: Sequence[Statistics] = done) -> float:
         return float(sum(getattr(run, name) for run in runs))
@@ -141,7 +151,7 @@ def speed_of(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], catego
         tokens_per_s=median(run.tokens_per_s for run in done),
         speed_up=median(ratios),
         total_speed_up=total("tokens") / total("decode_s") * total("decode_s", plainly) / total("tokens", plainly),
-        interval=_interval(ratios),
+        interval=interval_of_median(of_prompt),
         mean_length=total("tokens") / total("rounds"),
         acceptance=total("accepted") / total("drafted") if total("drafted") else 0.0,
         draft_share=total("draft_s") / total("decode_s"),
@@ -149,11 +159,3 @@ def speed_of(mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], catego
         same_text=all(run.token_ids == off.token_ids for run, off in zip(runs, plain, strict=True)),
         by_category={category: median(found) for category, found in by_category.items()},
     )
-
-
-def _interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Where the median of other runs like these would lie."""
-    chance = random.Random(len(ratios))
-    medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
-    cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)
-    return medians[cut], medians[-1 - cut]

@@ -76,7 +76,7 @@ def pairings(
                 plain += written(model, FixedPolicy(0))
                 auto += written(model)
         sequence = speed_of("sequence", sequences, plain=plain[: len(prompts)])
-        found = speed_of("auto", auto, plain=plain)
+        found = speed_of("auto", auto, plain=plain, n_prompts=len(prompts))
         yield (
             draft,
             Pairing(
