@@ -14,7 +14,9 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-PACKAGE_DIR: dict[str, str] = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
+PACKAGE_DIR: dict[str, str] = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
+    "package-dir"
+]
 LIBRARIES = {
     "edge_spec.engines.onnx.kernels.rows": Path("edge_spec/engines/onnx/kernels/src"),
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from letter_vocabulary import LetterGrammar, Letters
 from random_cases import Case, random_cases
-from random_policies import RandomLimits
 
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
@@ -45,12 +44,6 @@ def letters() -> type[Letters]:
 def letter_grammar() -> type[LetterGrammar]:
     """A random grammar over the vocabulary of table models."""
     return LetterGrammar
-
-
-@pytest.fixture(scope="session")
-def random_limits() -> type[RandomLimits]:
-    """A policy that draws the limit of every round."""
-    return RandomLimits
 
 
 @pytest.fixture(scope="session")

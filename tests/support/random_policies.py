@@ -11,7 +11,7 @@ from edge_spec.speculation.round import Round
 
 
 class RandomChoices(AdaptivePolicy):
-    """An adaptive policy that decides at random: drafter, length, trials, and whether to draft at all."""
+    """An adaptive policy that decides at random: drafter, length, trials, pauses, and whether to draft at all."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seconds={1: 1.0, 8: 2.0})
@@ -30,6 +30,8 @@ class RandomChoices(AdaptivePolicy):
 
     def learn(self, done: Round) -> None:
         self._n_rounds += 1
+        if self._random.random() < 0.1:
+            self.pause.n_left = self._random.randint(1, 4)
 
     def best_size(self, values: Iterable[float]) -> tuple[int, float]:
         return self._random.randint(0, len(list(values))), self._random.uniform(-1, 1)
