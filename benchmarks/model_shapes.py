@@ -98,6 +98,20 @@ SHAPES = {
         tied=True,
         merges=True,
     ),
+    # SmolLM2-1.7B's width and heads, with SmolLM2-135M's 30 layers instead of 24; 6,144 instead of 8,192 numbers in the
+    # feed-forward part make up for these.
+    "llama-1.7b": Shape(
+        architecture="llama",
+        n_layers=30,
+        n_embd=2048,
+        n_ff=6144,
+        n_head=32,
+        n_head_kv=32,
+        head_dim=64,
+        n_vocab=49152,
+        tied=True,
+        merges=True,
+    ),
     "llama-3b": Shape(
         architecture="llama",
         n_layers=28,
