@@ -118,7 +118,7 @@ class _Timing:
         if self._values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))
-            print_json({"verdict": {**self._about, **vars(verdict_of(speeds))}})
+            print_json({"verdict": {**self._about, **verdict_of(speeds).as_json()}})
         else:
             _print(speeds)
             n_replies = len(self._prompts) * self._values["rounds"]
@@ -179,23 +179,47 @@ def _print(speeds: list[Speed]) -> None:
         print_table(("speed-up in", *(speed.mode for speed in speeds[1:])), by_category, right=range(1, len(speeds)))
 
 
+_DRAFTERS = {"draft": "the drafter", "intermediate": "the intermediate model", "ngram": "n-grams"}
+
+
 def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int, n_modes: int) -> None:
     click.echo()
+    best, auto = verdict.best, verdict.auto
     if n_modes == 1:
         click.echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
-    elif verdict.best == "off":
+    elif best.mode == "off":
         click.echo("best here: off; no way to speculate is significantly faster than plain decoding")
     else:
-        low, high = verdict.interval
-        sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
-        click.echo(
-            f"best here: {verdict.best}, {verdict.speed_up:.2f} times as fast as plain decoding ({sure}), "
-            f"{verdict.mean_length:.2f} tokens/round"
-        )
-    if verdict.auto is not None:
-        click.echo(f"auto: {verdict.auto:.2f} times as fast")
+        click.echo(f"best here: {_said(best)}")
+        _print_limit(best)
+    if auto is not None:
+        click.echo(_said(auto))
+        _print_limit(auto)
     if n_modes == 1:
         return
     same = "every token is the same" if verdict.same_text else "TOKENS DIFFER, see edge-spec check"
     processor = f", {about['processor']}" if about["processor"] else ""
     click.echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")
+
+
+def _said(speed: Speed) -> str:
+    """A mode, what it drafts, and how fast it is."""
+    low, high = speed.interval
+    sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
+    drafts = ""
+    if speed.drafter:
+        drafts = f" ({speed.shape} of {_DRAFTERS.get(speed.drafter, speed.drafter)}, {speed.rows:g} rows)"
+    return f"{speed.mode}{drafts}, {speed.speed_up:.2f} times as fast as plain decoding ({sure})"
+
+
+def _print_limit(speed: Speed) -> None:
+    """How far a mode is from what its drafts could bring, and what takes the time."""
+    if speed.drafter:
+        click.echo(
+            f"  {speed.mean_length:.2f} tokens/round: {speed.share_of_limit:.0%} of what that would bring if drafts "
+            "and their rows took no time"
+        )
+        click.echo(
+            f"  time: {speed.draft_share:.0%} drafting, {speed.verify_share:.0%} verifying, "
+            f"{speed.rest_share:.0%} sampling and bookkeeping"
+        )

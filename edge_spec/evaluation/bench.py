@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from edge_spec.model import TextModel
 from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["Speed", "Verdict", "bench", "speed_of", "verdict_of"]
+
+_ROLES = {"sequence": "draft", "tree": "draft", "hierarchy": "intermediate"}
+"""The models that drafters bear other names than."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,13 @@ class Speed:
             ``interval_of_median``. Of one prompt it says nothing of other ones.
         mean_length: mean accepted length, bonus tokens included.
         acceptance: share of the drafted tokens that were accepted.
-        draft_share, verify_share: shares of the time.
+        draft_share, verify_share, rest_share: shares of the time; the rest is sampling and bookkeeping.
+        share_of_limit: ``speed_up`` over tokens per round, the median over the runs. Tokens per round is what this
+            acceptance would bring if drafting, verifying further rows and bookkeeping took no time.
+        drafter: what drafted most often: ``draft``, ``intermediate``, ``ngram``, or the name of another drafter; empty
+            if nothing did.
+        shape: of most drafts, ``chain`` or ``tree``; empty if there were none.
+        rows: of the target's decodes of drafts, the median; 1 if there were none.
         same_text: whether every reply has the tokens of plain decoding.
         by_category: ``speed_up`` by the category of the prompts; empty where they have none.
     """
@@ -45,6 +55,11 @@ class Speed:
     acceptance: float
     draft_share: float
     verify_share: float
+    rest_share: float
+    share_of_limit: float
+    drafter: str
+    shape: str
+    rows: float
     same_text: bool
     by_category: dict[str, float] = field(default_factory=dict)
 
@@ -55,17 +70,18 @@ class Verdict:
 
     Attributes:
         best: the fastest mode that was asked for by name; ``off`` if none is significantly faster than plain decoding.
-        speed_up, interval, mean_length: of that mode.
-        auto: the speed-up of ``auto``; None if it was not timed.
+        auto: how fast ``auto`` is; None if it was not timed.
         same_text: whether every reply of every mode has the tokens of plain decoding.
     """
 
-    best: str
-    speed_up: float
-    interval: tuple[float, float]
-    mean_length: float
-    auto: float | None
+    best: Speed
+    auto: Speed | None
     same_text: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``: what there is to know of the best mode, its name as ``best``."""
+        best = {("best" if name == "mode" else name): value for name, value in vars(self.best).items()}
+        return {**best, "auto": self.auto.speed_up if self.auto is not None else None, "same_text": self.same_text}
 
 
 def bench(
@@ -114,14 +130,7 @@ def verdict_of(speeds: Sequence[Speed]) -> Verdict:
     by_mode = {speed.mode: speed for speed in speeds}
     named = [speed for speed in speeds if speed.mode not in ("off", "auto") and speed.interval[0] > 1]
     best = max(named, key=lambda speed: speed.speed_up, default=by_mode["off"])
-    return Verdict(
-        best=best.mode,
-        speed_up=best.speed_up,
-        interval=best.interval,
-        mean_length=best.mean_length,
-        auto=by_mode["auto"].speed_up if "auto" in by_mode else None,
-        same_text=all(speed.same_text for speed in speeds),
-    )
+    return Verdict(best=best, auto=by_mode.get("auto"), same_text=all(speed.same_text for speed in speeds))
 
 
 def speed_of(
@@ -146,6 +155,8 @@ def speed_of(
     def total(name: str, runs: Sequence[Statistics] = done) -> float:
         return float(sum(getattr(run, name) for run in runs))
 
+    drafters, rows = (sum((getattr(run, name) for run in done), Counter()) for name in ("drafters", "rows"))
+    draft_share, verify_share = (total(name) / total("decode_s") for name in ("draft_s", "verify_s"))
     return Speed(
         mode=mode,
         tokens_per_s=median(run.tokens_per_s for run in done),
@@ -154,8 +165,13 @@ def speed_of(
         interval=interval_of_median(of_prompt),
         mean_length=total("tokens") / total("rounds"),
         acceptance=total("accepted") / total("drafted") if total("drafted") else 0.0,
-        draft_share=total("draft_s") / total("decode_s"),
-        verify_share=total("verify_s") / total("decode_s"),
+        draft_share=draft_share,
+        verify_share=verify_share,
+        rest_share=max(0.0, 1 - draft_share - verify_share),
+        share_of_limit=median(ratio / run.mean_length for ratio, run in zip(ratios, done, strict=True)),
+        drafter=_ROLES.get(name := max(drafters, key=drafters.__getitem__), name) if drafters else "",
+        shape=("tree" if 2 * total("branched") > drafters.total() else "chain") if drafters else "",
+        rows=median(rows.elements()) if rows else 1,
         same_text=all(run.token_ids == off.token_ids for run, off in zip(runs, plain, strict=True)),
         by_category={category: median(found) for category, found in by_category.items()},
     )

@@ -64,7 +64,7 @@ class TokenWriter:
     def accepted(self, text: Sequence[int], done: Round, drafter: str) -> None:
         """A round has ended; ``text`` is prompt and reply now."""
         self.sampler.commit(text)
-        self.statistics.add(done)
+        self.statistics.add(done, drafter)
         if self.events is not None:
             self.events.round_over(done, drafter)
 
@@ -126,5 +126,5 @@ class Writer(TokenWriter):
             return None
         drafter = speculator.drafter
         done = speculator.step(self._policy, self.max_tokens - len(self.token_ids) - 1, self.take)
-        self.accepted(speculator.text, done, drafter.last_name if self.events is not None else "")
+        self.accepted(speculator.text, done, drafter.last_name if done.drafted else "")
         return done

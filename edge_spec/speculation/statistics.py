@@ -21,6 +21,9 @@ class Statistics:
         tokens: tokens written; each round writes its accepted ones and one more, the bonus token.
         lengths: histogram of tokens written per round, the bonus included.
         drafted_at, accepted_at: rounds that drafted and that accepted a token at each depth.
+        drafters: rounds with drafts, by the name of the drafter.
+        rows: histogram of the rows that the target computed in rounds with drafts.
+        branched: rounds whose drafts were trees and not chains.
         prefill_s, draft_s, verify_s, sample_s, rest_s: seconds; the rest is everything between the rounds.
     """
 
@@ -31,6 +34,9 @@ class Statistics:
     lengths: Counter[int] = field(default_factory=Counter)
     drafted_at: Counter[int] = field(default_factory=Counter)
     accepted_at: Counter[int] = field(default_factory=Counter)
+    drafters: Counter[str] = field(default_factory=Counter)
+    rows: Counter[int] = field(default_factory=Counter)
+    branched: int = 0
     prompt_tokens: int = 0
     prefill_s: float = 0.0
     draft_s: float = 0.0
@@ -38,8 +44,12 @@ class Statistics:
     sample_s: float = 0.0
     rest_s: float = 0.0
 
-    def add(self, done: Round) -> None:
-        """Count a round."""
+    def add(self, done: Round, drafter: str = "") -> None:
+        """Count a round.
+
+        Args:
+            drafter: the name of what drafted, if anything did.
+        """
         n = len(done.tokens)
         self.rounds += 1
         self.tokens += n
@@ -48,6 +58,10 @@ class Statistics:
         self.lengths[n] += 1
         self.drafted_at.update(range(len(done.drafted)))
         self.accepted_at.update(range(done.accepted))
+        if done.drafted:
+            self.drafters[drafter] += 1
+            self.rows[done.n_rows] += 1
+            self.branched += max(done.drafted) > 1
         self.draft_s += done.draft_s
         self.verify_s += done.verify_s
         self.sample_s += done.sample_s

@@ -67,6 +67,11 @@ def test_speeds_are_drawn_with_their_intervals(tmp_path: Path) -> None:
             acceptance=0.0,
             draft_share=0.0,
             verify_share=1.0,
+            rest_share=0.0,
+            share_of_limit=gain,
+            drafter="",
+            shape="",
+            rows=1,
             same_text=True,
         )
         for mode, gain in (("off", 1.0), ("auto", 1.6))

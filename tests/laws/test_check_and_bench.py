@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,13 +57,14 @@ def opener(
     falls_back: str = "",
     n_ctx: int = 200,
     random_limits: bool = False,
+    limit: int = 4,
 ) -> Callable[[str], TextModel]:
     """Opens table models; some may have a table of their own, a kernel that rounds, or only plain decoding."""
 
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
-        policy = RandomPolicy(6) if random_limits else FixedPolicy(4)
+        policy = RandomPolicy(6) if random_limits else FixedPolicy(limit)
         return TextModel(
             Speculator(target, drafter(actual)), lambda: policy, LetterTokenizer(end=4), mode=actual, notes=notes
         )
@@ -185,7 +187,6 @@ def test_the_mode_that_is_significantly_faster_is_the_best() -> None:
     """A mode is not called faster for a lead that other runs like these might not have."""
 
     def speed(mode: str, speed_up: float, low: float) -> Speed:
-        shares = {"acceptance": 0.5, "draft_share": 0.1, "verify_share": 0.8, "same_text": mode != "wrong"}
         return Speed(
             mode=mode,
             tokens_per_s=1,
@@ -193,14 +194,24 @@ def test_the_mode_that_is_significantly_faster_is_the_best() -> None:
             total_speed_up=speed_up,
             interval=(low, 3),
             mean_length=2,
-            by_category={},
-            **shares,
+            acceptance=0.5,
+            draft_share=0.1,
+            verify_share=0.8,
+            rest_share=0.1,
+            share_of_limit=speed_up / 2,
+            drafter="draft",
+            shape="chain",
+            rows=4,
+            same_text=mode != "wrong",
         )
 
     off, auto, doubtful = speed("off", 1, 1), speed("auto", 1.6, 1.5), speed("ngram", 1.7, 0.9)
-    assert verdict_of([off, doubtful]).best == "off"
+    assert verdict_of([off, doubtful]).best is off
     found = verdict_of([off, auto, doubtful, speed("tree", 1.4, 1.3), speed("sequence", 1.5, 1.1)])
-    assert (found.best, found.speed_up, found.auto, found.same_text) == ("sequence", 1.5, 1.6, True)
+    assert (found.best.mode, found.best.speed_up, found.auto, found.same_text) == ("sequence", 1.5, auto, True)
+    told = found.as_json()
+    assert (told["best"], told["speed_up"], told["interval"], told["auto"]) == ("sequence", 1.5, (1.1, 3), 1.6)
+    assert (told["drafter"], told["shape"], told["rows"], told["share_of_limit"]) == ("draft", "chain", 4, 0.75)
     assert not verdict_of([off, speed("wrong", 2, 2)]).same_text
 
 
@@ -221,6 +232,47 @@ def test_a_reply_that_copies_counts_in_the_total_and_hardly_in_the_median() -> N
     # Where replies differ in length, tokens per second are compared and not seconds.
     found = speed_of("ngram", timed((50, 5.0), (100, 10.0), (10, 1.0)), plain=plain)
     assert (found.speed_up, found.total_speed_up) == (pytest.approx(1), pytest.approx(1))
+
+
+def test_what_was_drafted_is_told_with_its_rows() -> None:
+    found = {
+        speed.mode: (speed.drafter, speed.shape, speed.rows > 1)
+        for speed in bench(opener(limit=9), PROMPTS, modes=MODES, rounds=1, max_tokens=30, ignore_eos=True)
+    }
+    assert found == {
+        "off": ("", "", False),
+        "sequence": ("draft", "chain", True),
+        "tree": ("draft", "tree", True),
+        "hierarchy": ("intermediate", "chain", True),
+        "ngram": ("ngram", "chain", True),
+    }
+
+
+def test_the_limit_is_what_acceptance_alone_would_bring() -> None:
+    """Thirty tokens in ten rounds, at most three times as fast; drafts and their rows leave half of that."""
+
+    def of(seconds: tuple[float, float, float, float], n_rounds: int, rows: dict[int, int]) -> list[Reply]:
+        draft_s, verify_s, sample_s, rest_s = seconds
+        made = Statistics(
+            tokens=30,
+            rounds=n_rounds,
+            draft_s=draft_s,
+            verify_s=verify_s,
+            sample_s=sample_s,
+            rest_s=rest_s,
+            drafters=Counter({"repeat": sum(rows.values())} if rows else {}),
+            rows=Counter(rows),
+        )
+        reply: Any = SimpleNamespace(statistics=made, token_ids=[0] * 30)
+        return [reply]
+
+    plain = of((0, 27, 2, 1), 30, {})
+    found = speed_of("mine", of((4, 14, 1, 1), 10, {4: 3, 6: 6}), plain=plain)
+    assert (found.mean_length, found.speed_up, found.share_of_limit) == (3, 1.5, 0.5)
+    assert (found.draft_share, found.verify_share, found.rest_share) == (0.2, 0.7, pytest.approx(0.1))
+    assert (found.drafter, found.shape, found.rows) == ("repeat", "chain", 6)
+    off = speed_of("off", plain, plain=plain)
+    assert (off.share_of_limit, off.drafter, off.shape, off.rows) == (1, "", "", 1)
 
 
 def test_texts_are_compared_and_categories_told_apart() -> None:
@@ -275,6 +327,9 @@ def test_the_bench_verb_times_the_demo(command: Command) -> None:
     assert (code, "error" in err) == (0, False)
     verdict = found.pop()["verdict"]
     assert verdict["best"] in ("off", *MODES)
+    assert {"speed_up", "interval", "mean_length", "share_of_limit", "drafter", "shape", "rows"} <= set(verdict)
+    told = {each["mode"]: (each["drafter"], each["shape"]) for each in found}
+    assert told["off"] == ("", "") and told["sequence"] == ("draft", "chain") and told["ngram"][0] in ("", "ngram")
     assert verdict["model"] == "target-q4_0.gguf"
     assert verdict["same_text"] == all(each["same_text"] for each in found)
     assert [each["mode"] for each in found] == ["off", "auto", *MODES]
