@@ -155,7 +155,8 @@ def speed_of(
     def total(name: str, runs: Sequence[Statistics] = done) -> float:
         return float(sum(getattr(run, name) for run in runs))
 
-    drafters, rows = (sum((getattr(run, name) for run in done), Counter()) for name in ("drafters", "rows"))
+    drafters: Counter[str] = sum((run.drafters for run in done), Counter())
+    rows: Counter[int] = sum((run.rows for run in done), Counter())
     draft_share, verify_share = (total(name) / total("decode_s") for name in ("draft_s", "verify_s"))
     return Speed(
         mode=mode,
