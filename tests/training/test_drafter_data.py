@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.evaluation.acceptance import write
 from edge_spec.sampling import SamplerSettings
-from edge_spec.training.drafter.answers import prepare, read_answers
+from edge_spec.training.drafter.answers import divided, prepare, read_answers
 from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
@@ -183,3 +184,54 @@ def test_shapes_are_ones_that_both_engines_run() -> None:
         assert shape.n_vocab == 16_384
         assert shape.head_dim in (32, 64)
     assert MakeSettings().shape(8192).n_vocab == 8192
+
+
+def test_a_prompt_is_answered_greedily_once(tmp_path: Path) -> None:
+    """Where prompts are asked again, also after an interruption: that answer would be the same."""
+    settings = MakeSettings(tokens=3000, answer_tokens=24, vocabulary=64, width=64)
+
+    class Few:
+        """Asks three prompts again and again."""
+
+        def prompts(self, numbers: Sequence[int]) -> list[list[int]]:
+            return [[number % 3, 7, 3] for number in numbers]
+
+    def written(n_tokens: int, folder: Path) -> list[list[int]]:
+        write_portions(
+            folder,
+            Few(),  # type: ignore[arg-type]
+            AnswerWriter(TableModel(TABLE).texts(16, 64), ends),
+            replace(settings, tokens=n_tokens),
+            n_vocab=40,
+            longest=64,
+            clock=_Stopwatch(),  # type: ignore[arg-type]
+            say=lambda line: None,
+        )
+        return [
+            text.tolist()
+            for portion in portions_in(folder)
+            for text in np.split(portion.tokens, np.cumsum(portion.lengths)[:-1])
+        ]
+
+    texts = written(3000, tmp_path / "whole")
+    (tmp_path / "stopped").mkdir()
+    written(1, tmp_path / "stopped")
+    assert written(3000, tmp_path / "stopped") == texts
+    for number in range(3):
+        prompt = [number, 7, 3]
+        (greedy,) = write(TableModel(TABLE), [prompt], SamplerSettings(temperature=0), ends=ends, max_tokens=24)
+        assert texts.count([*prompt, *greedy.reply]) == 1
+        assert len({tuple(text) for text in texts if text[:3] == prompt}) > 10
+
+
+def test_all_answers_to_a_prompt_are_held_out_together(portions: Path, tmp_path: Path) -> None:
+    prepare(portions, tmp_path / "prepared", n_vocab=40, n_kept=20)
+    answers = read_answers(tmp_path / "prepared")
+    prompts = [tuple(prompt) for portion in portions_in(portions) for prompt in portion.asked]
+    assert len(set(prompts)) < len(prompts) == len(answers.begins) - 1
+    for seed in range(5):
+        learned, valid = divided(answers, seed)
+        assert sorted([*learned, *valid]) == list(range(len(prompts)))
+        assert len(valid) >= len(prompts) / 100
+        assert not {prompts[text] for text in learned} & {prompts[text] for text in valid}
+    assert not np.array_equal(divided(answers, 1)[1], divided(answers, 2)[1])

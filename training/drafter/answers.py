@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.portions import Portion, portions_in
 from edge_spec.training.drafter.writing import N_LIKELIEST
 
-__all__ = ["Answers", "choose_tokens", "prepare", "read_answers"]
+__all__ = ["Answers", "choose_tokens", "divided", "prepare", "read_answers"]
 
 _PROMPT_WEIGHT = 0.1
 """A token that is only ever read needs an embedding, too, but is never drafted."""
 
+_VALID_SHARE = 100
+"""One text of so many is held out."""
+
 _SUMMARY = "prepared.json"
+
+Texts = npt.NDArray[np.int64]
+"""Numbers of texts."""
 
 
 def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tuple[npt.NDArray[np.int64], float]:
@@ -129,3 +136,23 @@ def read_answers(folder: Path) -> Answers:
     except (OSError, *BAD_RECORD) as error:
         raise ModelFileError(f"{folder} is damaged ({error})", hint="remove that folder and run again") from error
     return Answers(coverage=coverage, **arrays)
+
+
+def divided(answers: Answers, seed: int) -> tuple[Texts, Texts]:
+    """Texts to learn from, and held-out ones; all answers to a prompt are on the same side.
+
+    A model that has learned one answer to a prompt knows half of the others, so these would say little of new prompts.
+    """
+    by_prompt: dict[bytes, list[int]] = {}
+    for text, (begin, end) in enumerate(pairwise(answers.begins.tolist())):
+        # What is expected first is expected of the last token of the prompt.
+        learned = answers.expected[begin:end] >= 0
+        n_prompt = int(learned.argmax()) + 1
+        by_prompt.setdefault(answers.tokens[begin : begin + n_prompt].tobytes(), []).append(text)
+    prompts = list(by_prompt.values())
+    order = np.random.default_rng(seed).permutation(len(prompts)).tolist()
+    valid: list[int] = []
+    while len(valid) < max(1, (len(answers.begins) - 1) // _VALID_SHARE):
+        valid += prompts[order.pop()]
+    learned_from = [text for prompt in order for text in prompts[prompt]]
+    return np.array(learned_from or valid, np.int64), np.array(valid, np.int64)

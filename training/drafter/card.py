@@ -25,8 +25,8 @@ def card_of(results: Mapping[str, Any]) -> str:
         f"- Drafter: {_what_it_is(results)}",
         f"- Vocabulary: {made['n_kept']:,} of the target's {results['target']['n_vocab']:,} tokens, which are "
         f"{data['coverage']:.1%} of what it wrote",
-        f"- Learned from: {data['answer_tokens']:,} tokens in {data['texts']:,} answers of the target itself, a third "
-        f"of them greedy, the others at temperatures 0.8 and 1, each read {settings['passes']:g} times",
+        f"- Learned from: {data['answer_tokens']:,} tokens in {data['texts']:,} answers of the target itself, to each "
+        f"prompt one that is greedy, the others at temperatures 0.8 and 1, each read {settings['passes']:g} times",
         f"- Asked: prompts drawn from {data['prompts']:,} in the texts that were given, and questions that the target "
         "asked itself where it has a chat template",
         f"- Time: {results['seconds'].get('answers', 0) / 60:.0f} minutes of writing, "

@@ -22,7 +22,7 @@ from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.settings import MakeSettings
-from edge_spec.training.drafter.writing import N_LIKELIEST, Answer, AnswerWriter, Question
+from edge_spec.training.drafter.writing import N_LIKELIEST, TEMPERATURES, Answer, AnswerWriter, Question
 
 __all__ = [
     "Asker",
@@ -54,6 +54,13 @@ class Portion:
     prompts: npt.NDArray[Any]
     likeliest: npt.NDArray[Any]
     logs: npt.NDArray[Any]
+
+    @property
+    def asked(self) -> list[list[int]]:
+        """The prompt of each text, in token ids."""
+        begins = np.cumsum([0, *self.lengths[:-1]])
+        spans = zip(begins.tolist(), self.prompts.tolist(), strict=True)
+        return [self.tokens[begin : begin + n].tolist() for begin, n in spans]
 
 
 def portion_paths(folder: Path) -> list[Path]:
@@ -155,7 +162,10 @@ def write_portions(
     Raises:
         TimeIsUp: the time limit is reached.
     """
-    done = sum(len(portion.logs) for portion in portions_in(folder))
+    done, asked = 0, set[tuple[int, ...]]()
+    for portion in portions_in(folder):
+        done += len(portion.logs)
+        asked.update(tuple(prompt) for prompt in portion.asked)
     number = len(portion_paths(folder))
     began, began_s = done, clock.elapsed_s
     while done < settings.tokens:
@@ -163,9 +173,14 @@ def write_portions(
             raise TimeIsUp(f"the target has written {done:,} of {settings.tokens:,} tokens")
         numbers = range(number * _PROMPTS, (number + 1) * _PROMPTS)
         prompts = zip(numbers, asker.prompts(numbers), strict=True)
-        questions = [
-            Question(prompt, settings.seed * 1_000_003 + each) for each, prompt in prompts if 1 < len(prompt) <= longest
-        ]
+        questions = []
+        for each, prompt in prompts:
+            if 1 < len(prompt) <= longest:
+                # A greedy answer would be the same again.
+                again = tuple(prompt) in asked
+                temperatures = [t for t in TEMPERATURES if t > 0] if again else TEMPERATURES
+                questions.append(Question(prompt, settings.seed * 1_000_003 + each, temperatures))
+                asked.add(tuple(prompt))
         answers = writer.answers(questions, max_tokens=settings.answer_tokens)
         texts = [
             (question.prompt, answer) for question, those in zip(questions, answers, strict=True) for answer in those

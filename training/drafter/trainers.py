@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from edge_spec.models import ModelFile
 from edge_spec.training.clock import Clock
 from edge_spec.training.distill import inherit_embedding
-from edge_spec.training.drafter.answers import Answers
+from edge_spec.training.drafter.answers import Answers, divided
 from edge_spec.training.drafter.head_model import Head
 from edge_spec.training.drafter.head_objective import HeadLoss
 from edge_spec.training.drafter.heads import build_head, start_head
@@ -28,10 +27,8 @@ from edge_spec.training.train import Trainer
 
 __all__ = ["DrafterTraining", "head_trainer", "model_trainer"]
 
-_VALID_SHARE, _VALID_ROWS = 100, 64
+_VALID_ROWS = 64
 _VALID_EVERY = 100
-
-Texts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +52,6 @@ class DrafterTraining:
     clock: Clock
     say: Callable[[str], None]
 
-    def divided(self) -> tuple[Texts, Texts]:
-        """Texts to learn from, and held-out ones."""
-        order = np.random.default_rng(self.settings.seed).permutation(len(self.answers.begins) - 1)
-        n_valid = max(1, len(order) // _VALID_SHARE)
-        return order[n_valid:] if len(order) > n_valid else order, order[:n_valid]
-
     def common(self) -> dict[str, Any]:
         """Arguments of ``Trainer`` that do not depend on the kind."""
         return {
@@ -76,7 +67,7 @@ class DrafterTraining:
 def model_trainer(of: DrafterTraining) -> tuple[Trainer[Llama], bool]:
     """The trainer of a small model; and whether it begins with the target's embedding."""
     target, answers, settings = of.target, of.answers, of.settings
-    learned, valid = of.divided()
+    learned, valid = divided(of.answers, of.settings.seed)
     objective = AnswerLoss(
         answers=answers,
         texts=learned,
@@ -105,7 +96,7 @@ def head_trainer(of: DrafterTraining, portions: Path) -> Trainer[Head]:
         portions: of the answers, with hidden states beside them.
     """
     target, answers, settings = of.target, of.answers, of.settings
-    learned, valid = of.divided()
+    learned, valid = divided(of.answers, of.settings.seed)
     row = min(settings.head_row, target.n_ctx_train)
     objective = HeadLoss(
         answers=answers,
