@@ -72,6 +72,7 @@ def command() -> None:
     help="A small model, or a head on MODEL's hidden states, which needs edge-spec's own kernels.",
 )
 @_size("tokens", "Tokens that the model writes.")
+@_size("read_answers", "Tokens of others' answers, in the texts, that it reads besides.", of=click.IntRange(min=0))
 @_size("passes", "How often its answers are read.", of=float, metavar="X")
 @_size("vocabulary", "Tokens that the drafter knows.")
 @_size("layers", "Layers of a small model.")

@@ -17,6 +17,7 @@ from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.evaluation.acceptance import write
 from edge_spec.sampling import SamplerSettings
 from edge_spec.training.drafter.answers import divided, prepare, read_answers
+from edge_spec.training.drafter.exchanges import Exchange, exchanges_in
 from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
@@ -235,3 +236,30 @@ def test_all_answers_to_a_prompt_are_held_out_together(portions: Path, tmp_path:
         assert len(valid) >= len(prompts) / 100
         assert not {prompts[text] for text in learned} & {prompts[text] for text in valid}
     assert not np.array_equal(divided(answers, 1)[1], divided(answers, 2)[1])
+
+
+def test_exchanges_are_first_answers_and_passages_that_go_on(tmp_path: Path) -> None:
+    def turns(*texts: str, first: str = "user") -> list[dict[str, str]]:
+        roles = ["user", "assistant"] if first == "user" else ["assistant", "user"]
+        return [{"role": roles[number % 2], "text": text} for number, text in enumerate(texts)]
+
+    answer = "An answer of some words."
+    records = [
+        {"turns": [{"role": "system", "text": "Be kind."}, *turns("What is this?", answer, "And that?", answer)]},
+        {"turns": turns("What is held out?", answer)},
+        {"turns": turns("Hello!", answer, answer, first="assistant")},
+        {"turns": turns("What is short?", "Yes.")},
+        {"turns": ["Only questions?", "And another one?"]},
+        {"text": "One two three four five six seven eight nine ten."},
+        {"text": "A passage that somebody is asked about."},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    (tmp_path / "b.md").write_text("Words of a file that go on and on until they end.", "utf-8")
+    without = ["What is held out?", "Explain this text:\n\nA passage that somebody is asked about."]
+    found = exchanges_in(tmp_path, seed=1, most=9, without=without)
+    assert sorted(found, key=lambda each: each.asked) == [
+        Exchange("Continue this text:\n\nOne two three four", "five six seven eight nine ten."),
+        Exchange("Continue this text:\n\nWords of a file that", "go on and on until they end."),
+        Exchange("What is this?", answer),
+    ]
+    assert exchanges_in(tmp_path, seed=1, most=2, without=without) == found[:2]

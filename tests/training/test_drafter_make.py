@@ -247,6 +247,41 @@ def test_a_head_is_made_of_answers_that_are_there_or_of_its_own(
     assert "EAGLE-3" in (out / "README.md").read_text("utf-8")
 
 
+@pytest.mark.slow
+def test_answers_of_others_are_read_where_an_interrupted_run_stopped(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path
+) -> None:
+    found = []
+    for stops in ((1 << 30,), (1, 2, 3, 1 << 30)):
+        folder = tmp_path / str(len(stops))
+        out = folder / "out"
+        shutil.copytree(made.maker.out / "answers", out / "answers")
+        shutil.copy(made.maker.out / "prompts.json", out)
+        texts = write_texts(folder / "texts")
+        pairs = [(f"What is the number {number}?", f"It is the number {number}, of course.") for number in range(200)]
+        turns = [[{"role": "user", "text": asked}, {"role": "assistant", "text": answer}] for asked, answer in pairs]
+        (texts / "b.jsonl").write_text("".join(json.dumps({"turns": each}) + "\n" for each in turns), "utf-8")
+        notes = []
+        for steps in stops:
+            try:
+                run = maker(
+                    folder,
+                    probe_cache,
+                    settings=replace(TINY, read_answers=1500, passes=1),
+                    clock=Clock(1.0, now=ticking(steps)),
+                )
+                results = run.run()
+            except TimeIsUp as note:
+                notes.append(str(note))
+        assert any("answers by others" in note for note in notes) == (len(stops) > 1)
+        assert results["data"]["answer_tokens"] == made.results["data"]["answer_tokens"]
+        assert results["data"]["read_tokens"] >= 1500
+        assert "that others wrote" in (out / "README.md").read_text("utf-8")
+        found.append([path.read_bytes() for path in sorted((out / "answers").glob("read-*.npz"))])
+    assert len(found[0]) > 1
+    assert found[0] == found[1]
+
+
 def test_the_command_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,12 +36,13 @@ def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tup
     """The tokens that a target writes most, ascending, and the share of its answers' tokens that are among them.
 
     What it might have written in a place counts by its chance: a sum of chances is closer to the target's own
-    frequencies than a count of what was drawn.
+    frequencies than a count of what was drawn. What others wrote in its place does not count.
     """
     weight, written = np.zeros(n_vocab), np.zeros(n_vocab)
     for portion in portions:
         answered = _answered(portion)
-        written += np.bincount(portion.tokens[answered], minlength=n_vocab)
+        if not portion.by_others:
+            written += np.bincount(portion.tokens[answered], minlength=n_vocab)
         weight += _PROMPT_WEIGHT * np.bincount(portion.tokens[~answered], minlength=n_vocab)
         chances = np.exp(portion.logs.astype(np.float64)).ravel()
         weight += np.bincount(portion.likeliest.ravel(), weights=chances, minlength=n_vocab)
@@ -95,6 +96,7 @@ def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
     columns = np.lib.format.open_memmap(folder / "columns.npy", "w+", np.int32, shape)
     chances = np.lib.format.open_memmap(folder / "chances.npy", "w+", np.float16, shape)
     tokens, lengths, expected, place = [], [], [], 0
+    n_read, texts_read = 0, 0
     for portion in portions_in(portions):
         rows = slice(place, place + len(portion.logs))
         chance = np.exp(portion.logs.astype(np.float32))
@@ -109,6 +111,8 @@ def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
         row[np.flatnonzero(answered) - 1] = np.arange(place, rows.stop)
         expected.append(row)
         place = rows.stop
+        if portion.by_others:
+            n_read, texts_read = n_read + len(portion.logs), texts_read + len(portion.lengths)
     for array in (columns, chances):
         array.flush()
     np.save(folder / "kept.npy", kept.ids)
@@ -116,7 +120,13 @@ def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
     np.save(folder / "begins.npy", np.cumsum([0, *np.concatenate(lengths)], dtype=np.int64))
     np.save(folder / "expected.npy", np.concatenate(expected))
     # Written last: a folder that has it is complete.
-    summary = {"answer_tokens": n, "texts": sum(map(len, lengths)), "coverage": coverage}
+    summary = {
+        "answer_tokens": n - n_read,
+        "texts": sum(map(len, lengths)) - texts_read,
+        "read_tokens": n_read,
+        "read_texts": texts_read,
+        "coverage": coverage,
+    }
     with whole_file(folder / _SUMMARY) as temporary:
         temporary.write_text(json.dumps(summary) + "\n", encoding="utf-8")
 

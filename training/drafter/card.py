@@ -26,7 +26,8 @@ def card_of(results: Mapping[str, Any]) -> str:
         f"- Vocabulary: {made['n_kept']:,} of the target's {results['target']['n_vocab']:,} tokens, which are "
         f"{data['coverage']:.1%} of what it wrote",
         f"- Learned from: {data['answer_tokens']:,} tokens in {data['texts']:,} answers of the target itself, to each "
-        f"prompt one that is greedy, the others at temperatures 0.8 and 1, each read {settings['passes']:g} times",
+        f"prompt one that is greedy, the others at temperatures 0.8 and 1{_read(data)}",
+        f"- Read: {settings['passes']:g} times",
         f"- Asked: prompts drawn from {data['prompts']:,} in the texts that were given, and questions that the target "
         "asked itself where it has a chat template",
         f"- Time: {results['seconds'].get('answers', 0) / 60:.0f} minutes of writing, "
@@ -57,6 +58,13 @@ def _what_it_is(results: Mapping[str, Any]) -> str:
         f"a head (EAGLE-3, arXiv 2503.01840), {size[0]} in one layer, {size[1]}; it reads what goes into layers "
         f"{layers} of the target, and was trained up to {settings['steps_ahead']} tokens behind it"
     )
+
+
+def _read(data: Mapping[str, Any]) -> str:
+    if not data.get("read_tokens"):
+        return ""
+    tokens, texts = data["read_tokens"], data["read_texts"]
+    return f"; and {tokens:,} tokens in {texts:,} answers that others wrote, of which it said what it had expected"
 
 
 def _how_it_began(results: Mapping[str, Any]) -> str:

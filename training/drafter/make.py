@@ -21,6 +21,7 @@ from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
 from edge_spec.training.drafter.card import card_of
+from edge_spec.training.drafter.exchanges import exchanges_in
 from edge_spec.training.drafter.export import export_drafter
 from edge_spec.training.drafter.heads import target_layers
 from edge_spec.training.drafter.hidden import hidden_bytes, write_hidden
@@ -28,6 +29,7 @@ from edge_spec.training.drafter.measure import measure
 from edge_spec.training.drafter.opened import opened, opened_with_hidden_rows, require_hidden_rows
 from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
+from edge_spec.training.drafter.reading import AnswerReader, read_portions
 from edge_spec.training.drafter.settings import HEAD, MakeSettings
 from edge_spec.training.drafter.writing import AnswerWriter, slots_of
 
@@ -74,7 +76,7 @@ class DrafterMaker:
         path = self.out / "settings.json"
         begun = {**MakeSettings().as_json(), **_read_json(path)} if path.is_file() else {}
         different = sorted(name for name, value in begun.items() if asked.get(name) != value)
-        if not (self.out / "prepared" / "prepared.json").is_file():
+        if not self._is_prepared:
             different = [name for name in different if name in _ASKED_WITH]
         if different:
             raise SettingsError(
@@ -94,7 +96,7 @@ class DrafterMaker:
             DiskFull: the disk is full; what is finished is kept.
         """
         try:
-            for stage in (self._ask, self._prepare, self._hidden, self._train, self._export, self._measure):
+            for stage in (self._ask, self._read, self._prepare, self._hidden, self._train, self._export, self._measure):
                 with self._timed(stage.__name__.strip("_")):
                     stage()
         except OSError as error:
@@ -102,7 +104,7 @@ class DrafterMaker:
                 raise
             free = shutil.disk_usage(self.out).free
             hint = "free some space and run the same command again: what is finished is kept"
-            needed = max(free + 1, disk_bytes(self.settings.tokens, self._hidden_bytes))
+            needed = max(free + 1, disk_bytes(self._n_tokens, self._hidden_bytes))
             what = f"what is made in {self.out}"
             raise DiskFull(what, needed_bytes=needed, available_bytes=free, hint=hint) from error
         results: dict[str, Any] = _read_json(self.out / "results.json")
@@ -126,6 +128,16 @@ class DrafterMaker:
         return hidden_bytes(self.target) if self._is_head else 0
 
     @property
+    def _n_tokens(self) -> int:
+        """Of all answers."""
+        return self.settings.tokens + self.settings.read_answers
+
+    @property
+    def _is_prepared(self) -> bool:
+        """Whether nothing that answers depend on can change any more."""
+        return (self.out / "prepared" / "prepared.json").is_file()
+
+    @property
     def _prompts(self) -> tuple[list[str], list[str]]:
         """Prompts to measure on, and those to learn from."""
         path = self.out / "prompts.json"
@@ -139,11 +151,11 @@ class DrafterMaker:
 
     def _ask(self) -> None:
         """Let the target answer."""
-        if (self.out / "prepared" / "prepared.json").is_file():
+        if self._is_prepared:
             return
         settings = self.settings
         _, prompts = self._prompts
-        require_disk(self.out, settings.tokens, self._hidden_bytes)
+        require_disk(self.out, self._n_tokens, self._hidden_bytes)
         n_ctx = _PROMPT_TOKENS + settings.answer_tokens
         with (
             self._writer(n_ctx) as (model, tokenizer, hidden),
@@ -163,10 +175,32 @@ class DrafterMaker:
                 say=self.say,
             )
 
+    def _read(self) -> None:
+        """Let the target read answers of others."""
+        settings = self.settings
+        if self._is_prepared or not settings.read_answers:
+            return
+        held_out = frozenset(self._prompts[0])
+        exchanges = exchanges_in(self.texts, seed=settings.seed, most=settings.read_answers, without=held_out)
+        with self._writer(_PROMPT_TOKENS + settings.answer_tokens, exact=False) as (model, tokenizer, hidden):
+            builder = PromptBuilder(tokenizer, self.target.chat_template, model.n_vocab)
+            reader = AnswerReader(model, builder, hidden, longest=_PROMPT_TOKENS, answer_tokens=settings.answer_tokens)
+            read_portions(
+                self.out / "answers",
+                exchanges,
+                reader,
+                settings,
+                n_vocab=model.n_vocab,
+                clock=self.clock,
+                say=self.say,
+            )
+
     @contextmanager
-    def _writer(self, n_ctx: int) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows | None]]:
+    def _writer(
+        self, n_ctx: int, *, exact: bool = True
+    ) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows | None]]:
         """The target, and its hidden states where a head is made."""
-        how: dict[str, Any] = {"cache_dir": self.cache_dir, "exact": True}
+        how: dict[str, Any] = {"cache_dir": self.cache_dir, "exact": exact}
         if self._is_head:
             layers = target_layers(self.target)
             with opened_with_hidden_rows(self.target, self.on, n_ctx, layers, **how) as found:

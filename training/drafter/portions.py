@@ -1,9 +1,10 @@
 """The target's answers on disk, in portions: what is finished is never written again.
 
-A portion is an ``.npz``: ``tokens`` of all texts one after the other, each a prompt and an answer; ``lengths`` and
-``prompts``, the tokens of each text and those of its prompt; and for every token of an answer ``likeliest`` and
-``logs``, ``[n, 64]``. Beside it may be an ``.npy`` with the hidden states of all tokens, ``[tokens, width]``, for
-a head.
+Portions of what the target has written are named by their numbers, those of what others wrote and it has read
+``read-`` and a number. A portion is an ``.npz``: ``tokens`` of all texts one after the other, each a prompt and an
+answer; ``lengths`` and ``prompts``, the tokens of each text and those of its prompt; and for every token of an answer
+``likeliest`` and ``logs``, ``[n, 64]``. Beside it may be an ``.npy`` with the hidden states of all tokens,
+``[tokens, width]``, for a head.
 """
 
 from __future__ import annotations
@@ -30,14 +31,20 @@ __all__ = [
     "disk_bytes",
     "hidden_path",
     "portion_at",
+    "portion_number",
     "portion_paths",
     "portions_in",
+    "read_paths",
+    "read_portion_path",
     "require_disk",
+    "save_portion",
     "write_portions",
 ]
 
 _PROMPTS = 32
 """Prompts of a portion."""
+
+_READ = "read-"
 
 _OWN_EVERY, _OWN_TOKENS = 3, 48
 _MARK = "edge-spec asks here"
@@ -47,13 +54,18 @@ _TOKEN_BYTES = 12 * N_LIKELIEST
 
 @dataclass(frozen=True)
 class Portion:
-    """What a portion holds; see the top of this file."""
+    """What a portion holds; see the top of this file.
+
+    Attributes:
+        by_others: whether the target has only read its answers.
+    """
 
     tokens: npt.NDArray[Any]
     lengths: npt.NDArray[Any]
     prompts: npt.NDArray[Any]
     likeliest: npt.NDArray[Any]
     logs: npt.NDArray[Any]
+    by_others: bool = False
 
     @property
     def asked(self) -> list[list[int]]:
@@ -68,10 +80,25 @@ def portion_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"))
 
 
+def read_paths(folder: Path) -> list[Path]:
+    """The files of the portions that the target has read, in order."""
+    return sorted(folder.glob(f"{_READ}*.npz"))
+
+
+def read_portion_path(folder: Path, number: int) -> Path:
+    """Where such a portion belongs."""
+    return folder / f"{_READ}{number:05d}.npz"
+
+
+def portion_number(path: Path) -> int:
+    """The number in the name of a portion."""
+    return int(path.stem.removeprefix(_READ))
+
+
 def portion_at(path: Path) -> Portion:
     """A portion."""
     with np.load(path) as found:
-        return Portion(**{name: found[name] for name in found.files})
+        return Portion(**{name: found[name] for name in found.files}, by_others=path.name.startswith(_READ))
 
 
 def portions_in(folder: Path) -> Iterator[Portion]:
@@ -163,10 +190,11 @@ def write_portions(
         TimeIsUp: the time limit is reached.
     """
     done, asked = 0, set[tuple[int, ...]]()
-    for portion in portions_in(folder):
+    written = [path for path in portion_paths(folder) if path not in read_paths(folder)]
+    for portion in map(portion_at, written):
         done += len(portion.logs)
         asked.update(tuple(prompt) for prompt in portion.asked)
-    number = len(portion_paths(folder))
+    number = len(written)
     began, began_s = done, clock.elapsed_s
     while done < settings.tokens:
         if clock.over:
@@ -185,7 +213,7 @@ def write_portions(
         texts = [
             (question.prompt, answer) for question, those in zip(questions, answers, strict=True) for answer in those
         ]
-        done += _save(folder / f"{number:05d}.npz", texts, n_vocab)
+        done += save_portion(folder / f"{number:05d}.npz", texts, n_vocab)
         number += 1
         speed = (done - began) / max(1e-9, clock.elapsed_s - began_s)
         left_min = max(0, settings.tokens - done) / speed / 60
@@ -193,7 +221,8 @@ def write_portions(
     return done
 
 
-def _save(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: int) -> int:
+def save_portion(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: int) -> int:
+    """Write a portion of prompts and their answers; returns how many tokens the answers have."""
     narrow = np.uint16 if n_vocab <= 1 << 16 else np.uint32
     n = sum(len(answer.tokens) for _, answer in texts)
     likeliest = np.zeros((n, N_LIKELIEST), narrow)

@@ -7,28 +7,42 @@ al., arXiv 2406.08464).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from edge_spec.errors import ModelFileError
 from edge_spec.training.corpus import clean, read_records
 
-__all__ = ["INSTRUCTIONS", "prompts_in"]
+__all__ = [
+    "CONTINUE",
+    "INSTRUCTIONS",
+    "MAX_CHARACTERS",
+    "in_turns",
+    "is_of_records",
+    "parts_of",
+    "plain_text",
+    "prompts_in",
+    "text_paths",
+]
 
+CONTINUE = "Continue this text:\n\n{}"
 INSTRUCTIONS = (
     "Summarize this text in two sentences:\n\n{}",
     "What is this text about?\n\n{}",
     "Explain this text in simple words:\n\n{}",
     "Write a question that this text answers, and answer it:\n\n{}",
     "List the main points of this text:\n\n{}",
-    "Continue this text:\n\n{}",
+    CONTINUE,
     "Rewrite this text in a friendlier tone:\n\n{}",
 )
 
-_MAX_CHARACTERS = 900
+MAX_CHARACTERS = 900
 _MIN_CHARACTERS = 8
+Found = TypeVar("Found")
+
 _RECORDS, _PLAIN = (".jsonl", ".jsonl.xz"), (".txt", ".md")
 
 
@@ -40,14 +54,9 @@ def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
     Raises:
         ModelFileError: there is no text, or less than two prompts in them, or a file is not readable.
     """
-    if not folder.is_dir():
-        raise ModelFileError(f"there is no folder {folder}", hint="give --texts a folder of .txt, .md or .jsonl files")
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith((*_RECORDS, *_PLAIN)))
-    if not paths:
-        raise ModelFileError(f"{folder} holds no text", hint="put .txt, .md, .jsonl or .jsonl.xz files into it")
     random = Random(seed)
     found: dict[str, str] = {}
-    for path in paths:
+    for path in text_paths(folder):
         for source, prompt in _prompts_of(path, random):
             found.setdefault(prompt, source)
     if len(found) < 2:
@@ -55,18 +64,45 @@ def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
             f"the texts in {folder} give {len(found)} prompts, and two are the least",
             hint="add texts, or dialogues with turns of a user",
         )
-    by_source: dict[str, list[str]] = {}
-    for prompt, source in found.items():
-        by_source.setdefault(source, []).append(prompt)
+    return list(islice(in_turns(found, random), most))
+
+
+def text_paths(folder: Path) -> list[Path]:
+    """The files of a folder that hold texts.
+
+    Raises:
+        ModelFileError: there is none.
+    """
+    if not folder.is_dir():
+        raise ModelFileError(f"there is no folder {folder}", hint="give --texts a folder of .txt, .md or .jsonl files")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith((*_RECORDS, *_PLAIN)))
+    if not paths:
+        raise ModelFileError(f"{folder} holds no text", hint="put .txt, .md, .jsonl or .jsonl.xz files into it")
+    return paths
+
+
+def is_of_records(path: Path) -> bool:
+    """Whether a file of texts holds records rather than one text."""
+    return path.name.endswith(_RECORDS)
+
+
+def in_turns(found: Mapping[Found, str], random: Random) -> Iterator[Found]:
+    """What was found, in random order, its sources taking turns.
+
+    Args:
+        found: the source of each.
+    """
+    by_source: dict[str, list[Found]] = {}
+    for each, source in found.items():
+        by_source.setdefault(source, []).append(each)
     for some in by_source.values():
         random.shuffle(some)
-    turns = (prompt for turn in zip_longest(*by_source.values()) for prompt in turn if prompt is not None)
-    return list(islice(turns, most))
+    return (each for turn in zip_longest(*by_source.values()) for each in turn if each is not None)
 
 
 def _prompts_of(path: Path, random: Random) -> Iterator[tuple[str, str]]:
     """Sources and prompts."""
-    if path.name.endswith(_RECORDS):
+    if is_of_records(path):
         for record in read_records(path):
             source = str(record.get("source", path.name))
             if "turns" not in record:
@@ -78,26 +114,38 @@ def _prompts_of(path: Path, random: Random) -> Iterator[tuple[str, str]]:
                 said = clean(first if isinstance(first, str) else first["text"])
                 yield from ((source, prompt) for prompt in _fitting(said))
         return
+    yield from ((path.name, prompt) for prompt in _passages(plain_text(path), random))
+
+
+def plain_text(path: Path) -> str:
+    """A file that is one text.
+
+    Raises:
+        ModelFileError: it is not readable.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path} is not readable text ({error})", hint="save it as UTF-8") from error
-    yield from ((path.name, prompt) for prompt in _passages(text, random))
 
 
 def _passages(text: str, random: Random) -> Iterator[str]:
-    """A text in parts of some paragraphs, each below an instruction."""
+    """The parts of a text, each below an instruction."""
+    return (random.choice(INSTRUCTIONS).format(part) for part in parts_of(text))
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """A text in parts of some paragraphs that can be asked about."""
     part = ""
     for paragraph in [*clean(text).split("\n\n"), None]:
-        if paragraph is not None and len(part) + len(paragraph) <= _MAX_CHARACTERS:
+        if paragraph is not None and len(part) + len(paragraph) <= MAX_CHARACTERS:
             part = f"{part}\n\n{paragraph}" if part else paragraph
             continue
-        for some in _fitting(part):
-            yield random.choice(INSTRUCTIONS).format(some)
-        part = (paragraph or "")[:_MAX_CHARACTERS]
+        yield from _fitting(part)
+        part = (paragraph or "")[:MAX_CHARACTERS]
 
 
 def _fitting(text: str) -> Iterator[str]:
     """The text if it can be asked about, cut where it is too long."""
     if len(text) >= _MIN_CHARACTERS and any(letter.isalpha() for letter in text):
-        yield text[:_MAX_CHARACTERS]
+        yield text[:MAX_CHARACTERS]

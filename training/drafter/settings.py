@@ -38,6 +38,7 @@ class MakeSettings:
         kind: ``model`` or ``head``. ``layers``, ``width``, ``inherit`` and lengths of rows are those of a model.
         steps_ahead: how many tokens behind what the target has read a head learns to draft.
         head_row: length of the training rows of a head.
+        read_answers: tokens of answers that others wrote, in the texts, which the target reads besides.
 
     Raises:
         SettingsError: a value out of its range.
@@ -60,11 +61,13 @@ class MakeSettings:
     kind: str = MODEL
     steps_ahead: int = 2
     head_row: int = 512
+    read_answers: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SettingsError(f"is {self.kind!r} and must be {' or '.join(KINDS)}", argument="kind")
         least_of = {"tokens": 1, "layers": 1, "answer_tokens": 8, "held_out": 1, "steps_ahead": 1, "head_row": 32}
+        least_of["read_answers"] = 0
         for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise SettingsError(f"is {getattr(self, name)} and must be {least} or more", argument=name)

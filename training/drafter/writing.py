@@ -19,7 +19,7 @@ from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.texts import Texts, TextsModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "slots_of"]
+__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "likeliest", "slots_of"]
 
 N_LIKELIEST = 64
 
@@ -118,6 +118,13 @@ class AnswerWriter:
         active[slot] = text
 
 
+def likeliest(row: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """The likeliest tokens of a row of logits, and their log probabilities."""
+    ids, logits = head(row, N_LIKELIEST)
+    top = logits[0]
+    return ids, logits - top - np.log(np.exp(row - top).sum(dtype=np.float32))
+
+
 class _Text:
     """An answer that is being written."""
 
@@ -135,12 +142,11 @@ class _Text:
     def write(self, row: npt.NDArray[np.float32]) -> int:
         """Draw the next token, and note what was likely."""
         token = self._sampler.pick(row, self._text)
-        ids, logits = head(row, N_LIKELIEST)
-        top = logits[0]
+        ids, logs = likeliest(row)
         self._text.append(token)
         self.answer.tokens.append(token)
         self.answer.likeliest.append(ids)
-        self.answer.logs.append(logits - top - np.log(np.exp(row - top).sum(dtype=np.float32)))
+        self.answer.logs.append(logs)
         return token
 
 
