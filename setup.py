@@ -14,9 +14,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-PACKAGE_DIR: dict[str, str] = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
-    "package-dir"
-]
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))
 LIBRARIES = {
     "edge_spec.engines.onnx.kernels.rows": Path("edge_spec/engines/onnx/kernels/src"),
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
@@ -58,7 +56,7 @@ class Wheel(bdist_wheel):
 setup(
     packages=[
         package
-        for name, folder in PACKAGE_DIR.items()
+        for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items()
         for package in (name, *(f"{name}.{inner}" for inner in find_packages(folder)))
     ],
     ext_modules=[
