@@ -19,7 +19,10 @@ __all__ = ["AUTO", "engine", "engine_names", "engines", "fallback", "settings_of
 AUTO = "auto"
 """Stands for the first engine that has no reason against a file and its settings."""
 
-_ENGINES = {"onnx": "edge_spec.engines.onnx.engine:OnnxEngine", "llama": "edge_spec.engines.llama.engine:LlamaEngine"}
+_ENGINES = {
+    "onnx": "edge_spec.engines.onnx.engine:OnnxEngine",
+    "llama": "edge_spec.engines.llama.engine:LlamaEngine",
+}
 """Where each engine is defined, by name, in the order in which ``auto`` asks them.
 
 A new engine is a folder and a line here.
