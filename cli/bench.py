@@ -12,7 +12,7 @@ import click
 from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.measuring import print_curves, write_recordings
+from edge_spec.cli.measuring import Curves, write_recordings
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.plotting import draw_speeds, require_plot
@@ -79,7 +79,8 @@ def command(**values: Any) -> int:
     if values["plot"] is not None:
         require_plot(values["plot"])
     if values["curves"]:
-        return interruptible(lambda: print_curves(values, arguments), lambda: False)
+        curves = Curves(values)
+        return interruptible(lambda: curves.print([arguments]), curves.stop)
     if values["record"] is not None:
         return interruptible(lambda: write_recordings(values, prompts, arguments, sampling), lambda: False)
     timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)

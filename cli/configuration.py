@@ -122,10 +122,10 @@ def _defaults(command: click.Command, found: Configuration, own: Mapping[str, An
     for name, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and not getattr(by_name[name], "multiple", False)):
             raise SettingsError(f"{found.path}: {name} is {value!r} and must be a single value", hint="correct it")
-    return {str(by_name[name].name): value for name, value in values.items()}
+    return {str(by_name[name].name): (value,) if by_name[name].nargs < 0 else value for name, value in values.items()}
 
 
 def _names(param: click.Parameter) -> list[str]:
     if isinstance(param, click.Argument):
-        return [param.name] if param.name == "model" else []
+        return ["model"] if param.name in ("model", "models") else []
     return [flag.removeprefix("--") for flag in param.opts if flag.startswith("--")]

@@ -28,6 +28,7 @@ __all__ = [
     "max_tokens_option",
     "memory_option",
     "model_options",
+    "models_options",
     "running_option",
     "speculation_option",
     "threads_option",
@@ -91,6 +92,15 @@ def threads_option() -> Callable[[Command], Command]:
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
+    return _with_options(click.argument("model", type=ModelName(), default=default_of(load, "model")), command)
+
+
+def models_options(command: Command) -> Command:
+    """Any number of MODELs and how to run them."""
+    return _with_options(click.argument("models", type=ModelName(), nargs=-1, metavar="[MODEL]..."), command)
+
+
+def _with_options(models: Callable[[Command], Command], command: Command) -> Command:
     named = ModelName()
     engine = click.Choice([AUTO, *sorted(engine_names())])
     those = titles_with("n_threads_batch", 2)
@@ -104,7 +114,7 @@ def model_options(command: Command) -> Command:
         f"Maximum tokens of prompt and reply together; N+ for at least N, more where memory allows. [default: {tokens}]"
     )
     options = (
-        click.argument("model", type=named, default=default_of(load, "model")),
+        models,
         option(_MODELS, "--draft", type=named, metavar="PATH", help="The drafter; the demo family brings its own."),
         option(_MODELS, "--intermediate", type=named, metavar="PATH", help="The intermediate model of the hierarchy."),
         option(_MODELS, "--middle", "intermediate", type=named, hidden=True),

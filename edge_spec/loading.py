@@ -307,6 +307,7 @@ def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watc
         grammars=grammars.new,
         session_cache=models.session_cache,
         guard=Degradation(models, request, watch),
+        keep_costs=models.keep_costs,
         on_close=close,
     )
 

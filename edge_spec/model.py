@@ -27,6 +27,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
+    from edge_spec.controller.measured_costs import Costs
 
 __all__ = ["TextModel"]
 
@@ -54,6 +55,7 @@ class TextModel(DescribedModel, Closing):
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
         lock: lets one reply after the other use the models.
+        keep_costs: remembers what decodes of its models cost, by role; see ``evaluation.curves``.
         sessions: suspends and resumes conversations.
     """
 
@@ -71,6 +73,7 @@ class TextModel(DescribedModel, Closing):
         guard: MemoryGuard | None = None,
         grammars: Callable[[str], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
+        keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(files or {})
@@ -84,6 +87,7 @@ class TextModel(DescribedModel, Closing):
         self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
         self._new_policy = policy
         self._earlier_texts = EarlierTexts()
+        self.keep_costs = keep_costs
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 

@@ -15,7 +15,10 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.adaptive.calibration import Calibration
 from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.modes import DraftModels, Mode
 
 PROMPT = "Tell me a story."
 RECORD = "probes"
@@ -73,6 +76,54 @@ def test_the_speed_up_that_was_measured_is_told_with_a_plan(cache: Path) -> None
     assert planned.speed_ups[planned.chosen.stage] == kept
     other = plan("demo", engine="llama", n_ctx=256, n_threads=2, cache_dir=cache)
     assert other.speed_ups == {}
+
+
+COSTS = {
+    "target": {32: {1: 0.5, 8: 0.75}, 300: {1: 1.0, 8: 2.0}, 2048: {1: 4.0}},
+    "intermediate": {32: {1: 0.25, 4: 0.5}},
+    "draft": {32: {1: 0.125}},
+}
+
+
+def first_estimates(cache: Path, **settings: Any) -> tuple[dict[int, float], dict[int, float]]:
+    """What a drafter is told of the costs of the target and of the intermediate model."""
+    told: list[tuple[dict[int, float], dict[int, float]]] = []
+
+    def build(models: DraftModels) -> Drafter:
+        told.append((dict(models.seconds), dict(models.intermediate_seconds)))
+        return NoDrafter()
+
+    asked = {"engine": "llama", "n_ctx": 256, "n_threads": 1, **settings}
+    mode = Mode(name="told", build=build, limit=3, needs=("intermediate",))
+    with edge_spec.load("demo", cache_dir=cache, speculation=mode, **asked):
+        return told[0]
+
+
+def test_measured_costs_are_what_a_run_begins_with(cache: Path) -> None:
+    """Those from the middle of a reply, with the same threads and types of cache; text and profile stay the same."""
+    before, probed = written(cache)[0], first_estimates(cache)
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        profile = model.profile
+        model.keep_costs(COSTS)
+    assert first_estimates(cache) == (COSTS["target"][300], COSTS["intermediate"][32])
+    assert first_estimates(cache, kv_k="q8_0", kv_v="q8_0") != first_estimates(cache)
+    learned = json.loads(record(cache).read_text())
+    assert learned["text"]["seconds"] == {"1": 1.0, "8": 2.0}
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        assert model.profile == profile
+    assert written(cache)[0] == before
+    assert probed[0].keys() != COSTS["target"][300].keys() and probed[1] == {}
+
+
+def test_damaged_costs_are_as_good_as_none(cache: Path) -> None:
+    probed = first_estimates(cache)
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        model.keep_costs(COSTS)
+    for damaged in ("", "[]", '{"costs": {"x": {}}}', '{"costs": {"32": {"1": -1}}}', '{"costs": {"32": 7}}'):
+        for path in (cache / RECORD).glob("*.json"):
+            if "costs" in path.read_text():
+                path.write_text(damaged.replace("}}}", '}}, "x": "costs"}'))
+        assert first_estimates(cache)[0].keys() == probed[0].keys()
 
 
 def broken(value: Any, chooser: random.Random) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.controller.candidates import Candidate
-from edge_spec.engines.base import ModelSettings
-from edge_spec.engines.records import FOLDER, write_record
+from edge_spec.controller.measured_costs import Costs, MeasuredCosts, settings_of_costs, usual_seconds
+from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import processor
 from edge_spec.errors import BAD_RECORD
 from edge_spec.models import ModelFile
@@ -24,6 +24,9 @@ __all__ = ["Experience"]
 
 _VERSION = 2
 
+_CURVES = {"text": "target", "leaf": "intermediate"}
+"""Whose decodes each learner knows the costs of."""
+
 
 class Experience:
     """Remembers what was learned with the same models, engines, threads and caches on the same processor.
@@ -31,9 +34,13 @@ class Experience:
     Args:
         cache_dir: where it is kept; None for nowhere.
         files: by role.
+
+    Attributes:
+        costs: what decodes of each model cost, where that was measured by itself.
     """
 
     def __init__(self, cache_dir: Path | None, files: Mapping[str, ModelFile]) -> None:
+        self.costs = MeasuredCosts(cache_dir, files)
         self._cache_dir = cache_dir
         self._files = files
 
@@ -54,6 +61,17 @@ class Experience:
             return
         write_record(path, self._read(candidate) | learned)
 
+    def keep_costs(self, candidate: Candidate, costs: Mapping[str, Costs]) -> None:
+        """Keep what decodes of a candidate's models cost, by role; what was learned before gives way to it."""
+        for role, measured in costs.items():
+            self.costs.keep(candidate, role, measured)
+        kept, path = self._read(candidate), self._place(candidate)
+        for name, role in _CURVES.items():
+            seconds = usual_seconds(costs.get(role, {}))
+            if path is not None and seconds and isinstance(kept.get(name), dict):
+                kept[name]["seconds"] = {str(n): s for n, s in seconds.items()}
+                write_record(path, kept)
+
     def speed_up(self, candidate: Candidate) -> float | None:
         """Tokens per second of ``auto`` over plain decoding with these models, as measured here; None if never."""
         with suppress(*BAD_RECORD):
@@ -62,25 +80,14 @@ class Experience:
 
     def _read(self, candidate: Candidate) -> dict[str, Any]:
         path = self._place(candidate)
-        if path is None:
-            return {}
-        try:
-            found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return read_record(path) if path is not None else {}
 
     def _place(self, candidate: Candidate) -> Path | None:
         if self._cache_dir is None:
             return None
         models = {
-            role: (engine.name, self._files[role].fingerprint, _settings(candidate.models[role]))
+            role: (engine.name, self._files[role].fingerprint, settings_of_costs(candidate.models[role]))
             for role, engine in candidate.engines.items()
         }
         key = json.dumps([_VERSION, processor(), models], sort_keys=True)
         return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
-
-
-def _settings(own: ModelSettings) -> dict[str, Any]:
-    """Those that the cost of a decode depends on most; how it grows with the rest is learned soon."""
-    return {"threads": own.threads, "kv": (own.kv_k, own.kv_v)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
 from edge_spec.controller.experience import Experience
+from edge_spec.controller.measured_costs import Costs, usual_seconds
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
@@ -126,6 +127,10 @@ class OpenModels:
         self.ledger.gauge("process", TOKEN_BYTES, lambda: tokenizer.token_cache.held_bytes)
         return tokenizer
 
+    def keep_costs(self, costs: Mapping[str, Costs]) -> None:
+        """Remember what decodes of the open models cost, by role."""
+        self._experience.keep_costs(self.candidate, costs)
+
     def close(self) -> None:
         """Free everything. Safe to call twice."""
         self._keep_experience()
@@ -213,7 +218,8 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
+            seconds = {role: usual_seconds(self._experience.costs.of(candidate, role)) for role in candidate.engines}
+            smaller = _SmallerModels(candidate, self.files, self._open, self.probed, seconds)
             drafter = candidate.mode.drafter(smaller, self.speculator.model)
             self._experience.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
@@ -288,10 +294,12 @@ class _SmallerModels:
         files: Mapping[str, ModelFile],
         open_it: Callable[[str, Candidate, ModelSettings], OpenedModel],
         probed: ProbeResult,
+        seconds: Mapping[str, Mapping[int, float]],
     ) -> None:
         self.n_ctx = candidate.n_ctx
         self.takes_trees = probed.capabilities.takes_trees
-        self.seconds = probed.seconds
+        self.seconds = seconds["target"] or probed.seconds
+        self.intermediate_seconds = seconds.get("intermediate", {})
         self.learners: dict[str, Learner] = {}
         self._candidate = candidate
         self._files = files

@@ -7,11 +7,21 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-__all__ = ["FOLDER", "write_record"]
+__all__ = ["FOLDER", "read_record", "write_record"]
 
 FOLDER = "probes"
 """In the cache directory."""
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON record; empty if there is none, or it is damaged."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_record(path: Path, record: Mapping[str, object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -13,13 +13,15 @@ from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["DEPTHS", "CostOfRows", "cost_curves", "n_decodes", "speed_up_of_chains"]
+__all__ = ["DEPTHS", "CostOfRows", "cost_curves", "costs_by_role", "n_decodes", "role_of", "speed_up_of_chains"]
 
 DEPTHS = (32, 512, 2048)
 """Cells in use before the rows."""
 
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _WARM_UP = 2
+_LEAST = 3
+"""Decodes of a width without which its cost is not known, where measuring was stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,26 @@ def speed_up_of_chains(target: CostOfRows, draft: CostOfRows, length: int, chanc
     return tokens * curve(1) / (curve(length + 1) + length * draft.milliseconds[1])
 
 
+def role_of(name: str) -> str:
+    """The role of a model by its name in the drafter."""
+    if name == "target":
+        return name
+    return "intermediate" if name.endswith(".target") else "draft"
+
+
+def costs_by_role(curves: Iterable[CostOfRows]) -> dict[str, dict[int, dict[int, float]]]:
+    """Seconds by role, cells in use before the rows, and number of rows."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for curve in curves:
+        seconds = {n: spent / 1e3 for n, spent in curve.milliseconds.items()}
+        found.setdefault(role_of(curve.model), {})[curve.depth] = seconds
+    return found
+
+
 def n_decodes(model: TextModel, *, depths: Sequence[int] = DEPTHS, rounds: int = 9) -> int:
     """How many decodes ``cost_curves`` measures, those that warm up included."""
     return sum(
-        len(_widths(followed)) * (rounds + _WARM_UP)
-        for followed in model.followed.values()
-        for _ in _depths(followed, depths)
+        len(_widths(each)) * (rounds + _WARM_UP) for depth in depths for each in _with_room(model, depth).values()
     )
 
 
@@ -73,48 +89,72 @@ def cost_curves(
     depths: Sequence[int] = DEPTHS,
     rounds: int = 9,
     on_decode: Callable[[], None] = lambda: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[CostOfRows]:
     """Measure the target and all models of its drafter.
 
-    Widths follow each other in an order that changes from round to round, so that a processor that throttles or another
-    program slows all of them alike. Depths that a context has no room for are left out. Caches are empty afterwards.
+    Models and widths take turns in an order that changes from round to round: a processor that throttles or another
+    program slows all of them alike, and a small model finds the processor's caches as a large one has left them, which
+    is what it finds when it drafts. Depths that a context has no room for are left out. Caches are empty afterwards.
 
     Args:
         depths: cells in use before the rows.
         rounds: decodes of each width, after two to warm up.
         on_decode: called after every decode.
+        is_over: whether to stop; what was measured a few times by then is told all the same.
     """
     with model.lock.turn():
-        for name, followed in model.followed.items():
+        every = model.followed.values()
+        for followed in every:
             followed.forget()
-            for depth in _depths(followed, depths):
-                yield CostOfRows(
-                    model=name, depth=depth, milliseconds=_measured(followed, depth, rounds=rounds, on_decode=on_decode)
-                )
+        for depth in sorted(depths):
+            models = _with_room(model, depth)
+            seconds = _measured(models, depth, rounds=rounds, on_decode=on_decode, is_over=is_over)
+            for name, found in seconds.items():
+                if all(len(spent) >= min(rounds, _LEAST) for spent in found.values()):
+                    milliseconds = {n: 1e3 * median(spent) for n, spent in found.items()}
+                    yield CostOfRows(model=name, depth=depth, milliseconds=milliseconds)
+            if is_over():
+                break
+        for followed in every:
             followed.forget()
 
 
-def _measured(followed: FollowedText, depth: int, *, rounds: int, on_decode: Callable[[], None]) -> dict[int, float]:
-    model, order = followed.model, random.Random(depth)
-    text = [order.randrange(min(256, model.n_vocab - 1), model.n_vocab) for _ in range(depth + max(_WIDTHS))]
-    model.prefill(text[model.n_past : depth])
-    seconds: dict[int, list[float]] = {n: [] for n in _widths(followed)}
+def _measured(
+    models: Mapping[str, FollowedText],
+    depth: int,
+    *,
+    rounds: int,
+    on_decode: Callable[[], None],
+    is_over: Callable[[], bool],
+) -> dict[str, dict[int, list[float]]]:
+    """Seconds of each decode by model and number of rows."""
+    order = random.Random(depth)
+    n_vocab = min((each.model.n_vocab for each in models.values()), default=0)
+    text = [order.randrange(min(256, n_vocab - 1), n_vocab) for _ in range(depth + max(_WIDTHS))] if models else []
+    for each in models.values():
+        each.model.prefill(text[each.model.n_past : depth])
+    seconds = {name: {n: list[float]() for n in _widths(each)} for name, each in models.items()}
+    turns = [(name, n) for name, each in models.items() for n in _widths(each)]
     for turn in range(-_WARM_UP, rounds):
-        for n in order.sample(list(seconds), len(seconds)):
-            rows = Tree.sequence(text[depth : depth + n])
+        for name, n in order.sample(turns, len(turns)):
+            if is_over():
+                return seconds
+            model, rows = models[name].model, Tree.sequence(text[depth : depth + n])
             started = perf_counter()
             model.decode(rows)
             spent = perf_counter() - started
             model.rollback(depth)
             if turn >= 0:
-                seconds[n].append(spent)
+                seconds[name][n].append(spent)
             on_decode()
-    return {n: 1e3 * median(found) for n, found in seconds.items()}
+    return seconds
 
 
 def _widths(followed: FollowedText) -> list[int]:
     return [n for n in _WIDTHS if n <= followed.model.capabilities.max_rows]
 
 
-def _depths(followed: FollowedText, depths: Sequence[int]) -> list[int]:
-    return [depth for depth in sorted(depths) if depth + max(_WIDTHS) <= followed.model.n_ctx]
+def _with_room(model: TextModel, depth: int) -> dict[str, FollowedText]:
+    """The models whose contexts have room for rows at a depth, the target first: a head reads what it computes."""
+    return {name: followed for name, followed in model.followed.items() if depth + max(_WIDTHS) <= followed.model.n_ctx}

@@ -59,6 +59,10 @@ class DraftModels(Protocol):
     def seconds(self) -> Mapping[int, float]:
         """First estimates of the seconds that a decode of the target takes, by its number of rows."""
 
+    @property
+    def intermediate_seconds(self) -> Mapping[int, float]:
+        """The same of the intermediate model; empty where that was not measured."""
+
     def remember(self, name: str, learner: Learner) -> None:
         """Let a learner begin with what it learned in an earlier run, and keep what it learns in this one.
 
@@ -136,7 +140,8 @@ def _auto_sequence(models: DraftModels) -> Drafter:
 def _auto_hierarchy(models: DraftModels) -> Drafter:
     intermediate = models.intermediate(trees=True)
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
-    policy = AdaptivePolicy(seconds=models.seconds, only_shape=True)
+    known = models.intermediate_seconds
+    policy = AdaptivePolicy(seconds=known or models.seconds, only_shape=not known)
     path = _path(models.draft(trees=True), siblings=intermediate.capabilities.takes_trees)
     leaf = AdaptiveDrafter([path, _ngram(models)], policy)
     models.remember("leaf", leaf)

@@ -60,9 +60,9 @@ def defaults_of(verb: str) -> dict[str, Any]:
     def of(function: Callable[..., Any], *names: str) -> dict[str, Any]:
         return {option_of(name): signature(function).parameters[name].default for name in names}
 
-    if verb == "doctor":
-        return {}
     found = {**of(load, "engine"), **of(ModelSettings, "n_threads", "kv_k")}
+    if verb == "doctor":
+        return {flag: str(value) for flag, value in found.items()}
     if verb == "serve":
         found |= of(ServerSettings, "host", "port", "max_waiting", "timeout_s")
     if verb in ("run", "chat", "plan", "serve"):

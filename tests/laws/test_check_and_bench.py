@@ -281,8 +281,29 @@ def test_bad_input_is_one_line(
         assert err.count("\n") == 1
 
 
-def test_the_bench_verb_measures_the_costs_of_decodes(command: Command) -> None:
-    code, out, _ = command("bench", "demo", "--curves", "--json", "--ctx", "64", "--threads", "1")
+@pytest.mark.parametrize("verb", ["bench", "doctor"])
+def test_the_costs_of_decodes_are_measured_and_change_no_plan(command: Command, tmp_path: Path, verb: str) -> None:
+    asked = ["demo", "--json", "--ctx", "64", "--threads", "1", "--cache-dir", str(tmp_path)]
+    command("run", *asked, "-p", "a", "-n", "1")
+    _, plan, _ = command("plan", *asked)
+    code, out, _ = command(verb, "--curves", *asked)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and {line["model"] for line in lines} == {"target", "hierarchy.target", "hierarchy.sequence"}
     assert all(line["depth"] == 32 and len(line["milliseconds"]) > 5 for line in lines)
+    roles = {"target": "target", "hierarchy.target": "intermediate", "hierarchy.sequence": "draft"}
+    assert all((line["role"], line["file"]) == (roles[line["model"]], "target-q4_0.gguf") for line in lines)
+    _, after, _ = command("plan", *asked)
+    before, after = json.loads(plan), json.loads(after)
+    assert after["chosen"]["choices"] == before["chosen"]["choices"]
+    assert after["profile"] == before["profile"] is not None
+
+
+def test_doctor_refuses_what_only_curves_use(command: Command, tmp_path: Path) -> None:
+    for arguments, said in (
+        (["demo"], "MODEL has no effect without --curves"),
+        (["--threads", "2"], "--threads has no effect without --curves"),
+        (["--curves", "demo", "demo", "--plot", str(tmp_path / "plot.svg")], "--plot draws one model, not 2"),
+        (["--curves", "--plot", str(tmp_path / "plot.txt")], ".svg"),
+    ):
+        code, out, err = command("doctor", *arguments)
+        assert (code, out) == (2, "") and said in err
