@@ -154,8 +154,8 @@ def process_size(n_bytes: int = 96 << 20) -> Iterator[None]:
     really = io.open
 
     def instead(file: Any, *arguments: Any, **options: Any) -> Any:
-        told = str(file) == "/proc/self/smaps_rollup"
-        return io.StringIO(text) if told else really(file, *arguments, **options)
+        is_ours = str(file) == "/proc/self/smaps_rollup"
+        return io.StringIO(text) if is_ours else really(file, *arguments, **options)
 
     setattr(io, "open", instead)  # noqa: B010
     try:

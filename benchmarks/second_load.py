@@ -77,10 +77,10 @@ def main() -> None:
             while monotonic() < until or not found:
                 number += 1
                 order = (plain, auto) if number % 2 else (auto, plain)
-                told = {id(each): _turn(each, number, asked.tokens, asked.temperature) for each in order}
-                if told[id(plain)][0] != told[id(auto)][0]:
+                turns = {id(each): _turn(each, number, asked.tokens, asked.temperature) for each in order}
+                if turns[id(plain)][0] != turns[id(auto)][0]:
                     raise SystemExit("the texts differ")
-                found.append((told[id(plain)][1], told[id(auto)][1], told[id(auto)][2]))
+                found.append((turns[id(plain)][1], turns[id(auto)][1], turns[id(auto)][2]))
             return found
 
         turns(asked.seconds / 2)

@@ -76,13 +76,13 @@ def _read_standard_input(*, asked_for: bool) -> bytes:
     """
     hint = "" if asked_for else "; -p TEXT does not read it"
     note = f"edge-spec: reading standard input until it ends{hint} ..."
-    told = threading.Timer(_SILENT_S, lambda: click.echo(note, err=True))
-    told.daemon = True
-    told.start()
+    timer = threading.Timer(_SILENT_S, lambda: click.echo(note, err=True))
+    timer.daemon = True
+    timer.start()
     try:
         return sys.stdin.buffer.read()
     finally:
-        told.cancel()
+        timer.cancel()
 
 
 def argument_text(argument: str, name: str) -> str:

@@ -84,9 +84,9 @@ def load(
             what is loaded and does not limit what the program allocates afterwards.
         cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
             directory by default, None for nowhere.
-        on_wait: told, in a sentence, what takes long.
-        on_progress: told a stage and how many bytes of how many are done; at its end they are equal. The stages of a
-            file are ``transcribing``, where it has to be transcribed first, and ``loading``.
+        on_wait: called with a sentence that says what takes long.
+        on_progress: called with a stage, bytes done and bytes in all; at its end they are equal. The stages of a file
+            are ``transcribing``, where it has to be transcribed first, and ``loading``.
         watch: tells when memory gets scarce while it runs; looks at this computer by default.
         verbose: let llama.cpp's log through to standard error.
         **settings: fields of ``ModelSettings``, and of single engines, such as ``n_threads``, ``kv_k`` or ``repack``.

@@ -159,9 +159,9 @@ class TextModel(DescribedModel, Closing):
                 replies to them. The text is the same.
             timeout: seconds after which the reply ends with ``finish_reason`` ``timeout``, from when it is first asked
                 for a piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read.
-            on_notice: told each sentence that the reader should see, such as that memory is scarce and what
+            on_notice: called with each sentence that the reader should see, such as that memory is scarce and what
                 changes; they are in ``notices`` as well.
-            on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
+            on_progress: called with ``reading``, how many tokens of the prompt have been read, and how many have to be.
             **sampling: fields of ``SamplerSettings``; where one is not given, what the model's file recommends (see
                 ``info.sampling``), and else its default. ``.settings`` of the reply has them all.
 

@@ -148,12 +148,12 @@ class Patience:
         self._down_s = self._up_s = float("-inf")
 
     def may_step_down(self) -> bool:
-        """Told that memory is scarce; whether to free some now."""
+        """Called when memory is scarce; whether to free some now."""
         self._plenty_since_s = None
         return self._clock() - self._down_s >= self._settle_s
 
     def stepped_down(self) -> None:
-        """Told that some was freed."""
+        """Called when some was freed."""
         self._down_s = self._clock()
         soon = self._down_s - self._up_s < self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S) if soon else self._first_patience_s
@@ -169,7 +169,7 @@ class Patience:
         return now - self._plenty_since_s >= self._patience_s
 
     def stepped_up(self, *, worked: bool) -> None:
-        """Told that a step up was tried."""
+        """Called when a step up was tried."""
         self._plenty_since_s, self._up_s = None, self._clock()
         if not worked:
             self._patience_s = min(2 * self._patience_s, _LONGEST_S)

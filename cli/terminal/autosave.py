@@ -23,7 +23,7 @@ class Autosave:
     Args:
         path: the file that the user named; None for a new file in ``folder``.
         folder: where conversations without a name are kept; None for nowhere.
-        on_notice: told what went wrong, once.
+        on_notice: called with what went wrong, once.
 
     Attributes:
         path: where the conversation is; None before it has been saved for the first time.

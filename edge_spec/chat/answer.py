@@ -22,7 +22,7 @@ class AskingSession(Protocol):
 
     Attributes:
         was_read: the models have read it before, so that reading it again deserves a notice.
-        on_notice: told what the reader is told.
+        on_notice: called with what the reader is told.
     """
 
     was_read: bool

@@ -41,8 +41,8 @@ class ChatSession:
         model: what answers.
         system: the system message.
         messages: a conversation to continue.
-        on_notice: told what the reader should know, in a sentence; also in ``notices`` of a reply.
-        on_progress: told how much of the conversation has been read for an answer, see ``TextModel.generate``.
+        on_notice: called with what the reader should know, in a sentence; also in ``notices`` of a reply.
+        on_progress: called with how much of the conversation has been read for an answer, see ``TextModel.generate``.
         template_options: further names for the model's chat template, such as ``tools`` or ``enable_thinking``.
         max_tokens, stop, timeout, seed, **sampling: defaults for every answer, see ``TextModel.generate``.
 

@@ -30,7 +30,7 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 __all__ = ["Engine", "Estimator", "HiddenRows", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
-"""Told a stage, ``transcribing`` or ``loading``, and how many bytes of how many are done; at its end they are equal."""
+"""Called with a stage, ``transcribing`` or ``loading``, bytes done and bytes in all; at its end they are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ class Opener(ABC):
 
     Args:
         cache_dir: where probe results and transcriptions are kept; None for nowhere.
-        on_wait: told, in a sentence, what takes long.
-        on_progress: told what is done with a file, see ``Progress``.
+        on_wait: called with a sentence that says what takes long.
+        on_progress: called with what is done with a file, see ``Progress``.
         only_look: ``prepare`` makes nothing and only says whether it would fail.
     """
 
@@ -122,7 +122,7 @@ class Opener(ABC):
         """A model with an empty cache, probed.
 
         Args:
-            measured: told what the library says it has allocated, by the names of ``Footprint.lines``.
+            measured: called with what the library says it has allocated, by the names of ``Footprint.lines``.
 
         Raises:
             UnsupportedModel: the engine cannot load the file. BackendError: the library failed.

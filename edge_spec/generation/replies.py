@@ -35,7 +35,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     Args:
         context: makes what keeps a reply inside the model's context, where they are written one after the other.
         timeout: seconds after which all end, see ``ReplyRequest``; None for no limit.
-        on_notice: told each sentence that the reader should see.
+        on_notice: called with each sentence that the reader should see.
 
     Attributes:
         answers: what has been written of each.

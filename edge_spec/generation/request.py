@@ -60,8 +60,8 @@ def require_timeout(value: object) -> None:
         )
 
 
-def ignore(*told: object) -> None:
-    """What is told to nobody."""
+def ignore(*event: object) -> None:
+    """Do nothing: the default of callbacks."""
 
 
 class RepliesKeywords(TypedDict, total=False):
@@ -100,8 +100,8 @@ class ReplyRequest:
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
         logprobs: how many of the likeliest tokens events tell besides each token; None for no log probabilities.
         timeout: seconds after which it ends, waiting for its turn and reading the prompt included; None for no limit.
-        on_notice: told each sentence that the reader should see.
-        on_progress: told ``reading``, how many tokens of the prompt have been read, and how many have to be.
+        on_notice: called with each sentence that the reader should see.
+        on_progress: called with ``reading``, how many tokens of the prompt have been read, and how many have to be.
 
     Raises:
         PromptError: the prompt is empty. SettingsError: a limit or a stop string is not valid.

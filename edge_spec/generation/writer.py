@@ -10,7 +10,7 @@ from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.followed_text import Told
+from edge_spec.speculation.followed_text import OnRead
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round
@@ -30,7 +30,7 @@ class TokenWriter:
         ready: pieces of text that nobody has taken yet.
         text_before: the text of what had been written before.
         sampler: what draws the tokens.
-        events: told of each token; None if nobody wants to know.
+        events: called with each token; None if nobody wants to know.
         max_tokens: the most tokens of the reply, with those that had been written before.
         n_reused: how many tokens of the prompt were not read, since a cache held them.
     """
@@ -107,16 +107,16 @@ class Writer(TokenWriter):
         self._policy = policy
         self._context = context
 
-    def read_prompt(self, sessions: Sessions, notice: Notice, told: Told) -> None:
+    def read_prompt(self, sessions: Sessions, notice: Notice, on_read: OnRead) -> None:
         """Let the models read the prompt, and what had been written before.
 
         Args:
-            told: how far the target is, see ``FollowedText.read``.
+            on_read: called with how far the target is, see ``FollowedText.read``.
         """
         text = (*self._prompt, *self.token_ids)
         resumed = self._context.enter(sessions, text, self._speculator.model)
         self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
-        self._speculator.read(told=told)
+        self._speculator.read(on_read=on_read)
 
     def round(self, notice: Notice) -> Round | None:
         """Write some tokens: one step of the decoding loop. None if the context had no room for it."""

@@ -14,15 +14,25 @@ from typing import Protocol
 
 from edge_spec.errors import DiskFull, DownloadError
 
-__all__ = ["Busy", "Chunks", "Patience", "RemoteFile", "Told", "disk_full_told", "fetch", "require_room", "sha256_of"]
+__all__ = [
+    "Busy",
+    "Chunks",
+    "OnStage",
+    "Patience",
+    "RemoteFile",
+    "disk_full_named",
+    "fetch",
+    "require_room",
+    "sha256_of",
+]
 
 _TRIES = 6
 _MOST_WAIT_S = 60.0
 _PIECE = 1 << 22
 """Bytes that are hashed between two reports."""
 
-Told = Callable[[str, int], None]
-"""Told what is being done with a file, ``fetching`` or ``checking``, and of how many bytes it is done."""
+OnStage = Callable[[str, int], None]
+"""Called with what is being done with a file, ``fetching`` or ``checking``, and of how many bytes it is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +146,7 @@ def stream(
         patience.wait(f"{file.name} cannot be fetched", busy, "the same command continues where it ended")
 
 
-def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float], None], told: Told) -> None:
+def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float], None], on_stage: OnStage) -> None:
     """Write a whole file to ``path``, which may hold the beginning of it already, and check it.
 
     Raises:
@@ -158,14 +168,14 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
             while view:
                 view = view[part.write(view) :]
             held += len(chunk)
-            told("fetching", held)
+            on_stage("fetching", held)
 
-        with disk_full_told(path.parent, lambda: file.n_bytes - held, file.name):
+        with disk_full_named(path.parent, lambda: file.n_bytes - held, file.name):
             stream(chunks, file, held, file.n_bytes, write, pause)
             # A name must never survive a power cut that its content did not.
             os.fsync(part.fileno())
     is_whole = path.stat().st_size == file.n_bytes
-    if not is_whole or (file.sha256 and sha256_of(path, lambda done: told("checking", done)) != file.sha256):
+    if not is_whole or (file.sha256 and sha256_of(path, lambda done: on_stage("checking", done)) != file.sha256):
         path.unlink()
         raise DownloadError(
             f"{file.name} was damaged on the way: its checksum is not the one that the hub states", hint="pull it again"
@@ -173,7 +183,7 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
 
 
 def sha256_of(path: Path, on_bytes: Callable[[int], object] = lambda done: None) -> str:
-    """The hash of a file, in hexadecimal digits; ``on_bytes`` is told how far it is."""
+    """The hash of a file, in hexadecimal digits; ``on_bytes`` is called with how far it is."""
     state, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -196,7 +206,7 @@ def require_room(folder: Path, n_bytes: int, what: str) -> None:
 
 
 @contextmanager
-def disk_full_told(folder: Path, needed_bytes: Callable[[], int], what: str) -> Iterator[None]:
+def disk_full_named(folder: Path, needed_bytes: Callable[[], int], what: str) -> Iterator[None]:
     """Say so where a disk gets full in the block."""
     try:
         yield

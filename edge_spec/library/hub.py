@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from edge_spec.errors import DownloadError, EdgeSpecError, ModelNotFound
-from edge_spec.library.download import Busy, Patience, RemoteFile, Told, fetch, stream
+from edge_spec.library.download import Busy, OnStage, Patience, RemoteFile, fetch, stream
 
 __all__ = ["Hub", "RemoteFile"]
 
@@ -83,14 +83,14 @@ class Hub:
         stream(self._chunks, file, first, min(last, file.n_bytes), found.extend, self._pause)
         return bytes(found)
 
-    def fetch(self, file: RemoteFile, path: Path, told: Told = lambda stage, done: None) -> None:
+    def fetch(self, file: RemoteFile, path: Path, on_stage: OnStage = lambda stage, done: None) -> None:
         """Write a whole file to ``path``, which may hold the beginning of it already, and check it.
 
         Raises:
             ModelNotFound, DownloadError: it cannot be had. DiskFull: there is no room for it. ``path`` then holds what
                 has come so far, unless that is damaged.
         """
-        fetch(self._chunks, file, path, self._pause, told)
+        fetch(self._chunks, file, path, self._pause, on_stage)
 
     def _asked(self, what: str, ask: Callable[[], T]) -> T:
         """The answer to a question; asked again where that may help."""

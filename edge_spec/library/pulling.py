@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from edge_spec.engines.base import Progress
 from edge_spec.errors import ModelNotFound, SettingsError
-from edge_spec.library.download import RemoteFile, disk_full_told, require_room, sha256_of
+from edge_spec.library.download import RemoteFile, disk_full_named, require_room, sha256_of
 from edge_spec.library.hub import Hub
 from edge_spec.library.partial import FOLDER, Partial
 from edge_spec.library.stores import all_models
@@ -162,8 +162,8 @@ def pull(
     Args:
         folder: of the user's models.
         environment: variables that say where other programs keep theirs.
-        on_progress: told a stage, ``checking`` of a file or ``fetching`` of all, and how many bytes of how many are
-            done; at the end of a stage they are equal.
+        on_progress: called with a stage, ``checking`` of a file or ``fetching`` of all, bytes done and bytes in all;
+            at the end of a stage they are equal.
 
     Returns:
         The folder of the model.
@@ -190,13 +190,13 @@ def pull(
         for file in missing.values():
             before = done
 
-            def told(stage: str, n: int, file: RemoteFile = file, before: int = before) -> None:
+            def on_stage(stage: str, n: int, file: RemoteFile = file, before: int = before) -> None:
                 if stage == "fetching":
                     on_progress(stage, before + n, what.n_bytes)
                 else:
                     on_progress(f"{stage} {file.name}", n, file.n_bytes)
 
-            hub.fetch(file, partials[file.key].path, told)
+            hub.fetch(file, partials[file.key].path, on_stage)
             done += file.n_bytes
         came = {name: partials[file.key].path for name, file in missing.items()}
         _put(place, _staging(folder, what), _manifest(what), there, came)
@@ -329,5 +329,5 @@ def _link(copy: Path, final: Path) -> None:
         except OSError:
             n_bytes = _size_of(copy)
             require_room(final.parent, n_bytes, final.name)
-            with disk_full_told(final.parent, lambda: n_bytes, final.name):
+            with disk_full_named(final.parent, lambda: n_bytes, final.name):
                 shutil.copyfile(copy, final)

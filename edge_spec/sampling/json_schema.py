@@ -138,14 +138,14 @@ class _Converter:
 
     def _oneof(self, schemas: Any, place: str, kind: Any) -> str:
         rule = self._anyof(schemas, place, kind)
-        shown = [self._told_by(each) for each in schemas]
+        shown = [self._shown_by(each) for each in schemas]
         for n, one in enumerate(shown):
             for m, other in enumerate(shown[:n]):
                 if not any(not (one[key] & other[key]) for key in one.keys() & other.keys()):
                     fail(place, f"alternatives {m} and {n} may overlap", "use anyOf, or give them different types")
         return rule
 
-    def _told_by(self, schema: Any) -> dict[str, set[str]]:
+    def _shown_by(self, schema: Any) -> dict[str, set[str]]:
         """What distinguishes alternatives: their types, and the values of properties that they require."""
         for _ in range(MAX_REPEATS):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
@@ -153,22 +153,22 @@ class _Converter:
             schema = _found(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
-        told: dict[str, set[str]] = {}
+        shown: dict[str, set[str]] = {}
         kinds = schema.get("type")
         if kinds is not None:
             kinds = {kinds} if isinstance(kinds, str) else set(kinds)
-            told["type"] = kinds | ({"integer"} if "number" in kinds else set())
+            shown["type"] = kinds | ({"integer"} if "number" in kinds else set())
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
-            told["value"] = {json.dumps(value) for value in values}
+            shown["value"] = {json.dumps(value) for value in values}
         for name in schema.get("required", ()):
             fixed = schema.get("properties", {}).get(name)
             if not isinstance(fixed, Mapping):
                 continue
             values = [fixed["const"]] if "const" in fixed else fixed.get("enum")
             if values is not None:
-                told["property " + name] = {json.dumps(value) for value in values}
-        return told
+                shown["property " + name] = {json.dumps(value) for value in values}
+        return shown
 
     def _allof(self, schemas: Any, place: str, _: Any) -> str:
         if not isinstance(schemas, list) or len(schemas) != 1:

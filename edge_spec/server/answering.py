@@ -126,7 +126,7 @@ def _of_text(events: list[TokenEvent], model: TextModel) -> list[TokenEvent]:
 
 
 def _events(events: list[TokenEvent], job: Job, model: TextModel) -> dict[str, Any]:
-    """What is told of single tokens, where that was asked for."""
+    """What is sent about single tokens, where that was asked for."""
     return {"token_events": token_events(events, model.prompts.spelling)} if job.token_events else {}
 
 
@@ -162,7 +162,7 @@ async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
     async for number, batch in work:
         prepared.choices[number].keep(batch)
     found = [choice.whole(_ended(answer)) for choice, answer in zip(prepared.choices, work.answers, strict=True)]
-    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_told(work, prepared))
+    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_own_fields(work, prepared))
 
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
@@ -179,7 +179,7 @@ async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]
         for each in found:
             yield envelope.holding([each], **more)
     if include_usage:
-        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_told(work, prepared))
+        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_own_fields(work, prepared))
 
 
 def _ended(answer: Answer) -> Answer:
@@ -194,7 +194,7 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
     return usage(work.answers, sum(map(len, job.prompts)), job.n)
 
 
-def _told(work: Work, prepared: Prepared) -> dict[str, Any]:
+def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
     """What OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
     return {
         "seed": work.answers[0].settings.seed,

@@ -85,11 +85,11 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
         except ClientGone:
             return Response(status_code=GONE)
         except Exception as error:
-            told = api_error(error)
-            if told.status == 500:
+            failure = api_error(error)
+            if failure.status == 500:
                 service: Service = request.app.state.service
                 service.settings.log(f"{method} {path}: {type(error).__name__}: {error}")
-            return JSONResponse(told.to_json(), told.status, told.headers)
+            return JSONResponse(failure.to_json(), failure.status, failure.headers)
 
     return Route(path, answer, methods=[method])
 
@@ -112,7 +112,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
         with service.queue.join() as ticket:
             prepared = await unless_gone(request.receive, service.prepare(kind, raw))
             work = service.begin(ticket, prepared)
-    record.told = lambda: _told(work)
+    record.summary = lambda: _summary(work)
     if prepared.is_stream:
         record.is_stream = True
         return EventStream(chunks(work, prepared), deadline, record, work.stop)
@@ -125,7 +125,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
         return JSONResponse(await unless_gone(request.receive, answer()))
 
 
-def _told(work: Work) -> str:
+def _summary(work: Work) -> str:
     """What has been read and written, for the log."""
     done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
@@ -179,10 +179,10 @@ async def _not_found(request: Request, error: Exception) -> Response:
         404: "there is nothing at this address; chat completions are at /v1/chat/completions",
         405: "this address is not asked in this way; see OpenAI's API",
     }.get(status, "the request cannot be answered")
-    told = ApiError(status, message, code="unknown_url" if status == 404 else None)
-    return JSONResponse(told.to_json(), status, getattr(error, "headers", None))
+    failure = ApiError(status, message, code="unknown_url" if status == 404 else None)
+    return JSONResponse(failure.to_json(), status, getattr(error, "headers", None))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    told = api_error(error)
-    return JSONResponse(told.to_json(), told.status, told.headers)
+    failure = api_error(error)
+    return JSONResponse(failure.to_json(), failure.status, failure.headers)

@@ -89,11 +89,11 @@ def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, 
         else:
             made += map(_with_calls, those)
     if tools:
-        told = _TOLD.format(tools="\n".join(dumps(tool, ensure_ascii=False) for tool in tools))
+        instructions = _INSTRUCTIONS.format(tools="\n".join(dumps(tool, ensure_ascii=False) for tool in tools))
         if made[0]["role"] == "system":
-            made[0] = {**made[0], "content": f"{made[0]['content']}\n\n{told}"}
+            made[0] = {**made[0], "content": f"{made[0]['content']}\n\n{instructions}"}
         else:
-            made.insert(0, {"role": "system", "content": told})
+            made.insert(0, {"role": "system", "content": instructions})
     return made
 
 
@@ -111,7 +111,7 @@ def _written(function: dict[str, Any]) -> str:
     return HERMES.opening + dumps(call, ensure_ascii=False) + HERMES.closing
 
 
-_TOLD = """# Tools
+_INSTRUCTIONS = """# Tools
 
 You may call functions to answer the user. These are their signatures:
 <tools>

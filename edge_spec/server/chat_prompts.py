@@ -48,11 +48,11 @@ def chat_prompt(
         if syntax is not None or messages[0]["role"] != "system":
             raise
         # Some templates, such as Gemma 2's, know no system message.
-        text = prompts.render(_told_by_user(messages), options=options)
+        text = prompts.render(_as_user_messages(messages), options=options)
     return text, syntax or HERMES
 
 
-def _told_by_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _as_user_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The system message as the beginning of the first question."""
     system, *others = messages
     question = next((number for number, message in enumerate(others) if message["role"] == "user"), None)

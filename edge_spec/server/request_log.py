@@ -28,12 +28,12 @@ class Record:
     Attributes:
         status: of HTTP, or what became of it after that had been sent; None before anything is certain.
         is_stream: whether the response is a stream of events.
-        told: says what has been read and written.
+        summary: says what has been read and written.
     """
 
     status: int | None = None
     is_stream: bool = False
-    told: Callable[[], str] = lambda: ""
+    summary: Callable[[], str] = lambda: ""
 
 
 def record_of(connection: HTTPConnection) -> Record:
@@ -78,7 +78,7 @@ class RequestLog:
             path = ascii(scope["path"])[1:-1][:_MAX_PATH]
             streamed = ", streamed" if record.is_stream else ""
             seconds = perf_counter() - start
-            service.settings.log(f"{scope['method']} {path} {status}{streamed}{record.told()}, {seconds:.1f} s")
+            service.settings.log(f"{scope['method']} {path} {status}{streamed}{record.summary()}, {seconds:.1f} s")
 
     def _name(self, path: str) -> str:
         if path in self._paths:

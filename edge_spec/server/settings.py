@@ -47,7 +47,7 @@ class ServerSettings:
         timeout_s: the most seconds from the arrival of a request to the end of its answer, waiting included.
         max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
         sampling: fields of ``SamplerSettings`` where a request does not say.
-        log: told a line for each request, without its text.
+        log: called with a line for each request, without its text.
 
     Raises:
         SettingsError: a value is out of its range, or other computers could use it without a key.

@@ -61,7 +61,7 @@ class EventStream(Response):
 
     Args:
         deadline: when it has to end, by the clock of the event loop.
-        record: told what became of it: an error that comes after the first event cannot change the status any more.
+        record: where the outcome goes: an error that comes after the first event cannot change the status any more.
         on_close: called at the end, also if nothing was ever sent.
     """
 
@@ -97,10 +97,10 @@ class EventStream(Response):
                     await _send(send, _line(event))
             await _send(send, b"data: [DONE]\n\n")
         except Exception as error:
-            told = api_error(error)
-            self._record.status = told.status
-            await _send(send, _line(told.to_json()))
-            if not isinstance(error, ApiError) and told.status == 500:
+            failure = api_error(error)
+            self._record.status = failure.status
+            await _send(send, _line(failure.to_json()))
+            if not isinstance(error, ApiError) and failure.status == 500:
                 raise
         finally:
             waiting.cancel()

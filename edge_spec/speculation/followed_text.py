@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["FollowedText", "Told", "common_prefix"]
+__all__ = ["FollowedText", "OnRead", "common_prefix"]
 
-Told = Callable[[int, int], object]
+OnRead = Callable[[int, int], object]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -46,13 +46,13 @@ class FollowedText:
         model.rollback(shared)
         self.tokens = list(prompt)
 
-    def read(self, most: int | None = None, told: Told = lambda done, total: None) -> bool:
+    def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
         """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
 
         A few are left to the next decode if there is a ``most``. A text longer than the context is not read.
 
         Args:
-            told: called with the number of tokens that are read and of all that have to be, chunk by chunk.
+            on_read: called with the number of tokens that are read and of all that have to be, chunk by chunk.
         """
         n_past, end = self.model.n_past, len(self.tokens) - 1
         if end >= self.model.n_ctx or (most is not None and end - n_past < self.model.capabilities.max_rows // 2):
@@ -60,10 +60,10 @@ class FollowedText:
         stop = end if most is None else min(end, n_past + most)
         step = self.model.capabilities.prefill_chunk or max(1, stop - n_past)
         for start in range(n_past, stop, step):
-            told(start - n_past, stop - n_past)
+            on_read(start - n_past, stop - n_past)
             self.model.prefill(self.tokens[start : min(start + step, stop)])
         if stop > n_past:
-            told(stop - n_past, stop - n_past)
+            on_read(stop - n_past, stop - n_past)
         return stop == end
 
     def uncommitted(self, max_rows: int) -> Sequence[int]:

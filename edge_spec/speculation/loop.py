@@ -11,7 +11,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.followed_text import FollowedText, Told
+from edge_spec.speculation.followed_text import FollowedText, OnRead
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.policy import Policy
@@ -73,20 +73,20 @@ class Speculator:
         # A drafter that a grammar guides is not paused: whether one guides it is known now.
         self._pause = self.drafter.pause
 
-    def read(self, most: int | None = None, told: Told = lambda done, total: None) -> bool:
+    def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
         """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now.
 
         Args:
-            told: how far the target is, see ``FollowedText.read``.
+            on_read: called with how far the target is, see ``FollowedText.read``.
         """
-        return all([self._target.read(most, told), self.drafter.read(most)])
+        return all([self._target.read(most, on_read), self.drafter.read(most)])
 
     def step(self, policy: Policy, most: int, ends: Callable[[int], bool]) -> Round:
         """One round: ask how far to draft, draft, decode, walk, keep, learn.
 
         Args:
             most: draft no more tokens than this, whatever the policy says.
-            ends: told every token as it is picked; says whether the text ends with it.
+            ends: called with every picked token; says whether the text ends with it.
         """
         pause, tokens = self._pause, self._target.uncommitted(self._target.model.capabilities.max_rows)
         if pause.n_left and len(tokens) == 1:
@@ -107,19 +107,19 @@ class Speculator:
         root: int,
         watch: Stopwatch,
         ends: Callable[[int], bool],
-        told: Callable[[Sequence[int]], None] = lambda picked: None,
+        on_picked: Callable[[Sequence[int]], None] = lambda picked: None,
     ) -> Round:
         """Decode a tree, walk down from ``root``, where the text ends, and keep what is text now.
 
         Args:
-            told: what was picked, before the round is over.
+            on_picked: called with what was picked, before the round is over.
         """
         model = self._target.model
         rows = watch.timed(model.decode, tree)
         with self._undone_on_error:
             path, picked = walk(tree, root, rows, self._pick, self._target.tokens, ends)
             model.keep(path)
-            told(picked)
+            on_picked(picked)
         return Round.of(draft, tree, path, picked, watch)
 
     def _draft(self, limit: int, *, n_uncommitted: int) -> Tree:

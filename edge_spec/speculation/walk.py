@@ -26,7 +26,7 @@ def walk(
     Args:
         tree: its nodes down to ``root`` are the end of the text, those below it drafts.
         rows: one row of logits per node, ``[n, n_vocab]``.
-        ends: told every token as it is picked; says whether the text ends with it.
+        ends: called with every picked token; says whether the text ends with it.
 
     Returns:
         The nodes that are part of the text now, from the top, and the picked tokens.

@@ -18,7 +18,7 @@ def copy_metadata(
 
     Args:
         leave_out: beginnings of names.
-        changed: told a name and a value, what to write.
+        changed: called with a name and a value, what to write.
     """
     architecture = reader.fields["general.architecture"].contents()
     for field in reader.fields.values():

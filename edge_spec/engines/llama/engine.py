@@ -63,7 +63,7 @@ class LlamaOpener(Opener):
             if file.path not in self._weights:
                 mapped = loads_mapped(file, own)
                 self._weights[file.path] = LlamaWeights(
-                    file.path, repack=own.repack, mapped=mapped, told=lambda share: self._has_loaded(file, share)
+                    file.path, repack=own.repack, mapped=mapped, on_share=lambda share: self._has_loaded(file, share)
                 )
             model, probed = open_llama(
                 self._weights[file.path],

@@ -48,7 +48,7 @@ def quantise(
         kind: one of ``quantisations``. Single tensors may get another one, as llama.cpp's recipes say.
         n_threads: 0 for the number of cores.
         requantise: quantise what is quantised already, which loses more than from the original.
-        on_progress: told tensors done and tensors in all.
+        on_progress: called with tensors done and tensors in all.
 
     Raises:
         SettingsError: an unknown type, or a file that is there already. UnsupportedModel: not a GGUF that llama.cpp

@@ -32,7 +32,7 @@ class LlamaWeights:
         mapped: map the file. Where weights are repacked, reading it instead avoids a second copy of them in mapped
             pages.
         vocab_only: load the tokenizer and no weights; no context can be made of it.
-        told: called with the share of the weights that has been loaded, 1 at the end. What it raises ends the load.
+        on_share: called with the share of the weights that has been loaded, 1 at the end. What it raises ends the load.
 
     Raises:
         UnsupportedModel: llama.cpp cannot load the file; the error quotes its reason.
@@ -45,7 +45,7 @@ class LlamaWeights:
         repack: bool = True,
         mapped: bool = True,
         vocab_only: bool = False,
-        told: Callable[[float], object] = lambda share: None,
+        on_share: Callable[[float], object] = lambda share: None,
     ) -> None:
         lib = library()
         self._c = lib.c
@@ -56,7 +56,7 @@ class LlamaWeights:
         params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped else self._c.LLAMA_LOAD_MODE_NONE
         params.vocab_only = vocab_only
 
-        progress = _Progress(told)
+        progress = _Progress(on_share)
         params.progress_callback = self._c.llama_progress_callback(progress)
         lib.complaint()
         self._handle: Any = self._c.llama_model_load_from_file(os.fsencode(path), params)
@@ -256,13 +256,13 @@ def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
 class _Progress:
     """What llama.cpp calls while it loads; an exception cannot pass through C."""
 
-    def __init__(self, told: Callable[[float], object]) -> None:
+    def __init__(self, on_share: Callable[[float], object]) -> None:
         self.error: BaseException | None = None
-        self._told = told
+        self._on_share = on_share
 
     def __call__(self, share: float, _: object) -> bool:
         try:
-            self._told(share)
+            self._on_share(share)
         except BaseException as error:
             self.error = error
         return self.error is None

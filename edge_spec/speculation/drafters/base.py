@@ -74,7 +74,7 @@ class Drafter:
         """Like ``draft``, but ask before each further step whether it is worth its time.
 
         Args:
-            worth_more: told what is drafted so far. A drafter whose drafts cost nothing by the token need not ask.
+            worth_more: called with the draft so far. A drafter whose drafts cost nothing by the token need not ask.
         """
         return self.draft(limit)
 

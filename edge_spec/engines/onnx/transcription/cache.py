@@ -45,7 +45,7 @@ _GRAPHS = {"model.onnx": False, "half.onnx": True}
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
 
 Progress = Callable[[int, int], None]
-"""Told bytes written and bytes to write."""
+"""Called with bytes written and bytes to write."""
 
 
 @dataclass(frozen=True, kw_only=True)

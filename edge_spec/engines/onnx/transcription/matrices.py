@@ -72,7 +72,7 @@ class WeightsFile:
 
     Args:
         file: open for writing, at its start.
-        progress: told the bytes written so far after every array.
+        progress: called with the bytes written so far after every array.
     """
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] = lambda n_bytes: None) -> None:
