@@ -41,7 +41,7 @@ def adjusted(
         if settings.logit_bias:
             _bias(row, settings, kept)
         if settings.uses_penalties:
-            _penalise(row, text, settings, kept)
+            _penalize(row, text, settings, kept)
         if settings.uses_dry:
             penalties = dry_penalties(text, settings, breakers)
             if penalties:
@@ -70,7 +70,7 @@ def _bias(row: Row, settings: SamplerSettings, kept: KeptTokens | None) -> None:
     row[columns] += amounts
 
 
-def _penalise(row: Row, text: Sequence[int], settings: SamplerSettings, kept: KeptTokens | None) -> None:
+def _penalize(row: Row, text: Sequence[int], settings: SamplerSettings, kept: KeptTokens | None) -> None:
     counts = Counter(text if settings.penalty_window < 0 else text[-settings.penalty_window :])
     columns, times = _columns(counts, kept)
     x = row[columns]

@@ -167,7 +167,7 @@ def _named(names: object, key: str, default: str) -> str:
 
 
 def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, configs: ConfigFiles) -> tuple[CachePort, ...]:
-    """Keys and values alternately; what is recognised is removed from ``unknown``."""
+    """Keys and values alternately; what is recognized is removed from ``unknown``."""
     layers: dict[int, dict[str, Port]] = {}
     for part in _PARTS:
         pattern = re.compile(re.escape(names.past(part)).replace("%d", "([0-9]{1,4})", 1))

@@ -40,7 +40,7 @@ def test_it_computes_attention(kind: tuple[Any, int, bool], data: st.DataObject)
     assert np.allclose(world.run(session), world.exact(window=window), atol=2e-3 if f16 else 2e-5)
 
 
-def test_it_rotates_pairs_half_a_head_apart_as_well_as_neighbours() -> None:
+def test_it_rotates_pairs_half_a_head_apart_as_well_as_neighbors() -> None:
     for n_rotated in (HEAD_DIM, 32):
         world = World(20, [-1, 0, 1, 1], n_rotated=n_rotated)
         assert np.allclose(world.run(open_session(interleaved=0)), world.exact(interleaved=False), atol=2e-5)
@@ -54,7 +54,7 @@ def test_a_window_as_long_as_the_text_changes_nothing(session: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_16_bit_floats_are_rounded_as_numpy_rounds_them() -> None:
-    """Every 16-bit float, the number half-way to the next, and its neighbours on both sides."""
+    """Every 16-bit float, the number half-way to the next, and its neighbors on both sides."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     numbers = halves[np.isfinite(halves)].astype(np.float32)
     following = np.nextafter(numbers.astype(np.float16), np.float16(np.inf)).astype(np.float32)

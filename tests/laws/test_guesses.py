@@ -56,7 +56,7 @@ def ordered_pairs(p: dict[int, float]) -> Iterator[tuple[tuple[int, int], float]
             yield (a, b), p[a] * p[b] / (1 - p[a])
 
 
-@pytest.mark.parametrize("name", ["filtered", "penalised"])
+@pytest.mark.parametrize("name", ["filtered", "penalized"])
 def test_guesses_are_drawn_without_replacement(name: str) -> None:
     row, chosen = DISTRIBUTIONS[name]
     text = [2, 2, 4]

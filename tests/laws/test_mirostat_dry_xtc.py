@@ -47,14 +47,14 @@ def breakers_of(vocabulary: LlamaWeights, strings: Sequence[str]) -> Breakers:
 
 
 @pytest.mark.parametrize("strings", [(), ("\n", ":", '"', "*"), ("the end", "ing ", "a")], ids=str)
-def test_dry_penalises_what_llama_cpp_does(weights: Callable[[str], LlamaWeights], strings: tuple[str, ...]) -> None:
+def test_dry_penalizes_what_llama_cpp_does(weights: Callable[[str], LlamaWeights], strings: tuple[str, ...]) -> None:
     vocabulary = weights("target")
     breakers = breakers_of(vocabulary, strings)
     story = vocabulary.tokenize('the end: "a" *b*\nsinging and the ending of the end, the end of', add_special=False)
     raw = [string.encode() for string in strings]
     texts = (ctypes.c_char_p * len(raw))(*raw)
     rng = np.random.default_rng(1)
-    n_penalised = 0
+    n_penalized = 0
     for _ in range(120):
         row = rng.normal(size=vocabulary.n_vocab).astype(np.float32)
         few = rng.choice(story, size=rng.integers(1, 6))
@@ -74,8 +74,8 @@ def test_dry_penalises_what_llama_cpp_does(weights: Callable[[str], LlamaWeights
         llama_cpp.llama_sampler_free(theirs)
         ours = adjusted(row, text, s, breakers)
         np.testing.assert_allclose(ours, wanted["logit"], rtol=2e-6)
-        n_penalised += int((ours != row).sum())
-    assert n_penalised > 50
+        n_penalized += int((ours != row).sum())
+    assert n_penalized > 50
 
 
 def test_dry_holds_off_what_repeats_and_nothing_before_a_breaker(default_breakers: Breakers) -> None:

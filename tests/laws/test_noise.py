@@ -132,15 +132,15 @@ def test_noise_is_gumbel_over_tokens_positions_and_seeds() -> None:
         assert stats.kstest(sample, "gumbel_r").pvalue > 1e-4
 
 
-def test_noise_is_independent_of_its_neighbours() -> None:
+def test_noise_is_independent_of_its_neighbors() -> None:
     ids = np.arange(20_000)
     here = uniform_array(position_key(3, 5), ids)
-    neighbours = {
+    neighbors = {
         "position": uniform_array(position_key(3, 6), ids),
         "stream": uniform_array(position_key(4, 5), ids),
         "token": uniform_array(position_key(3, 5), ids + 1),
     }
-    for name, there in neighbours.items():
+    for name, there in neighbors.items():
         cells = np.histogram2d(here, there, bins=8)[0]
         assert stats.chisquare(cells.ravel()).pvalue > 1e-4, name
 

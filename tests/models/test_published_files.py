@@ -1,4 +1,4 @@
-"""Laws of published ONNX models on disk: what is recognised is what the GGUF they were made of says."""
+"""Laws of published ONNX models on disk: what is recognized is what the GGUF they were made of says."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ DISTRIBUTIONS: dict[str, tuple[Row, dict[str, Any]]] = {
     "cold": (SMALL, ALL | {"temperature": 0.5}),
     "hot": (SMALL, ALL | {"temperature": 3.0}),
     "filtered": (SMALL, {"top_k": 4, "top_p": 0.9, "min_p": 0.1}),
-    "penalised": (SMALL, ALL | {"repeat_penalty": 1.5, "presence_penalty": 0.2, "logit_bias": {1: 1, 2: -2}}),
+    "penalized": (SMALL, ALL | {"repeat_penalty": 1.5, "presence_penalty": 0.2, "logit_bias": {1: 1, 2: -2}}),
     "noise from NumPy": (MIDDLE, ALL | {"temperature": 0.7}),
     "many candidates": (WIDE, ALL | {"temperature": 1.0}),
 }

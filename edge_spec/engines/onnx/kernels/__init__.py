@@ -7,7 +7,7 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
     MatMulRows(x f32 [..., n_in], packed u8 [bytes]) -> f32 [..., n_out]     attributes n_in, n_out, variant
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
 
-A graph that uses them imports version 1 of that domain, and keeps packed weights as initialisers, which ONNX
+A graph that uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX
 Runtime maps from external data. GatherRows reads an embedding from the same packed weights that MatMulRows
 multiplies with as the output layer. The session's options must know the library before the session is made:
 

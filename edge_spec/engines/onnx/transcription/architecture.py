@@ -15,9 +15,9 @@ class Kind:
     """What distinguishes an architecture.
 
     Attributes:
-        interleaved: rotary embeddings turn neighbouring numbers of a head, else numbers half a head apart.
-        head_norms: queries and keys are normalised head by head.
-        post_norms: what attention and the feed-forward network add is normalised before it is added.
+        interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
+        head_norms: queries and keys are normalized head by head.
+        post_norms: what attention and the feed-forward network add is normalized before it is added.
         gelu: the gate is a GELU (by tanh), else a SiLU.
         scales: embeddings are multiplied by the square root of their width.
         window_every: of so many layers all but the last have a sliding window; 0 if none has.

@@ -56,7 +56,7 @@ class Transcription:
         folder: where its files are.
         rotary: rotary embeddings, by the names that the graphs have for them.
         layer_rotary: these names, by layer.
-        interleaved: rotary embeddings turn neighbouring numbers of a head, else numbers half a head apart.
+        interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
     """
 
     folder: Path

@@ -53,7 +53,7 @@ class Rotary:
         """Keys ``[..., head_dim]`` as they would be ``n_positions`` earlier.
 
         Args:
-            interleaved: pairs are neighbours, else they are half of the turned numbers apart.
+            interleaved: pairs are neighbors, else they are half of the turned numbers apart.
         """
         angles = n_positions * self.angles(n_ctx)
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

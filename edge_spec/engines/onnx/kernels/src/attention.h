@@ -43,7 +43,7 @@ typedef struct {
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
     bool f16;         /* what the cache holds */
-    bool interleaved; /* pairs that are rotated are neighbours, else half a head apart */
+    bool interleaved; /* pairs that are rotated are neighbors, else half a head apart */
     bool is_chain;    /* every node is the parent of the next; also where there are several texts */
 } er_attention;
 
