@@ -63,7 +63,12 @@ def command() -> None:
     metavar="FOLDER",
     help="Where to write the drafter; run again with the same folder to resume.",
 )
-@option("Files", "--no-install", is_flag=True, help="Do not make it this model's drafter on this computer.")
+@option(
+    "Files",
+    "--install/--no-install",
+    default=None,
+    help="Make it this model's drafter on this computer, or do not. [default: if it pays there]",
+)
 @option(
     "Size",
     "--kind",
@@ -99,13 +104,20 @@ def command() -> None:
 @option("Running", "--seed", type=int, default=MakeSettings.seed, metavar="N", help="Random seed.")
 @folder_options
 def make(
-    model: str, texts: str, out: str, no_install: bool, time_limit: float | None, cache_dir: str | None, **values: Any
+    model: str,
+    texts: str,
+    out: str,
+    install: bool | None,
+    time_limit: float | None,
+    cache_dir: str | None,
+    **values: Any,
 ) -> int:
     """Make a drafter for MODEL on this computer.
 
     The model answers prompts out of the texts, and a small model, or a head that reads its hidden states, learns to
-    expect what it writes. Hours on two cores; the same command continues after an interruption. At the end the drafter
-    is installed: wherever this model is loaded, it drafts.
+    expect what it writes. Hours on two cores; the same command continues after an interruption. At the end acceptance
+    and speed are measured, and if the drafter pays on this computer it is installed: wherever this model is loaded, it
+    drafts.
 
     \b
     Example:
@@ -128,8 +140,9 @@ def make(
 
     from edge_spec.training.clock import Clock, TimeIsUp
     from edge_spec.training.drafter.card import table_of
-    from edge_spec.training.drafter.make import DrafterMaker
+    from edge_spec.training.drafter.make import DRAFTER, DrafterMaker
     from edge_spec.training.drafter.opened import engine_for
+    from edge_spec.training.drafter.verdict import verdict_of
     from edge_spec.training.precision import device_of
 
     clock = Clock(time_limit)
@@ -150,11 +163,17 @@ def make(
     except TimeIsUp as note:
         click.echo(f"edge-spec: stopped: {note}; run the same command to continue", err=True)
         return _TIME_IS_UP
-    click.echo(table_of(results["measured"]))
-    if no_install:
-        click.echo(f"The drafter is {Path(out) / 'drafter.gguf'}: use it with --draft.")
-    else:
+    click.echo(f"{table_of(results['measured'])}\n\n{verdict_of(results['measured'])}")
+    if install or (install is None and results["pays"]):
         click.echo(f"Installed for this model in {maker.install()}")
+        return 0
+    click.echo(f"The drafter is {maker.out / DRAFTER}: use it with --draft.")
+    if install is None:
+        click.echo(
+            "It is not installed; run the same command with --install to install it all the same.\n"
+            f"To teach it more, remove prepared, training, {DRAFTER} and results.json from {maker.out} and run the "
+            "command with a larger --tokens or --read-answers: what the model has answered is kept."
+        )
     return 0
 
 

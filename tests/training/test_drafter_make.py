@@ -15,9 +15,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gguf import GGUFReader  # noqa: E402
-from gguf.quants import dequantize  # noqa: E402
-
 import edge_spec  # noqa: E402
 from edge_spec.cli import main  # noqa: E402
 from edge_spec.engines.onnx.kernels import available  # noqa: E402
@@ -28,12 +25,11 @@ from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
 from edge_spec.training.drafter.heads import target_layers  # noqa: E402
 from edge_spec.training.drafter.hidden import StoredRows  # noqa: E402
 from edge_spec.training.drafter.make import DrafterMaker  # noqa: E402
+from edge_spec.training.drafter.measure import CHAIN, TREE  # noqa: E402
 from edge_spec.training.drafter.opened import opened_with_hidden_rows  # noqa: E402
 from edge_spec.training.drafter.portions import portions_in  # noqa: E402
-from edge_spec.training.drafter.rows import packed  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
-from edge_spec.training.drafter.target_rows import embedding_rows  # noqa: E402
-from edge_spec.training.head import summed_divergence, summed_sparse_divergence  # noqa: E402
+from edge_spec.training.drafter.verdict import pays, verdict_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -102,10 +98,42 @@ def test_the_card_and_the_file_say_what_it_is(made: SimpleNamespace) -> None:
     card = (made.maker.out / "README.md").read_text("utf-8")
     assert made.maker.target.fingerprint in card
     assert "| greedy |" in card
+    assert "tokens per round, tree of 8" in card
+    assert verdict_of(made.results["measured"]) in card
     draft = inspect(made.maker.out / "drafter.gguf")
     assert draft.trimmed is not None
     assert draft.trimmed.teacher == made.maker.target.fingerprint
     assert (draft.n_vocab, draft.quantisation) == (2048, "Q4_0")
+
+
+def test_what_is_measured_says_whether_it_pays(made: SimpleNamespace) -> None:
+    """Acceptance of forced drafts, what a draft step takes, and every mode beside n-grams and plain decoding."""
+    for found in made.results["measured"].values():
+        assert [speed["mode"] for speed in found["speeds"]] == ["off", "ngram", "sequence", "tree", "auto"]
+        assert all(speed["same_text"] for speed in found["speeds"])
+        assert 1 <= found["tokens_per_round"][CHAIN] <= 5
+        assert 1 <= found["tokens_per_round"][TREE] <= 5
+        assert 0 < found["step"] < 2
+        low, high = found["gain"]["interval"]
+        assert 0 < low <= found["gain"]["ratio"] <= high
+    assert made.results["pays"] == pays(made.results["measured"])
+
+
+@pytest.mark.slow
+def test_a_drafter_that_was_not_installed_is_taught_more_of_what_is_there(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path
+) -> None:
+    """As the command says: without what was made of the answers."""
+    shutil.copytree(made.folder, tmp_path, dirs_exist_ok=True)
+    out = tmp_path / "out"
+    for name in ("prepared", "training"):
+        shutil.rmtree(out / name)
+    for name in ("drafter.gguf", "results.json"):
+        (out / name).unlink()
+    kept = {path.name: path.read_bytes() for path in (out / "answers").iterdir()}
+    results = maker(tmp_path, probe_cache, settings=replace(TINY, tokens=4 * TINY.tokens)).run()
+    assert results["data"]["answer_tokens"] >= 4 * TINY.tokens
+    assert kept.items() <= {path.name: path.read_bytes() for path in (out / "answers").iterdir()}.items()
 
 
 def test_an_interrupted_run_continues_to_the_same_drafter(
@@ -297,50 +325,3 @@ def test_the_command_says_what_is_missing(
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert 'pip install "edge-spec[training]"' in said()
-
-
-def test_embeddings_to_begin_with_are_those_of_the_target_centred_and_small() -> None:
-    target = inspect(resolve_family("demo").target)
-    kept = np.arange(5, 8000, 3)
-    rows = embedding_rows(target, kept)
-    assert rows is not None
-    assert rows.shape == (len(kept) + 1, target.n_embd)
-    assert np.sqrt(np.square(rows).mean()) == pytest.approx(0.02, rel=1e-3)
-    stored = next(tensor for tensor in GGUFReader(target.path).tensors if tensor.name == "token_embd.weight")
-    own = dequantize(stored.data, stored.tensor_type)[kept]
-    for a, b in ((0, 1), (7, 300)):
-        difference, expected = rows[a] - rows[b], own[a] - own[b]
-        cosine = difference @ expected / np.linalg.norm(difference) / np.linalg.norm(expected)
-        assert cosine == pytest.approx(1.0, abs=1e-4)
-
-
-def test_sparse_divergence_is_the_dense_one() -> None:
-    torch.manual_seed(0)
-    teacher = torch.randn(70, 12)
-    matrix, hidden = torch.randn(90, 16), torch.randn(70, 16)
-    to_row = torch.randn(90, 12)
-    found = []
-    for sparse in (True, False):
-        ours = [each.clone().requires_grad_() for each in (hidden, matrix)]
-        if sparse:
-            chances, columns = torch.softmax(teacher @ to_row.T, -1).sort(-1)
-            loss = summed_sparse_divergence(ours[0], ours[1], columns, chances)
-        else:
-            loss = summed_divergence(ours[0], ours[1], teacher, to_row, torch.ones(70, dtype=torch.bool))
-        loss.backward()
-        found.append((loss.detach(), ours[0].grad, ours[1].grad))
-    for a, b in zip(*found, strict=True):
-        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_rows_begin_texts_whole_and_repeat_nothing() -> None:
-    rng = np.random.default_rng(0)
-    begins = np.cumsum([0, *rng.integers(2, 200, 60)])
-    rows = packed(begins, rng.permutation(60), 128)
-    used = rows[rows >= 0]
-    assert len(np.unique(used)) == len(used)
-    starts = set(begins[:-1].tolist())
-    for row in rows:
-        for before, place in zip([-2, *row], row, strict=False):
-            assert place in starts or place == before + 1 or place == -1
-    assert starts <= set(used.tolist())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edge_spec.training.drafter.measure import CHAIN, KINDS
+from edge_spec.training.drafter.measure import FORCED, KINDS
 from edge_spec.training.drafter.settings import HEAD
+from edge_spec.training.drafter.verdict import verdict_of
 
 __all__ = ["card_of", "table_of"]
 
@@ -38,10 +39,12 @@ def card_of(results: Mapping[str, Any]) -> str:
         "",
         f"On {data['held_out']} prompts that it has not learned from, at most {results['max_tokens']} tokens each, on "
         f"{results['engine']}. The first column is the share of the target's own tokens that the drafter picks in "
-        f"their place; tokens per round are those of chains of at most {CHAIN}, the target's own included. Speeds are "
-        "of the device that made it.",
+        "their place; tokens per round are those of chains and trees of that many drafted tokens, the target's own "
+        "token included. Speeds are of the device that made it, against plain decoding, with intervals of 95 %.",
         "",
         table_of(results["measured"]),
+        "",
+        verdict_of(results["measured"]),
         "",
         "The licences of the target and of the texts apply to what was learned from them.",
     ]
@@ -79,16 +82,26 @@ def _how_it_began(results: Mapping[str, Any]) -> str:
 
 
 def table_of(measured: Mapping[str, Any]) -> str:
-    """Acceptance and speed as a table in Markdown."""
-    lines = [
-        "| text | first token | tokens per round | plain, tokens/s | chains | auto |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Acceptance and speed as tables in Markdown."""
+    forced = [name for name in FORCED if all(name in measured[kind]["tokens_per_round"] for kind in KINDS)]
+    acceptance = [["text", "first token", *(f"tokens per round, {name}" for name in forced), "draft step"]]
+    modes = [speed["mode"] for speed in measured[next(iter(KINDS))]["speeds"] if speed["mode"] != "off"]
+    speed_ups = [["text", "plain, tokens/s", *modes]]
     for kind in KINDS:
-        speeds = {speed["mode"]: speed for speed in measured[kind]["speeds"]}
-        lines.append(
-            f"| {kind} | {measured[kind]['share']:.2f} | {speeds['sequence']['mean_length']:.2f} | "
-            f"{speeds['off']['tokens_per_s']:.0f} | {speeds['sequence']['speed_up']:.2f}x | "
-            f"{speeds['auto']['speed_up']:.2f}x |"
-        )
-    return "\n".join(lines)
+        found = measured[kind]
+        rounds = [f"{found['tokens_per_round'][name]:.2f}" for name in forced]
+        acceptance.append([kind, f"{found['share']:.2f}", *rounds, f"{found['step']:.2f} of a step of the target"])
+        speeds = {speed["mode"]: speed for speed in found["speeds"]}
+        ups = [_speed_up(speeds[mode]) for mode in modes]
+        speed_ups.append([kind, f"{speeds['off']['tokens_per_s']:.0f}", *ups])
+    return f"{_lines_of(acceptance)}\n\n{_lines_of(speed_ups)}"
+
+
+def _speed_up(speed: Mapping[str, Any]) -> str:
+    low, high = speed["interval"]
+    return f"{speed['speed_up']:.2f}x ({low:.2f}-{high:.2f})"
+
+
+def _lines_of(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

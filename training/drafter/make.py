@@ -31,6 +31,7 @@ from edge_spec.training.drafter.portions import Asker, disk_bytes, require_disk,
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.reading import AnswerReader, read_portions
 from edge_spec.training.drafter.settings import HEAD, MakeSettings
+from edge_spec.training.drafter.verdict import pays
 from edge_spec.training.drafter.writing import AnswerWriter, slots_of
 
 __all__ = ["DRAFTER", "DrafterMaker"]
@@ -89,7 +90,7 @@ class DrafterMaker:
         _write_json(path, asked)
 
     def run(self) -> dict[str, Any]:
-        """All stages; returns what was measured.
+        """All stages; returns what was measured, and under ``pays`` whether the drafter is worth installing.
 
         Raises:
             TimeIsUp: the time limit is reached; everything is saved.
@@ -262,7 +263,8 @@ class DrafterMaker:
 
     def _measure(self) -> None:
         """Measure it, and write its card."""
-        if (self.out / CARD).is_file():
+        path = self.out / "results.json"
+        if path.is_file() and "pays" in _read_json(path):
             return
         settings, target, (held, asked) = self.settings, self.target, self._prompts
         measured = measure(
@@ -297,10 +299,11 @@ class DrafterMaker:
             "engine": self.on.title,
             "max_tokens": min(128, settings.answer_tokens),
             "measured": measured,
+            "pays": pays(measured),
         }
-        _write_json(self.out / "results.json", results)
         with whole_file(self.out / CARD) as temporary:
             temporary.write_text(card_of(results), encoding="utf-8")
+        _write_json(path, results)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
