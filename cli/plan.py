@@ -69,7 +69,10 @@ def as_json(found: Plan) -> dict[str, Any]:
         "runners_up": [_candidate(other) for other in found.runners_up],
         "thresholds": dict(found.thresholds),
         "least": {name: _least(found.least[name]) for name in found.thresholds},
-        "speed_ups": dict(found.speed_ups),
+        "speed_ups": found.speed_ups,
+        "gains": {stage: vars(gain) for stage, gain in found.gains.items()},
+        "pays": {stage: _least(candidate) for stage, candidate in found.pays.items()},
+        "needed_chances": dict(found.needed_chances),
     }
 
 
@@ -123,9 +126,23 @@ def _print(found: Plan) -> None:
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]
         cache = "/".join(least.kv)
-        gain = f"; {found.speed_ups[name]:.2f}x plain decoding here" if name in found.speed_ups else ""
-        says = f"{_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}{gain}"
-        click.echo(f"  {_mib(n_bytes):>10} MiB  {says}")
+        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
+        if name != "fits":
+            click.echo(f"{'':16}  {_paying(found, name)}")
+
+
+def _paying(found: Plan, stage: str) -> str:
+    """From which budget on a kind of speculation pays, as far as that was measured here."""
+    gain, way = found.gains.get(stage), found.pays.get(stage)
+    if gain is None:
+        needed = found.needed_chances.get(stage)
+        if needed is None:
+            return "not measured yet: run edge-spec bench, or edge-spec doctor --curves for what it would have to bring"
+        return f"pays if {needed:.0%} of what it drafts is accepted; not measured yet: run edge-spec bench"
+    measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here, over {gain.rounds:,} rounds"
+    if way is None:
+        return f"does not pay: {measured}"
+    return f"pays from {_mib(way.needed_bytes)} MiB, with a cache of {'/'.join(way.kv)}: {measured}"
 
 
 def _mib(n_bytes: int) -> str:

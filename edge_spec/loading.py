@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path
-from edge_spec.controller.candidates import Candidate, Estimates, smallest, stage_of
+from edge_spec.controller.candidates import Candidate, Estimates, frugal, smallest_of, stage_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.controller.experience import Experience
 from edge_spec.controller.open_models import OpenModels
-from edge_spec.controller.plan import Plan, make_plan
+from edge_spec.controller.plan import Plan, make_plan, with_what_pays
 from edge_spec.controller.request import LoadArguments, Request, StrPath, given_roles, request_of
 from edge_spec.engines.base import Engine, Opener, Progress
 from edge_spec.engines.registry import AUTO
@@ -214,30 +214,24 @@ def plan(
         budget = Budget(budget_bytes=parse_memory(memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
-    least = _least((request, *_other_requests(wanted)), budget)
+    requests = (request, *_other_requests(wanted))
+    every = _frugal(requests, budget)
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
-    experience = Experience(folder, request.files)
-    return replace(found, least=least, profile=named, speed_ups=_speed_ups(experience, (found.chosen, *least.values())))
+    experience = Experience(folder, {role: file for each in reversed(requests) for role, file in each.files.items()})
+    found = replace(found, least=smallest_of(every), profile=named)
+    return with_what_pays(found, experience, [each for each in (found.chosen, *every) if each.mode.limit])
 
 
-def _least(requests: Iterable[Request], budget: Budget) -> dict[str, Candidate]:
-    """What needs least memory, by what it makes possible, in all of some requests."""
-    least: dict[str, Candidate] = {}
+def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
+    """Ways to run some requests that need little memory."""
+    found: list[Candidate] = []
     for request in requests:
         base_bytes, budget_bytes, n_texts = budget.held_bytes, budget.budget_bytes, request.n_texts
         with Estimates(request.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=n_texts) as estimates:
-            for name, candidate in smallest(request, estimates).items():
-                if name not in least or candidate.needed_bytes < least[name].needed_bytes:
-                    least[name] = candidate
-    return least
-
-
-def _speed_ups(experience: Experience, ways: Iterable[Candidate]) -> dict[str, float]:
-    """What ``auto`` has gained on this device, by what drafts."""
-    found = [(each.stage, experience.speed_up(each)) for each in ways if each.mode.limit]
-    return {stage: speed_up for stage, speed_up in found if speed_up is not None}
+            found += frugal(request, estimates)
+    return found
 
 
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
@@ -308,6 +302,7 @@ def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watc
         session_cache=models.session_cache,
         guard=Degradation(models, request, watch),
         keep_costs=models.keep_costs,
+        keep_gain=models.keep_gain,
         on_close=close,
     )
 

@@ -28,6 +28,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
     from edge_spec.controller.measured_costs import Costs
+    from edge_spec.controller.paying import Gain
 
 __all__ = ["TextModel"]
 
@@ -55,7 +56,7 @@ class TextModel(DescribedModel, Closing):
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
         lock: lets one reply after the other use the models.
-        keep_costs: remembers what decodes of its models cost, by role; see ``evaluation.curves``.
+        keep_costs, keep_gain: remember what decodes of its models cost, by role, and what its drafts have brought.
         sessions: suspends and resumes conversations.
     """
 
@@ -74,6 +75,7 @@ class TextModel(DescribedModel, Closing):
         grammars: Callable[[str], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
         keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,
+        keep_gain: Callable[[Gain], None] = ignore,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(files or {})
@@ -87,7 +89,7 @@ class TextModel(DescribedModel, Closing):
         self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
         self._new_policy = policy
         self._earlier_texts = EarlierTexts()
-        self.keep_costs = keep_costs
+        self.keep_costs, self.keep_gain = keep_costs, keep_gain
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 

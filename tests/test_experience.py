@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import edge_spec
+from edge_spec.controller.paying import Gain
+from edge_spec.controller.plan import Plan
 from edge_spec.errors import BAD_RECORD
 from edge_spec.loading import plan
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -71,11 +73,52 @@ def test_a_run_of_a_few_rounds_replaces_nothing(cache: Path) -> None:
 
 
 def test_the_speed_up_that_was_measured_is_told_with_a_plan(cache: Path) -> None:
-    planned = plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
+    found = plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
     kept = json.loads(record(cache).read_text())["text"]["speed_up"]
-    assert planned.speed_ups[planned.chosen.stage] == kept
+    assert found.speed_ups[found.chosen.stage] == kept
     other = plan("demo", engine="llama", n_ctx=256, n_threads=2, cache_dir=cache)
     assert other.speed_ups == {}
+
+
+def keep(cache: Path, speculation: str, *gains: Gain) -> None:
+    asked: dict[str, Any] = {"engine": "llama", "n_ctx": 256, "n_threads": 1}
+    with edge_spec.load("demo", cache_dir=cache, speculation=speculation, **asked) as model:
+        for gain in gains:
+            model.keep_gain(gain)
+
+
+def planned(cache: Path, **settings: Any) -> Plan:
+    return plan("demo", cache_dir=cache, **{"engine": "llama", "n_ctx": 256, "n_threads": 1, **settings})
+
+
+def test_a_plan_says_from_which_budget_on_a_mode_pays(cache: Path) -> None:
+    before = planned(cache)
+    assert set(before.gains) == {"hierarchy"} and before.gains["hierarchy"].mode == "auto"
+    slow = Gain(speed_up=1.4, low=0.9, rounds=300, mode="sequence")
+    fast = Gain(speed_up=1.3, low=1.2, rounds=400, mode="tree")
+    tables = Gain(speed_up=0.9, low=0.8, rounds=500, mode="ngram")
+    keep(cache, "sequence", slow, fast)
+    keep(cache, "ngram", tables)
+    found = planned(cache)
+    assert found.gains == {**before.gains, "drafter": fast, "tables": tables}
+    assert found.speed_ups == {stage: gain.speed_up for stage, gain in found.gains.items()}
+    # With the types of cached keys and values with which it was measured, which are larger than the smallest.
+    assert "drafter" in found.pays and "tables" not in found.pays
+    assert found.pays["drafter"].kv == found.chosen.kv != found.least["drafter"].kv
+    assert found.thresholds["drafter"] < found.pays["drafter"].needed_bytes < found.chosen.needed_bytes
+    assert (found.chosen.choices, found.profile) == (before.chosen.choices, before.profile)
+    assert planned(cache, n_threads=2).gains == {}
+
+
+def test_a_plan_says_what_a_mode_would_have_to_bring(cache: Path) -> None:
+    assert planned(cache).needed_chances == {}
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        model.keep_costs(
+            {"target": {32: {1: 0.01, 8: 0.02}}, "intermediate": {32: {1: 0.1}}, "draft": {32: {1: 0.001}}}
+        )
+    needed = planned(cache).needed_chances
+    assert set(needed) == {"tables", "drafter"} and 0.05 < needed["tables"] < needed["drafter"] < 1
+    assert planned(cache, n_threads=2).needed_chances == {}
 
 
 COSTS = {
@@ -85,7 +128,7 @@ COSTS = {
 }
 
 
-def first_estimates(cache: Path, **settings: Any) -> tuple[dict[int, float], dict[int, float]]:
+def first_estimates(cache: Path) -> tuple[dict[int, float], dict[int, float]]:
     """What a drafter is told of the costs of the target and of the intermediate model."""
     told: list[tuple[dict[int, float], dict[int, float]]] = []
 
@@ -93,9 +136,8 @@ def first_estimates(cache: Path, **settings: Any) -> tuple[dict[int, float], dic
         told.append((dict(models.seconds), dict(models.intermediate_seconds)))
         return NoDrafter()
 
-    asked = {"engine": "llama", "n_ctx": 256, "n_threads": 1, **settings}
     mode = Mode(name="told", build=build, limit=3, needs=("intermediate",))
-    with edge_spec.load("demo", cache_dir=cache, speculation=mode, **asked):
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache, speculation=mode):
         return told[0]
 
 
@@ -106,7 +148,6 @@ def test_measured_costs_are_what_a_run_begins_with(cache: Path) -> None:
         profile = model.profile
         model.keep_costs(COSTS)
     assert first_estimates(cache) == (COSTS["target"][300], COSTS["intermediate"][32])
-    assert first_estimates(cache, kv_k="q8_0", kv_v="q8_0") != first_estimates(cache)
     learned = json.loads(record(cache).read_text())
     assert learned["text"]["seconds"] == {"1": 1.0, "8": 2.0}
     with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +23,9 @@ __all__ = [
     "Candidate",
     "Estimates",
     "candidates",
+    "frugal",
     "smallest",
+    "smallest_of",
     "stage_of",
 ]
 
@@ -226,18 +228,31 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
 
 def smallest(request: Request, estimates: Estimates) -> dict[str, Candidate]:
     """What needs least, by what it makes possible: ``fits``, and stages that the request's modes belong to."""
-    texts = {tuple(each.name for each in engines.values()): (engines, text) for engines, text in _texts(request)}
+    return smallest_of(frugal(request, estimates))
+
+
+def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
+    """Those of some candidates that need least, by what they make possible."""
     found: dict[str, Candidate] = {}
+    for candidate in every:
+        for name in {"fits", candidate.stage} - {"plain"}:
+            if name not in found or candidate.needed_bytes < found[name].needed_bytes:
+                found[name] = candidate
+    return found
+
+
+def frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
+    """Ways to run a request with the smallest contexts and batches; plain decoding is among them."""
+    texts = {
+        (*(each.name for each in engines.values()), text.kv_k, text.kv_v): (engines, text)
+        for engines, text in _texts(request)
+    }
     for engines, text in texts.values():
         with suppress(SettingsError):
             # Nothing needs less than plain decoding.
             every = replace(request, modes=(*request.modes, MODES["off"]))
             for mode, settings in _fastest_first(every, engines, text, least=True):
-                candidate = estimates.candidate(mode, engines, settings)
-                for name in {"fits", stage_of(mode)} - {"plain"}:
-                    if name not in found or candidate.needed_bytes < found[name].needed_bytes:
-                        found[name] = candidate
-    return found
+                yield estimates.candidate(mode, engines, settings)
 
 
 def _texts(request: Request) -> Iterator[tuple[Engines, ModelSettings]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
 from edge_spec.controller.experience import Experience
 from edge_spec.controller.measured_costs import Costs, usual_seconds
+from edge_spec.controller.paying import Gain
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
@@ -130,6 +131,10 @@ class OpenModels:
     def keep_costs(self, costs: Mapping[str, Costs]) -> None:
         """Remember what decodes of the open models cost, by role."""
         self._experience.keep_costs(self.candidate, costs)
+
+    def keep_gain(self, gain: Gain) -> None:
+        """Remember what drafts of the open models have brought."""
+        self._experience.keep_gain(self.candidate, gain)
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""

@@ -10,7 +10,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edge_spec.controller.candidates import STAGES, TOKEN_BYTES, Candidate, Estimates, candidates, smallest, stage_of
+from edge_spec.controller.candidates import (
+    STAGES,
+    TOKEN_BYTES,
+    Candidate,
+    Estimates,
+    candidates,
+    smallest,
+    smallest_of,
+    stage_of,
+)
+from edge_spec.controller.experience import Experience
+from edge_spec.controller.paying import Gain
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import BudgetExceeded
@@ -19,7 +30,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal"]
+__all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal", "with_what_pays"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -112,8 +123,10 @@ class Plan:
         least: what needs least, by what it makes possible: ``fits``, and every stage but the first. Only ``plan`` asks.
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         notes: sentences about what differs from what was asked for.
-        speed_ups: tokens per second over those of plain decoding, by stage, where ``auto`` has measured it on this
-            device. Only ``plan`` asks.
+        gains: what each stage has brought on this device, where that was measured. Only ``plan`` asks.
+        pays: what needs least of the ways that pay, by stage, as far as that was measured. Only ``plan`` asks.
+        needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
+            decodes were measured. Only ``plan`` asks.
     """
 
     chosen: Candidate
@@ -123,7 +136,9 @@ class Plan:
     least: Mapping[str, Candidate] = field(default_factory=dict)
     profile: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
-    speed_ups: Mapping[str, float] = field(default_factory=dict)
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    pays: Mapping[str, Candidate] = field(default_factory=dict)
+    needed_chances: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -134,6 +149,11 @@ class Plan:
     def thresholds(self) -> dict[str, int]:
         """The smallest budget by what it makes possible; ``least`` says with which context and caches."""
         return {name: self.least[name].needed_bytes for name in ("fits", *STAGES[1:]) if name in self.least}
+
+    @property
+    def speed_ups(self) -> dict[str, float]:
+        """Tokens per second over those of plain decoding, by stage, where that was measured on this device."""
+        return {stage: gain.speed_up for stage, gain in self.gains.items()}
 
     def ledger(self) -> Ledger:
         """A ledger with the budget, its reserve, and what the process holds besides models and drafters."""
@@ -171,6 +191,23 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
                 return replace(found, notes=tuple(dict.fromkeys(notes)))
             for role, why in failures.items():
                 request = request.without(role, why)
+
+
+def with_what_pays(found: Plan, experience: Experience, ways: Sequence[Candidate]) -> Plan:
+    """The same plan, with what was measured on this device of ways to draft."""
+    measured = [(way, gain) for way in ways if (gain := experience.gain(way)) is not None]
+    gains: dict[str, Gain] = {}
+    for way, gain in measured:
+        best = gains.get(way.stage, gain)
+        gains[way.stage] = max(best, gain, key=lambda each: (each.pays, each.speed_up))
+    pays = smallest_of(way for way, gain in measured if gain.pays)
+    needed = {way.stage: chance for way in ways if (chance := experience.needed_chance(way)) is not None}
+    return replace(
+        found,
+        gains=gains,
+        pays={stage: way for stage, way in pays.items() if stage in STAGES},
+        needed_chances={stage: chance for stage, chance in needed.items() if stage not in gains},
+    )
 
 
 def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: str) -> Plan:

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from edge_spec.controller.paying import Gain
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["Speed", "Verdict", "bench", "speed_of", "verdict_of"]
+
+_LEAST_PROMPTS, _LEAST_TOKENS = 3, 256
+"""What fewer of them have shown is not worth remembering."""
 
 _ROLES = {"sequence": "draft", "tree": "draft", "hierarchy": "intermediate"}
 """The models that drafters bear other names than."""
@@ -99,7 +103,8 @@ def bench(
     """Let all modes reply to the same prompts, after one run each to warm up.
 
     For each prompt of each round the modes reply one after the other, in an order that is drawn anew, so that none of
-    them always follows the same one, or always meets a processor that has just become warm.
+    them always follows the same one, or always meets a processor that has just become warm. What each mode has brought
+    is remembered for plans.
 
     Args:
         open_model: opens the model in a mode; all stay open side by side.
@@ -121,8 +126,17 @@ def bench(
                     on_run()
                     if turn >= 0:
                         runs[mode].append(reply)
-    for mode in modes:
-        yield speed_of(mode, runs[mode], plain=runs["off"], n_prompts=len(prompts), categories=categories)
+        speeds = [
+            speed_of(mode, runs[mode], plain=runs["off"], n_prompts=len(prompts), categories=categories)
+            for mode in modes
+        ]
+        for speed in speeds[1:]:
+            done = [reply.statistics for reply in runs[speed.mode]]
+            if len(prompts) >= _LEAST_PROMPTS and sum(run.tokens for run in done) >= _LEAST_TOKENS:
+                low, n_rounds = speed.interval[0], sum(run.rounds for run in done)
+                gain = Gain(speed_up=speed.speed_up, low=low, rounds=n_rounds, mode=speed.mode)
+                models[speed.mode].keep_gain(gain)
+    yield from speeds
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:
