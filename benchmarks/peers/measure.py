@@ -11,6 +11,9 @@ benchmarks draws them. Every program stays open; they write a prompt one after t
 reply has the same number of tokens, whatever it says. The lengths of llama.cpp's drafts are chosen by what is fastest
 on other prompts than those measured.
 
+With ``--head HEAD.gguf`` (of ``edge-spec drafter make smollm2 --kind head``) SmolLM2 is also written with that head, by
+edge-spec and, exported, by llama.cpp's own ``draft-eagle3``.
+
 BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``); without it only SmolLM2 and the
 demo family are measured. Needs a quiet computer, and some ten minutes.
 """
@@ -25,12 +28,14 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from writers import LlamaServer, OpenVino, Ours, Task, Writer, Written
 
 from edge_spec.cli.check import prompts_or_own
 from edge_spec.memory import describe
-from edge_spec.models import resolve_family
+from edge_spec.models import inspect, resolve_family
+from edge_spec.training.drafter.llama_cpp import export_for_llama_cpp
 
 BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"
 DRAFT_LENGTHS = (2, 3, 4, 6)
@@ -51,6 +56,7 @@ class Subject:
     texts: Sequence[str]
     tuned_on: Sequence[str]
     n_tokens: int
+    head: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class Measurement:
 
     def run(self) -> None:
         with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(TemporaryDirectory()))
             ours = self._ours("auto")
             stack.callback(ours.close)
             tasks = self._tasks(ours, self.subject.texts)
@@ -115,9 +122,9 @@ class Measurement:
     def _tasks(self, ours: Ours, texts: Sequence[str]) -> list[Task]:
         return [Task(text, ours.prompt(text), self.subject.n_tokens, 0.0, 1 + n) for n, text in enumerate(texts)]
 
-    def _ours(self, mode: str) -> Ours:
+    def _ours(self, mode: str, *, head: bool = False) -> Ours:
         subject = self.subject
-        files = {"draft": subject.draft, "intermediate": subject.intermediate}
+        files = {"draft": subject.head if head else subject.draft, "intermediate": subject.intermediate}
         given = {name: str(path) for name, path in files.items() if path is not None}
         return Ours(
             str(subject.target), speculation=mode, n_ctx=_N_CTX, n_threads=self._options.threads, engine="onnx", **given
@@ -150,6 +157,12 @@ class Measurement:
                 drawn = (*model(drafter, most), "--spec-synth-len", f"{reached:.2f}")
                 name = f"llama.cpp, {most} drafted, accepted as often as our hierarchy (drawn, its text is not valid)"
                 programs[name] = self._llama(*drawn)
+        if self.subject.head is not None:
+            programs["edge-spec, auto with the head"] = lambda: self._ours("auto", head=True)
+            exported = self._folder / "eagle3.gguf"
+            export_for_llama_cpp(inspect(self.subject.head), inspect(self.subject.target), exported)
+            (n,) = self._fastest(tuning, [(n,) for n in DRAFT_LENGTHS], lambda n: self._llama(*eagle3(exported, n)))
+            programs[f"llama.cpp, the same head, {n} drafted"] = self._llama(*eagle3(exported, n))
         if self._options.openvino is not None:
             python, threads = self._options.openvino, self._options.threads
             programs["OpenVINO GenAI, plain"] = lambda: OpenVino(python, self.subject.target, n_threads=threads)
@@ -178,6 +191,10 @@ def ngrams(n: int, m: int) -> tuple[str, ...]:
 
 def model(path: Path, n: int) -> tuple[str, ...]:
     return ("--spec-type", "draft-simple", "-md", str(path), "--spec-draft-n-max", str(n))
+
+
+def eagle3(path: Path, n: int) -> tuple[str, ...]:
+    return ("--spec-type", "draft-eagle3", "-md", str(path), "--spec-draft-n-max", str(n))
 
 
 def table(measurements: Sequence[Measurement], options: argparse.Namespace) -> str:
@@ -209,7 +226,9 @@ def subjects(options: argparse.Namespace) -> list[Subject]:
     demo, n = resolve_family("demo"), options.limit
     texts = [prompt.text for prompt in prompts_or_own(None)]
     asked = [prompt.text for prompt in prompts_or_own(options.prompts)]
-    found = [Subject("SmolLM2-135M", resolve_family("smollm2").target, None, None, asked[:n], asked[-2:], 96)]
+    found = [
+        Subject("SmolLM2-135M", resolve_family("smollm2").target, None, None, asked[:n], asked[-2:], 96, options.head)
+    ]
     small = (demo.draft, demo.intermediate)
     found.append(Subject("demo, 8M", demo.target, *small, texts[:n], texts[-2:], 128))
     if options.enlarged is not None:
@@ -223,6 +242,7 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, required=True, help="the folder that build.py prints")
     parser.add_argument("--openvino", type=Path, help="the interpreter of an environment with openvino-genai")
     parser.add_argument("--enlarged", type=Path, help="the demo target in the shape of 1.0B")
+    parser.add_argument("--head", type=Path, help="a head for SmolLM2, as `edge-spec drafter make` makes them")
     parser.add_argument("--prompts", help="of SmolLM2, a file as `edge-spec bench` takes it; else the package's own")
     parser.add_argument("--only", action="append", help="how the name of a model begins")
     parser.add_argument("--limit", type=int, default=8, help="prompts per model; half as many for the large one")
