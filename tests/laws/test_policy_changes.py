@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from simulated_device import World, adaptive, first_estimates, flat
 
-from edge_spec.speculation.adaptive import AdaptivePolicy
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.round import Round
+from edge_spec.speculation.tree import Tree
 
 
 def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
@@ -98,8 +103,48 @@ def test_what_a_reply_left_behind_does_not_decide_about_the_next_one() -> None:
         policy.learn(nothing_found)
     assert policy.pause.n_left > 100
     interrupted = Offer("model", depth=3, by_depth=False)
-    policy.chose(interrupted, n_levels=3, is_trial=True)
+    policy.chose(interrupted, n_levels=3, tried_for=0.0)
     policy.begin()
     assert policy.pause.n_left <= 16
     policy.learn(Round((1,), 0, (), 1, draft_s=0.0, verify_s=1.0, sample_s=0.0))
     assert interrupted.usual_round is None
+
+
+class Told(Drafter):
+    """Drafts the same in every round, with the same claims; with a model or as a table."""
+
+    def __init__(self, name: str, values: tuple[float, ...], *, has_model: bool) -> None:
+        self.name = name
+        self._values, self._has_model = values, has_model
+        self.n_asked = 0
+
+    @property
+    def followed(self) -> Any:
+        return {self.name: None} if self._has_model else {}
+
+    def draft(self, limit: int) -> Tree:
+        self.n_asked += 1
+        return Tree.sequence([1] * len(self._values), self._values).first(limit)
+
+
+def test_a_model_that_drafts_in_vain_pays_for_it_itself() -> None:
+    """Not the table whose draft was better, and was verified."""
+    policy = AdaptivePolicy(seconds={n: 1.0 for n in range(1, 11)})
+    table, model = Told("table", (0.5,), has_model=False), Told("model", (0.2, 0.04), has_model=True)
+    drafter = AdaptiveDrafter([table, model], policy)
+    drafter.begin((), Sampler(SamplerSettings(), ()))
+    n_in_vain = 0
+    for n in range(60):
+        model.n_asked = 0
+        draft = drafter.draft(policy.limit())
+        is_tables = draft.values == (0.5,)
+        n_in_vain += is_tables and model.n_asked
+        tokens = (1,) * (1 + (is_tables and n % 2))
+        drafter.accept(tokens)
+        drafter.learn(Round(tokens, len(tokens) - 1, (1,) * len(draft), len(draft) + 1, 0.3 * model.n_asked, 1.0, 0.0))
+    assert drafter.choices["table"].rounds > 40
+    assert drafter.choices["table"].round_s == 1.0
+    # It stops being asked.
+    assert 0 < n_in_vain < 20
+    known = drafter.choices["model"].round_s
+    assert known is not None and known > 1.2

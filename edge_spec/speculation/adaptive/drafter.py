@@ -90,7 +90,7 @@ class AdaptiveDrafter(Drafter):
             draft, gained = self._best_of(option)
             if gained > gain:
                 best, verified, gain = option, draft, gained
-        model, is_trial = self._model(gain)
+        model, is_trial, instead = self._model(gain)
         if model is not None and not self._has_read(model, is_trial=is_trial):
             model = None
         if model is not None:
@@ -104,8 +104,11 @@ class AdaptiveDrafter(Drafter):
             policy.chose(None)
             return EMPTY
         self._last = best.drafter
-        n_levels = len(best.draft.counts_by_depth()) if best.draft else 0
-        policy.chose(best.offer, n_levels=n_levels, is_trial=is_trial and best is model)
+        if best is model:
+            policy.chose(best.offer, n_levels=_n_levels(best), tried_for=instead if is_trial else None)
+        else:
+            in_vain = (model.offer, _n_levels(model)) if model is not None else None
+            policy.chose(best.offer, n_levels=_n_levels(best), in_vain=in_vain)
         return verified
 
     def _best_of(self, option: _Option, *, least: int = 0) -> tuple[Tree, float]:
@@ -123,8 +126,8 @@ class AdaptiveDrafter(Drafter):
             self._policy.read(option.offer, perf_counter() - started, is_trial=is_trial)
         return ready
 
-    def _model(self, gain: float) -> tuple[_Option | None, bool]:
-        """The model that should draft now, and whether only to try it."""
+    def _model(self, gain: float) -> tuple[_Option | None, bool, float]:
+        """The model that should draft now, whether only to try it, and what the best choice is expected to gain."""
         policy, chosen = self._policy, None
         for option in self._models:
             expected = policy.expected_gain(option.offer)
@@ -133,9 +136,9 @@ class AdaptiveDrafter(Drafter):
         for option in self._models:
             if option is not chosen:
                 if policy.may_try(option.offer):
-                    return option, True
+                    return option, True, gain
                 option.offer.passed_over()
-        return chosen, False
+        return chosen, False, gain
 
     def _is_worth_more(self, option: _Option, draft: Tree, known: list[float]) -> bool:
         """Whether another level pays; ``known`` are the values of earlier levels, and afterwards of this one too."""
@@ -207,7 +210,12 @@ class AdaptiveDrafter(Drafter):
 
     @property
     def followed(self) -> Mapping[str, FollowedText]:
-        return {name: text for option in self._options for name, text in option.drafter.followed.items()}
+        found: dict[str, FollowedText] = {}
+        for option in self._options:
+            # Drafters may share a model; then they follow one text.
+            known = {id(text) for text in found.values()}
+            found |= {name: text for name, text in option.drafter.followed.items() if id(text) not in known}
+        return found
 
     @property
     def choices(self) -> Mapping[str, Choice]:
@@ -216,3 +224,7 @@ class AdaptiveDrafter(Drafter):
     @property
     def held_bytes(self) -> int:
         return sum(option.drafter.held_bytes for option in self._options)
+
+
+def _n_levels(option: _Option) -> int:
+    return len(option.draft.counts_by_depth()) if option.draft else 0

@@ -79,7 +79,8 @@ class AdaptivePolicy:
         self._used: Offer | None = None
         self._used_before: Offer | None = None
         self._n_levels = 0
-        self._is_trial = False
+        self._tried_for: float | None = None
+        self._in_vain: tuple[Offer, int] | None = None
         self._reading_s = 0.0
         self._is_guided = False
         # Of earlier runs, and of this one.
@@ -96,7 +97,7 @@ class AdaptivePolicy:
         self._n_chosen.clear()
         # The last round may have been interrupted, and another text may be worth drafts that the last one was not.
         self._used = self._used_before = None
-        self._was_called = self._is_trial = False
+        self._was_called, self._tried_for, self._in_vain = False, None, None
         self._is_guided = is_guided
         self._reading_s = 0.0
         self.pause.n_left = min(self.pause.n_left, _LONGEST_FIRST_PAUSE)
@@ -193,16 +194,25 @@ class AdaptivePolicy:
         """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues."""
         return self._trials.may_try(offer)
 
-    def chose(self, offer: Offer | None, *, n_levels: int = 0, is_trial: bool = False) -> None:
+    def chose(
+        self,
+        offer: Offer | None,
+        *,
+        n_levels: int = 0,
+        tried_for: float | None = None,
+        in_vain: tuple[Offer, int] | None = None,
+    ) -> None:
         """Note what the next round uses.
 
         Args:
             offer: the drafter; None for plain decoding.
             n_levels: levels that it has drafted, whether all of them are verified or not.
-            is_trial: whether it is only tried.
+            tried_for: where it is only tried, what the best choice was expected to gain.
+            in_vain: a model that has drafted as well, and how many levels: the time of drafting is that model's.
         """
-        self._used, self._n_levels, self._is_trial, self._was_called = offer, n_levels, is_trial, True
-        if is_trial:
+        self._used, self._n_levels, self._tried_for, self._was_called = offer, n_levels, tried_for, True
+        self._in_vain = in_vain
+        if tried_for is not None:
             self._trials.began()
         elif offer is not None:
             self._trials.chosen(offer)
@@ -232,7 +242,7 @@ class AdaptivePolicy:
         seconds = done.draft_s + done.verify_s + done.sample_s
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
-            self._learn_of(used, done, seconds)
+            self._learn_of(used, self._charged_in_vain(done), seconds)
         elif was_called and done.draft_s > 0 and not self._is_guided:
             self.pause.n_left = self._pauses.after_no_draft(done.draft_s, self.plain_s)
         self._used_before = used
@@ -285,20 +295,33 @@ class AdaptivePolicy:
         self._since_plain = 0
         pause.clear()
 
+    def _charged_in_vain(self, done: Round) -> Round:
+        """A round without the time of a model that has drafted in vain; the model learns what calling it led to."""
+        if self._in_vain is None:
+            return done
+        (model, n_levels), self._in_vain = self._in_vain, None
+        draft_s = self._learn_step_of(model, done.draft_s, n_levels)
+        model.learn_round(n_tokens=len(done.tokens), seconds=done.verify_s + done.sample_s + draft_s)
+        self._n_levels = 0
+        return replace(done, draft_s=0.0)
+
+    def _learn_step_of(self, offer: Offer, draft_s: float, n_levels: int) -> float:
+        """Learn what drafting so many levels has taken, and return what it usually takes at most."""
+        # After a pause a drafter reads what it missed, once: that says nothing of its speed.
+        usual_s = min(draft_s, 3 * self._step_s(offer) * max(n_levels, 1))
+        if n_levels and not self._is_guided:
+            after_pause = offer is not self._used_before
+            offer.learn_step(draft_s / n_levels, after_pause=after_pause, assumed_s=self._step_s(offer))
+        return usual_s
+
     def _learn_of(self, used: Offer, done: Round, seconds: float) -> None:
         """Learn from a round about the drafter that it used."""
-        # After a pause a drafter reads what it missed, once: that says nothing of its speed.
-        draft_s = min(done.draft_s, 3 * self._step_s(used) * max(self._n_levels, 1))
-        usual_s = seconds - done.draft_s + draft_s
-        gain = len(done.tokens) - self.rate * usual_s
-        if self._n_levels and not self._is_guided:
-            used.learn_step(
-                done.draft_s / self._n_levels,
-                after_pause=used is not self._used_before,
-                assumed_s=self._step_s(used),
-            )
+        rate = self.rate
+        draft_s = self._learn_step_of(used, done.draft_s, self._n_levels)
+        usual_s = done.verify_s + done.sample_s + draft_s
+        gain = len(done.tokens) - rate * usual_s
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
-        if not self._is_trial:
+        if self._tried_for is None:
             expected_s = self.curve(done.n_rows) + self._own_s + draft_s
             self._pauses.drafted(len(done.tokens) * self.plain_s - expected_s)
             return
@@ -306,8 +329,8 @@ class AdaptivePolicy:
         spent_s = min(seconds, usual_s + _READING_ROUNDS * self.plain_s)
         self._trials.tried(
             used,
-            lost_s=spent_s - len(done.tokens) / max(self.rate, 1e-9),
-            succeeded=gain > self.plain_gain,
+            lost_s=spent_s - usual_s + (max(0.0, self._tried_for) - gain) / max(rate, 1e-9),
+            succeeded=gain > self._tried_for,
             # More than a plain round lost against plain decoding.
             is_hopeless=spent_s > (len(done.tokens) + 1) * self.plain_s,
         )
