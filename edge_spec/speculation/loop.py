@@ -133,8 +133,10 @@ class Speculator:
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens followed by ``tokens``."""
+        if length < len(self.text):
+            # Else what the drafter has decoded beyond the text may be what the tokens are.
+            self.drafter.rollback(length)
         self._target.rollback(length)
-        self.drafter.rollback(length)
         self.drafter.accept(tokens)
         self.text.extend(tokens)
 

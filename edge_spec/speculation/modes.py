@@ -14,6 +14,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
@@ -142,10 +143,19 @@ def _auto_hierarchy(models: DraftModels) -> Drafter:
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
     known = models.intermediate_seconds
     policy = AdaptivePolicy(seconds=known or models.seconds, only_shape=not known)
-    path = _path(models.draft(trees=True), siblings=intermediate.capabilities.takes_trees)
+    has_siblings = intermediate.capabilities.takes_trees
+    path = _path(models.draft(trees=True), siblings=has_siblings)
     leaf = AdaptiveDrafter([path, _ngram(models)], policy)
     models.remember("leaf", leaf)
-    return _adaptive(models, HierarchyDrafter(guided(leaf), intermediate, policy=FixedPolicy(policy.most)))
+    hierarchy = HierarchyDrafter(
+        guided(leaf),
+        intermediate,
+        policy=FixedPolicy(policy.most),
+        width=_SIBLINGS if models.takes_trees else 1,
+    )
+    # The smallest model alone pays where the intermediate one is slow beside the target.
+    alone = [LeafDrafter(hierarchy, path)] if models.takes_trees or not has_siblings else []
+    return _adaptive(models, hierarchy, *alone)
 
 
 def _path(model: LanguageModel, *, siblings: bool) -> Drafter:

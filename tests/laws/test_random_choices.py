@@ -21,6 +21,7 @@ from edge_spec.engines.onnx.kernels import available
 from edge_spec.speculation.adaptive import AdaptiveDrafter
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.modes import DraftModels, guided
@@ -42,9 +43,10 @@ Models = Callable[[str], TextModel]
 
 def anything(models: DraftModels) -> Drafter:
     """Every drafter, chosen among at random."""
-    leaf = AdaptiveDrafter([ModelDrafter(models.draft(trees=True), width=3, beam=1), NgramDrafter()], RandomChoices(1))
-    hierarchy = HierarchyDrafter(guided(leaf), models.intermediate(trees=True), policy=FixedPolicy(5))
-    return AdaptiveDrafter([hierarchy, NgramDrafter()], RandomChoices(2))
+    path = ModelDrafter(models.draft(trees=True), width=3, beam=1)
+    leaf = AdaptiveDrafter([path, NgramDrafter()], RandomChoices(1))
+    hierarchy = HierarchyDrafter(guided(leaf), models.intermediate(trees=True), policy=FixedPolicy(5), width=3)
+    return AdaptiveDrafter([hierarchy, LeafDrafter(hierarchy, path), NgramDrafter()], RandomChoices(2))
 
 
 ANYTHING = Mode(

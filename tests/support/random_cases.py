@@ -17,6 +17,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.adaptive import AdaptiveDrafter
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
@@ -92,6 +93,13 @@ class Case:
             drafter = NgramDrafter(longest=rest[1], shortest=rest[0])
         elif kind == "choice":
             drafter = AdaptiveDrafter([self._build(part) for part in rest], RandomChoices(self.seed))
+        elif kind == "shared":
+            model, width, intermediate = rest
+            part = self._build(model)
+            leaf = guided(AdaptiveDrafter([part, NgramDrafter()], RandomChoices(self.seed + 1)))
+            hierarchy = HierarchyDrafter(leaf, self._model(intermediate), policy=FixedPolicy(5), width=width)
+            offers = [hierarchy, LeafDrafter(hierarchy, part), NgramDrafter()]
+            drafter = AdaptiveDrafter(offers, RandomChoices(self.seed))
         elif kind == "model":
             width, beam, depth, min_value, model = rest
             drafter = ModelDrafter(self._model(model), width=width, beam=beam, depth=depth, min_value=min_value)
@@ -124,7 +132,8 @@ def recipes() -> st.SearchStrategy[tuple[Any, ...]]:
     hierarchy = st.tuples(st.just("hierarchy"), leaf, st.integers(0, 5), model)
     nested = st.tuples(st.just("hierarchy"), hierarchy, st.integers(0, 5), model)
     choice = st.tuples(st.just("choice"), st.one_of(chain, tree), ngram, hierarchy)
-    return st.one_of(tree, chain, ngram, hierarchy, nested, choice)
+    shared = st.tuples(st.just("shared"), st.one_of(chain, tree), st.integers(1, 3), model)
+    return st.one_of(tree, chain, ngram, hierarchy, nested, choice, shared)
 
 
 @st.composite

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 from edge_spec.errors import GrammarDeadEnd, SettingsError
@@ -28,24 +26,31 @@ class HierarchyDrafter(Drafter):
     drives the target, so hierarchies nest.
 
     Drafts carry values: what the intermediate model's margins claim for each token, as those of a model drafter do.
+    For a target that takes trees the same rows tell the siblings along the sequence.
 
     Args:
         leaf: guesses what the intermediate model will write.
         intermediate: the intermediate model.
         policy: how far the leaf drafts; at most 3 nodes a tree by default.
+        width: candidates considered per token of the sequence: itself and its siblings.
     """
 
     name = "hierarchy"
 
-    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, policy: Policy | None = None) -> None:
+    def __init__(
+        self, leaf: Drafter, intermediate: LanguageModel, *, policy: Policy | None = None, width: int = 1
+    ) -> None:
+        if width < 1:
+            raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
         if not intermediate.capabilities.can_rollback:
             raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
         self._inner = Speculator(intermediate, leaf)
         self._policy = policy or FixedPolicy(3)
+        self._width = width
         self._sampler: Sampler | None = None
-        # Of the target's text; the inner text may be longer, by one claim for each token.
+        # Of the target's text; the inner text may be longer. Each token of that has its claim and those of siblings.
         self._length = 0
-        self._claims: list[float] = []
+        self._claims: list[list[tuple[int, float]]] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._sampler = sampler.over(self._inner.model.kept)
@@ -64,34 +69,43 @@ class HierarchyDrafter(Drafter):
         if self._length > inner.model.n_ctx:
             return EMPTY
         # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
-        draft = self._written(limit)
-        while len(draft) < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
+        draft, n = self._written(limit)
+        while n < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
             try:
-                inner.step(self._policy, limit - len(draft) - 1, _never)
+                inner.step(self._policy, limit - n - 1, _never)
             except GrammarDeadEnd:
                 # Only for this guess: the target may never come here.
                 break
-            draft = self._written(limit)
-        return draft
+            draft, n = self._written(limit)
+        return draft if draft.is_sequence else draft.best(limit)
 
-    def _written(self, limit: int) -> Tree:
-        """What the intermediate model has written beyond the target's text."""
-        tokens = self._inner.text[self._length : self._length + limit]
+    def _written(self, limit: int) -> tuple[Tree, int]:
+        """What the intermediate model has written beyond the target's text, with siblings, and how far it goes."""
+        written = self._inner.text[self._length : self._length + limit]
         # A step that failed may have left claims for tokens that it did not write.
         del self._claims[len(self._inner.text) - self._length :]
-        return Tree.sequence(tokens, accumulate(self._claims[: len(tokens)], mul))
+        tokens: list[int] = []
+        parents: list[int] = []
+        values: list[float] = []
+        end, above = -1, 1.0
+        for guesses in self._claims[: len(written)]:
+            tokens += [token for token, _ in guesses]
+            parents += [end] * len(guesses)
+            values += [above * chance for _, chance in guesses]
+            end = len(tokens) - len(guesses)
+            above = values[end]
+        return Tree(tuple(tokens), tuple(parents), tuple(values)), len(written)
 
     def _pick(self, row: Any, text: Sequence[int]) -> int:
-        """What the sampler picks from a row of the intermediate model; its chance is claimed for the token."""
+        """What the sampler picks from a row of the intermediate model, with its chance and its siblings'."""
         assert self._sampler is not None, "begin() comes first"
-        guesses = self._sampler.guess(row, text, 1)
+        guesses = self._sampler.guess(row, text, self._width)
         if not guesses:
             # Where the grammar allows nothing this raises.
             return self._sampler.pick(row, text)
-        token, chance = guesses[0]
         del self._claims[len(text) - self._length :]
-        self._claims.append(chance)
-        return token
+        self._claims.append(guesses)
+        return guesses[0][0]
 
     def accept(self, tokens: Sequence[int]) -> None:
         text = self._inner.text
@@ -105,13 +119,16 @@ class HierarchyDrafter(Drafter):
         self._replace(length, ())
         self._length = length
 
+    def drop_guesses(self) -> None:
+        """Forget what the intermediate model has written beyond the target's text."""
+        self._replace(self._length, ())
+
     def _replace(self, length: int, tokens: Sequence[int]) -> None:
         self._inner.replace(length, tokens)
         self._claims.clear()
 
     def save(self) -> dict[str, bytes]:
-        # What the intermediate model wrote beyond the text is a guess that has not been asked for yet.
-        self._replace(self._length, ())
+        self.drop_guesses()
         return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:

@@ -1,0 +1,45 @@
+"""The leaf of a hierarchy, drafting for the target itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["LeafDrafter"]
+
+
+class LeafDrafter(Drafter):
+    """Drafts with a model that is part of a hierarchy, without the intermediate model: one cache for both uses.
+
+    The hierarchy tells the model about the text, so both have to follow the same one, and the hierarchy has to be told
+    of everything. Its guesses beyond the text are dropped before the model drafts. Meanwhile the intermediate model
+    reads nothing; what it has missed it reads before it is used again.
+
+    Args:
+        hierarchy: saves, restores and closes the model.
+        leaf: the model's drafter, which the hierarchy's own leaf calls.
+    """
+
+    def __init__(self, hierarchy: HierarchyDrafter, leaf: Drafter) -> None:
+        self.name = leaf.name
+        self._hierarchy = hierarchy
+        self._leaf = leaf
+
+    def read(self, most: int | None = None) -> bool:
+        self._hierarchy.drop_guesses()
+        return self._leaf.read(most)
+
+    def draft(self, limit: int) -> Tree:
+        return self.draft_while(limit, lambda draft: True)
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
+        self._hierarchy.drop_guesses()
+        return self._leaf.draft_while(limit, worth_more)
+
+    @property
+    def followed(self) -> Mapping[str, FollowedText]:
+        return self._leaf.followed
