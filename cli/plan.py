@@ -141,7 +141,7 @@ def _paying(found: Plan, stage: str) -> str:
         return f"pays if {needed:.0%} of what it drafts is accepted; not measured yet: run edge-spec bench"
     measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here, over {gain.rounds:,} rounds"
     if way is None:
-        return f"does not pay: {measured}"
+        return f"not shown to pay: {measured}"
     return f"pays from {_mib(way.needed_bytes)} MiB, with a cache of {'/'.join(way.kv)}: {measured}"
 
 
