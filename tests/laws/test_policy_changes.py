@@ -110,6 +110,44 @@ def test_what_a_reply_left_behind_does_not_decide_about_the_next_one() -> None:
     assert interrupted.usual_round is None
 
 
+def remembered(reach: list[float]) -> dict[str, Any]:
+    return {"step_s": 0.1, "reach": reach, "greedy_reach": [0.9] * 9, "sampled": [], "greedy": []}
+
+
+def test_depths_that_looked_hopeless_are_drafted_again() -> None:
+    """Also those that nobody has drafted since; and where they are hopeless indeed, that costs next to nothing."""
+
+    def slope(n_rows: int) -> float:
+        return 0.7 + 0.3 * n_rows
+
+    def settled(chance: float, reach: list[float] | None) -> float:
+        policy, world = adaptive(slope), World(slope, draft_s=0.1, chance=chance)
+        drafter = world.drafter_of(policy)
+        if reach is not None:
+            drafter.recall({**policy.as_json(), "rounds": 1, "drafters": {"ones": remembered(reach)}})
+        world.run(policy, 1500)
+        return world.run(policy, 1500).gain
+
+    assert settled(0.95, [0.95, 0.95, *[0.1] * 7]) > 0.97 * settled(0.95, None)
+    for chance in (0.3, 0.6, 0.8):
+        assert settled(chance, [chance] * 9) > 0.99 * settled(chance, None)
+
+
+def test_what_is_reached_is_learned_by_temperature() -> None:
+    """Greedy replies are followed further than those with noise, and must not teach them."""
+    offer = Offer("model", depth=9, by_depth=False)
+    offer.recall(remembered([0.3] * 9))
+    offer.begin(greedy=True)
+    for _ in range(50):
+        offer.learn_outcome(Tree.sequence([1, 1, 1]), (1, 1, 1, 1))
+    assert min(offer.reach[:3]) > 0.9
+    offer.begin(greedy=False)
+    assert offer.reach == [0.3] * 9
+    again = Offer("model", depth=9, by_depth=False)
+    again.recall(offer.as_json())
+    assert again.as_json() == offer.as_json()
+
+
 class Told(Drafter):
     """Drafts the same in every round, with the same claims; with a model or as a table."""
 

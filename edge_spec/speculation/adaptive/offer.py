@@ -13,6 +13,9 @@ __all__ = ["Offer"]
 
 _FIRST_REACH = 0.65
 _FOLLOW = 0.04
+_HOPE = 0.002
+"""How fast depths that are not drafted come to count like the deepest one that is; measuring them takes it back."""
+
 _FADE = 0.97
 _PASSED_OVER = 0.985
 
@@ -32,7 +35,9 @@ class Offer:
     def __init__(self, name: str, *, depth: int, by_depth: bool) -> None:
         self.name = name
         self._ranks = by_depth
-        self.reach = [_FIRST_REACH] * depth
+        # Sampled and greedy: where noise decides, deep tokens are accepted less often.
+        self._reaches = ([_FIRST_REACH] * depth, [_FIRST_REACH] * depth)
+        self.reach = self._reaches[0]
         self.step_s: float | None = None
         # What tables claim was counted, at whatever temperature; what models claim are margins under noise.
         self._calibrations = (Calibration(greedy=False), Calibration(greedy=not by_depth))
@@ -42,7 +47,7 @@ class Offer:
 
     def begin(self, *, greedy: bool) -> None:
         """A reply begins; its temperature decides what claims are worth."""
-        self.calibration = self._calibrations[greedy]
+        self.calibration, self.reach = self._calibrations[greedy], self._reaches[greedy]
 
     def values(self, draft: Tree, known: Sequence[float] = ()) -> list[float]:
         """The chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
@@ -59,6 +64,7 @@ class Offer:
 
     def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
         """Learn from how the text has continued: it decides the drafted nodes on its path, and their siblings."""
+        self._hope_beyond(max(draft.depths) + 1)
         parent = -1
         for depth, token in enumerate(tokens):
             siblings = draft.children(parent)
@@ -74,6 +80,13 @@ class Offer:
             if child is None:
                 break
             parent = child
+
+    def _hope_beyond(self, n_levels: int) -> None:
+        """Depths that one bad stretch, or an earlier run, has made look hopeless are drafted again some time."""
+        reach = self.reach
+        for depth in range(n_levels, len(reach)):
+            if reach[depth] < reach[depth - 1]:
+                reach[depth] += _HOPE * (reach[depth - 1] - reach[depth])
 
     def learn_step(self, step_s: float, *, after_pause: bool, assumed_s: float) -> None:
         """Learn from the seconds that drafting one level has taken.
@@ -118,7 +131,8 @@ class Offer:
         sampled, greedy = self._calibrations
         return {
             "step_s": self.step_s,
-            "reach": self.reach,
+            "reach": self._reaches[0],
+            "greedy_reach": self._reaches[1],
             "sampled": sampled.as_json(),
             "greedy": greedy.as_json(),
         }
@@ -129,11 +143,14 @@ class Offer:
         Raises:
             ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
         """
-        reach = [chance(each) for each in learned["reach"]][: len(self.reach)]
+        # Records of earlier versions have one list for all temperatures.
+        found = (learned["reach"], learned.get("greedy_reach", learned["reach"]))
+        reaches = [[chance(each) for each in reach][: len(self.reach)] for reach in found]
         step_s = positive(learned["step_s"]) if learned["step_s"] is not None else None
         for calibration, kept in zip(self._calibrations, ("sampled", "greedy"), strict=True):
             calibration.recall(learned[kept])
-        self.reach[: len(reach)] = reach
+        for known, reach in zip(self._reaches, reaches, strict=True):
+            known[: len(reach)] = reach
         self.step_s = step_s
 
     def _chance(self, draft: Tree, node: int) -> float:
