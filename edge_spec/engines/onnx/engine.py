@@ -97,8 +97,8 @@ def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     weights = head_bytes(file)
     return Footprint(
         copied_bytes=weights,
-        # In 16 bits; the features that the target has computed count as well, and tables of rotary embeddings.
-        kv_cache_bytes=n_cells * (2 * per_cell + 2 * file.n_embd + 4 * file.head_dim_k),
+        # In 16 bits; the features that the target has computed, in 8, count as well, and tables of rotary embeddings.
+        kv_cache_bytes=n_cells * (2 * per_cell + file.n_embd * 17 // 16 + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
         logits_bytes=4 * settings.max_rows * file.n_vocab,

@@ -13,7 +13,7 @@ __all__ = ["Features"]
 
 
 class Features:
-    """Rows of a graph's further output, cell by cell, in 16 bits: they only ever shape drafts.
+    """Rows of a graph's further output, cell by cell, in 16 or 8 bits: they only ever shape drafts.
 
     A row of zeros stands for what is not known, as after a cache was restored: the next guesses are worse, and the
     text is the same.
@@ -21,34 +21,55 @@ class Features:
     Attributes:
         name: of the output.
         computed: where a run puts it, f32 ``[n_run, width]``. Caches of one session share it.
+        coarse: whether they are kept in 8 bits, each 32 numbers with a scale; their width is a multiple of 32.
 
     Args:
         n_cells: of the cache.
     """
 
-    def __init__(self, name: str, n_cells: int, computed: npt.NDArray[np.float32]) -> None:
+    def __init__(self, name: str, n_cells: int, computed: npt.NDArray[np.float32], *, coarse: bool = False) -> None:
         self.name = name
         self.computed = computed
-        self._rows: npt.NDArray[Any] = np.zeros((n_cells, computed.shape[1]), np.float16)
+        self.coarse = coarse
+        width = computed.shape[1]
+        self._rows: npt.NDArray[Any] = np.zeros((n_cells, width), np.int8 if coarse else np.float16)
+        self._scales = np.zeros((n_cells, width // _BLOCK if coarse else 0), np.float16)
 
     def __getitem__(self, cells: slice) -> npt.NDArray[Any]:
         """The rows of some cells, f16 ``[n, width]``."""
-        return self._rows[cells]
+        rows = self._rows[cells]
+        if not self.coarse:
+            return rows
+        scales = self._scales[cells]
+        return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
 
-    def __setitem__(self, cells: slice, rows: npt.NDArray[Any]) -> None:
-        self._rows[cells] = rows
+    def __setitem__(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
+        if not self.coarse:
+            self._rows[cells] = rows
+            return
+        blocks = rows.astype(np.float32).reshape(len(rows), self._scales.shape[1], _BLOCK)
+        scales = (np.abs(blocks).max(-1) / _LARGEST_CODE).astype(np.float16)
+        self._scales[cells] = scales
+        codes = np.rint(blocks / np.where(scales > 0, scales, np.inf)[..., None])
+        # A small scale is rounded, and the largest code with it.
+        self._rows[cells] = codes.clip(-_LARGEST_CODE, _LARGEST_CODE).reshape(rows.shape)
 
     def keep(self, cells: Cells | slice, n: int) -> None:
         """A run has computed these ``n`` cells."""
-        self._rows[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
+        self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Cells have been copied, all at once."""
-        self._rows[targets] = self._rows[sources]
+        for array in (self._rows, self._scales):
+            array[targets] = array[sources]
 
     def forget(self, n: int) -> None:
         """The first ``n`` cells now hold something else."""
-        self._rows[:n] = 0
+        self[:n] = np.zeros_like(self[:n])
 
 
-_LARGEST = float(np.finfo(np.float16).max)
+_LARGEST = 65000.0
+"""Below the largest number in 16 bits, so that no rounded scale brings one that is infinite."""
+
+_BLOCK = 32
+_LARGEST_CODE = 127

@@ -122,7 +122,7 @@ class OnnxOpener(Opener):
         if not isinstance(target, TranscribedModel):
             return super().open_head(file, settings, target=target, target_file=target_file)
         head = transcribe_head(file, target_file)
-        features = target.features(head.tail, FEATURE, head.width)
+        features = target.features(head.tail, FEATURE, head.width, coarse=True)
         try:
             session = HeadSession(head, settings)
         except BaseException:

@@ -66,15 +66,16 @@ class Session(Runner):
     def new_features(self, n_cells: int) -> Features | None:
         """What ``give_features`` gave, for another cache of so many cells."""
         own = self._features
-        return Features(own.name, n_cells, own.computed) if own is not None else None
+        return Features(own.name, n_cells, own.computed, coarse=own.coarse) if own is not None else None
 
-    def give_features(self, tail: bytes, name: str, width: int) -> Features:
+    def give_features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> Features:
         """From now on keep what further nodes compute of every token. Cells that are in the cache already have zeros.
 
         The rows keep their bits: nodes are only added.
 
         Args:
             tail: nodes that are added to the graph, and their output of that name, f32 ``[1, S, width]``.
+            coarse: keep them in 8 bits.
 
         Raises:
             BackendError: ONNX Runtime cannot load the graph with them; the session is as it was then.
@@ -84,7 +85,7 @@ class Session(Runner):
         try:
             self.extend(tail)
             computed = np.zeros((len(self.ids), width), np.float32)
-            self._features = features = Features(name, self._n_cells, computed)
+            self._features = features = Features(name, self._n_cells, computed, coarse=coarse)
         finally:
             self._bound = self._bind(self._cache)
         return features

@@ -36,9 +36,9 @@ class TranscribedModel(OnnxModel):
         """An empty cache for texts of at most ``n_tokens`` each."""
         return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx), hidden=hidden)
 
-    def features(self, tail: bytes, name: str, width: int) -> Features:
+    def features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> Features:
         """See ``Session.give_features``."""
-        return self.session.give_features(tail, name, width)
+        return self.session.give_features(tail, name, width, coarse=coarse)
 
     def drop_features(self, features: Features) -> None:
         """Free them. Safe to call twice, and after the model was closed."""
