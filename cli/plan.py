@@ -21,6 +21,10 @@ __all__ = ["command"]
 _BAR = 40
 _TERMINAL = ("terminal.rich_display", "terminal.terminal_reader")
 _UNNAMED = "named when the model is first loaded here"
+_UNMEASURED = (
+    "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec doctor --curves for what they "
+    "would have to bring."
+)
 _SAYS = {
     "fits": "minimum",
     "tables": "n-gram speculation",
@@ -127,18 +131,21 @@ def _print(found: Plan) -> None:
         least = found.least[name]
         cache = "/".join(least.kv)
         click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
-        if name != "fits":
-            click.echo(f"{'':16}  {_paying(found, name)}")
+        paying = _paying(found, name)
+        if paying:
+            click.echo(f"{'':16}  {paying}")
+    if len(found.thresholds) > 1 and not (found.gains or found.needed_chances):
+        click.echo(f"\n{_UNMEASURED}")
 
 
 def _paying(found: Plan, stage: str) -> str:
-    """From which budget on a kind of speculation pays, as far as that was measured here."""
+    """From which budget on a kind of speculation pays, as far as that was measured here; empty if it was not."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:
         needed = found.needed_chances.get(stage)
         if needed is None:
-            return "not measured yet: run edge-spec bench, or edge-spec doctor --curves for what it would have to bring"
-        return f"pays if {needed:.0%} of what it drafts is accepted; not measured yet: run edge-spec bench"
+            return ""
+        return f"pays if {needed:.0%} of what it drafts is accepted, which is not measured yet: run edge-spec bench"
     measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here, over {gain.rounds:,} rounds"
     if way is None:
         return f"not shown to pay: {measured}"
