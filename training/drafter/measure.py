@@ -74,7 +74,7 @@ def measure(
     opened_with = _Opened(target, draft, on, n_ctx, cache_dir)
     modes = opened_with.modes()
     for kind, temperature in KINDS.items():
-        asked_for = {"max_tokens": max_tokens, "temperature": temperature, "rounds": _ROUNDS}
+        asked_for: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "rounds": _ROUNDS}
         speeds = {
             speed.mode: speed for speed in bench(opened_with.mode, prompts[:_SPEED_PROMPTS], modes=modes, **asked_for)
         }
