@@ -1,6 +1,7 @@
 """Replays recorded drafts against cost curves: what any policy would have reached, in seconds instead of hours.
 
-    python benchmarks/replay_policy.py TRACES [--curve ours|llama|flat|cliff|fours|0.25 ...] [--step-ms 0.3] [--json]
+    python benchmarks/replay_policy.py TRACES [--curve ours|llama|flat|cliff|fours|0.25 ...] [--step-ms 0.3]
+        [--call-ms 0.1] [--first-factor 2] [--json]
 
 TRACES is a folder of recordings as ``edge-spec bench --record`` writes them, one per drafter and temperature. Time is
 computed, not measured: a decode of n rows costs what the curve says, each drafted level what its drafter costs. Printed
@@ -87,6 +88,8 @@ def main() -> None:
     parser.add_argument("traces", type=Path)
     parser.add_argument("--curve", action="append", help="a named curve, or the slope of a line")
     parser.add_argument("--step-ms", type=float, default=0.3, help="of drafting a level, where a model drafts")
+    parser.add_argument("--call-ms", type=float, default=0.0, help="of asking the drafters in a round")
+    parser.add_argument("--first-factor", type=float, default=1.0, help="how many times too dear decodes seem at first")
     parser.add_argument("--json", action="store_true", help="one object per line")
     options = parser.parse_args()
     slopes = [f"{slope / 100:g}" for slope in range(5, 70, 10)]
@@ -110,7 +113,16 @@ def main() -> None:
             found |= {"best_fixed": best[0], "best_fixed_speed_up": round(best[1], 3)}
             for drafters in offers:
                 chosen = [replays[drafter] for drafter in drafters]
-                done = list(replayed_rounds(chosen, curve, own_s=OWN_S, greedy=temperature == 0))
+                done = list(
+                    replayed_rounds(
+                        chosen,
+                        curve,
+                        own_s=OWN_S,
+                        greedy=temperature == 0,
+                        first=lambda n, curve=curve: options.first_factor * curve(n),
+                        call_s=options.call_ms / 1e3,
+                    )
+                )
                 found["+".join(drafters)] = tuple(
                     round(sum(n for n, _ in part) / sum(s for _, s in part) / plain, 3)
                     for part in (done, done[WARM_UP:])

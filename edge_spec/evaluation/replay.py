@@ -82,35 +82,50 @@ class Replay(Drafter):
 
 
 def replayed_rounds(
-    replays: Sequence[Replay], curve: Curve, *, own_s: float, greedy: bool
+    replays: Sequence[Replay],
+    curve: Curve,
+    *,
+    own_s: float,
+    greedy: bool,
+    first: Curve | None = None,
+    call_s: float = 0.0,
 ) -> Iterator[tuple[int, float]]:
     """Tokens and seconds of each round if the adaptive policy had chosen among recorded drafters.
 
     Args:
-        curve: of the target; the policy knows it from the start.
+        curve: of the target.
         own_s: bookkeeping and sampling of a round.
         greedy: whether the replies were written at temperature 0.
+        first: what the policy takes for the curve before it has measured anything; the curve itself by default.
+        call_s: seconds that asking the drafters takes in every round in which they are not paused.
     """
-    policy = AdaptivePolicy(seconds={n: curve(n) for n in _WIDTHS})
+    policy = AdaptivePolicy(seconds={n: (first or curve)(n) for n in _WIDTHS})
     drafter = AdaptiveDrafter(replays, policy)
     settings = SimpleNamespace(temperature=0.0 if greedy else 1.0)
     sampler: Any = SimpleNamespace(settings=settings, has_grammar=False)
+    pause = drafter.pause
     for number, reply in enumerate(replays[0].replies):
         truth, place = reply["truth"], 0
         for replay in replays:
             replay.at(number)
         drafter.begin((), sampler)
         while place < len(truth):
+            if pause.n_left:
+                pause.add(Round((truth[place],), 0, (), 1, 0.0, curve(1), own_s))
+                place += 1
+                yield 1, curve(1) + own_s
+                continue
             for replay in replays:
                 replay.spent_s = 0.0
             limit = policy.limit()
             draft = drafter.draft(limit) if limit else EMPTY
             n_accepted = len(draft.descend(truth[place:]))
             tokens = tuple(truth[place : place + n_accepted + 1])
-            draft_s, verify_s = sum(replay.spent_s for replay in replays), curve(len(draft) + 1)
+            draft_s = sum(replay.spent_s for replay in replays) + (call_s if limit else 0.0)
+            verify_s = curve(len(draft) + 1)
             counts = draft.counts_by_depth() if draft else ()
             drafter.accept(tokens)
-            policy.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
+            drafter.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
             place += len(tokens)
             yield len(tokens), draft_s + verify_s + own_s
 

@@ -26,6 +26,7 @@ CURVES: dict[str, Mapping[int, float]] = {
 
 OWN_S = 0.4e-3
 STEP_S = 0.3e-3
+CALL_S = 0.1e-3
 WARM_UP = 30
 
 
@@ -58,6 +59,31 @@ def test_the_policy_is_near_the_best_choice_in_hindsight(name: str, temperature:
     assert sum(n for n, _ in rounds) == sum(len(reply["truth"]) for reply in replays["ngram"].replies)
     assert speed(rounds) > 0.97 * max(plain, *fixed)
     assert speed(rounds[WARM_UP:]) > 0.99 * plain
+
+
+LINE = {"a line": {1: 20.0, 16: 95.0}}
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 0.5])
+@pytest.mark.parametrize(
+    "name", ["rows that cost little", "a cliff at the second row", "every row as much as the first", *LINE]
+)
+def test_asking_costs_and_a_wrong_first_curve_do_not_lead_below_plain_decoding(name: str, factor: float) -> None:
+    """Every round in which drafters are asked costs something, pauses are those that the policy sets."""
+
+    def curve(n: int) -> float:
+        return seconds((CURVES | LINE)[name], n)
+
+    replays = [
+        Replay(drafter, replies, 0.0 if drafter == "ngram" else STEP_S)
+        for drafter, replies in read_recordings(TRACES, 0.8).items()
+    ]
+    plain = 1 / (curve(1) + OWN_S)
+    best = max(plain, *(fixed_speed(replay, n, curve, own_s=OWN_S) for replay in replays for n in range(1, 10)))
+    asked = {"own_s": OWN_S, "greedy": False, "call_s": CALL_S}
+    rounds = list(replayed_rounds(replays, curve, first=lambda n: factor * curve(n), **asked))
+    assert speed(rounds[WARM_UP:]) > 0.99 * plain
+    assert speed(rounds) > (0.97 if factor == 1 else 0.87) * best
 
 
 def test_siblings_are_worth_their_rows_where_rows_are_cheap() -> None:
