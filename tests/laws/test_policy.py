@@ -11,6 +11,7 @@ from simulated_device import World, adaptive, first_estimates, flat, kinked, lin
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.adaptive import AdaptivePolicy
 from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.round import Round
 
 
 def test_a_fixed_policy_never_moves() -> None:
@@ -126,3 +127,13 @@ def test_choices_are_counted_and_explained() -> None:
     assert ones.tokens_per_round > 3
     drafter.begin((), Sampler(SamplerSettings(), ()))
     assert drafter.choices["ones"].rounds == 0
+
+
+@pytest.mark.parametrize("order", [(1, 8), (8, 1)])
+def test_rounds_of_many_tokens_do_not_make_plain_decoding_seem_slower(order: tuple[int, ...]) -> None:
+    """Sampling takes time by the token, and a round without a draft writes one."""
+    policy = AdaptivePolicy(seconds={1: 1e-3, 16: 2e-3})
+    for _ in range(200):
+        for n in order:
+            policy.learn(Round(tuple(range(n)), n - 1, (1,) * (n - 1), n, 0.0, 1e-3, 1e-4 + (n - 1) * 5e-5))
+    assert policy.plain_s == pytest.approx(policy.curve(1) + 1e-4, rel=1e-6)

@@ -87,6 +87,8 @@ class AdaptiveDrafter(Drafter):
         best, verified, gain = None, EMPTY, policy.plain_gain
         for option in self._tables:
             option.draft = option.drafter.draft(limit)
+            if not option.draft:
+                continue
             draft, gained = self._best_of(option)
             if gained > gain:
                 best, verified, gain = option, draft, gained

@@ -9,9 +9,10 @@ from typing import Any
 
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.adaptive.own_time import OwnTime
 from edge_spec.speculation.adaptive.pace import Pace
 from edge_spec.speculation.adaptive.pauses import Pauses
-from edge_spec.speculation.adaptive.records import at_least_zero, positive, whole
+from edge_spec.speculation.adaptive.records import positive, whole
 from edge_spec.speculation.adaptive.trials import Trials
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.pause import Pause
@@ -71,8 +72,7 @@ class AdaptivePolicy:
         self._pauses = Pauses()
         self._trials = Trials()
         self._pace = Pace()
-        # Bookkeeping and sampling of a round.
-        self._own_s = 0.0
+        self._own = OwnTime()
         self._n_chosen: Counter[str] = Counter()
         self._since_plain = 0
         self._was_called = False
@@ -111,7 +111,7 @@ class AdaptivePolicy:
     @property
     def plain_s(self) -> float:
         """Seconds of a round without a draft."""
-        return self.curve(1) + self._own_s
+        return self.curve(1) + self._own(1)
 
     @property
     def rate(self) -> float:
@@ -129,12 +129,12 @@ class AdaptivePolicy:
         Args:
             values: the chances that its nodes are accepted. The best of them always form a tree.
         """
-        rate, own_s, curve = self.rate, self._own_s, self.curve
+        rate, curve = self.rate, self.curve
         plain_s = curve(1)
         best, gain, tokens = 0, self.plain_gain, 1.0
         for n, value in enumerate(sorted(values, reverse=True), 1):
             tokens += value
-            gained = tokens - rate * (curve(n + 1) + own_s + _MARGIN * (curve(n + 1) - plain_s))
+            gained = tokens - rate * (curve(n + 1) + self._own(tokens) + _MARGIN * (curve(n + 1) - plain_s))
             if gained > gain:
                 best, gain = n, gained
         return best, gain
@@ -148,12 +148,13 @@ class AdaptivePolicy:
             depth: levels that it has.
         """
         rate, curve, step_s = self.rate, self.curve, self._step_s(offer)
-        gained = 0.0
+        # A token that is accepted has to be sampled and written as well.
+        gained, share = 0.0, 1 - self.rate * self._own.token_s
         for more in range(1, _LOOK_AHEAD + 1):
             if max(n, depth) + more > min(len(offer.reach), self.most):
                 break
             value *= offer.reach[depth + more - 1]
-            gained += value
+            gained += value * share
             if gained > rate * (more * step_s + curve(n + more + 1) - curve(n + 1)):
                 return True
         return False
@@ -171,7 +172,7 @@ class AdaptivePolicy:
         for n, chance in enumerate(offer.reach[: self.most], 1):
             reached *= chance
             tokens += reached
-            gain = max(gain, tokens - rate * (self.curve(n + 1) + self._own_s + n * step_s))
+            gain = max(gain, tokens - rate * (self.curve(n + 1) + self._own(tokens) + n * step_s))
         return gain
 
     def _step_s(self, offer: Offer) -> float:
@@ -237,8 +238,7 @@ class AdaptivePolicy:
         self._n_chosen[used.name if used is not None else _PLAIN] += 1
         self._trials.round_over()
         self.curve.learn(done.n_rows, done.verify_s)
-        own_s = done.sample_s
-        self._own_s = own_s if not self._own_s else self._own_s + 0.05 * (min(own_s, 3 * self._own_s) - self._own_s)
+        self._own.learn(len(done.tokens), done.sample_s)
         seconds = done.draft_s + done.verify_s + done.sample_s
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
@@ -265,7 +265,7 @@ class AdaptivePolicy:
             speed_up = (known * self._known_speed_up + self._n_rounds * speed_up) / n_rounds
         return {
             "seconds": self.curve.as_json(),
-            "own_s": self._own_s,
+            "own": self._own.as_json(),
             "rounds": n_rounds,
             "speed_up": speed_up,
         }
@@ -276,10 +276,10 @@ class AdaptivePolicy:
         Raises:
             ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
         """
-        own_s, n_rounds = at_least_zero(learned["own_s"]), whole(learned["rounds"], least=1)
-        speed_up = positive(learned["speed_up"])
+        n_rounds, speed_up = whole(learned["rounds"], least=1), positive(learned["speed_up"])
+        self._own.recall(learned["own"])
         self.curve.recall(learned["seconds"])
-        self._own_s, self._known_rounds, self._known_speed_up = own_s, n_rounds, speed_up
+        self._known_rounds, self._known_speed_up = n_rounds, speed_up
 
     def _learn_from_pause(self) -> None:
         """Learn from the rounds during which the drafters were paused."""
@@ -322,7 +322,7 @@ class AdaptivePolicy:
         gain = len(done.tokens) - rate * usual_s
         used.learn_round(n_tokens=len(done.tokens), seconds=usual_s)
         if self._tried_for is None:
-            expected_s = self.curve(done.n_rows) + self._own_s + draft_s
+            expected_s = self.curve(done.n_rows) + self._own(len(done.tokens)) + draft_s
             self._pauses.drafted(len(done.tokens) * self.plain_s - expected_s)
             return
         # Reading is counted as a few rounds at most: a drafter that missed a long text would never be tried again.
