@@ -189,7 +189,9 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int
     if n_modes == 1:
         click.echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
     elif best.mode == "off":
-        click.echo("best here: off; no way to speculate is significantly faster than plain decoding")
+        # A mixture can be faster than each of its parts.
+        name = "auto" if auto is not None and auto.interval[0] > 1 else "off"
+        click.echo(f"best here: {name}; no single mode is significantly faster than plain decoding")
     else:
         click.echo(f"best here: {_said(best)}")
         _print_limit(best)
