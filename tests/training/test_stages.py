@@ -25,7 +25,6 @@ from edge_spec.evaluation.check import Comparison, check  # noqa: E402
 from edge_spec.models import inspect, resolve_family  # noqa: E402
 from edge_spec.training.checkpoint import load_model  # noqa: E402
 from edge_spec.training.clock import Clock  # noqa: E402
-from edge_spec.training.model import named_weights  # noqa: E402
 from edge_spec.training.packing import ID  # noqa: E402
 from edge_spec.training.quantize import fake_q4_0, fake_q8_0  # noqa: E402
 from edge_spec.training.settings import SETTINGS  # noqa: E402
@@ -97,7 +96,7 @@ def test_files_hold_exactly_the_weights_of_the_training(made: SimpleNamespace) -
         name = {"target": "target", "intermediate": "intermediate", "draft": "draft"}[role]
         model = load_model(made.out / name / "weights.npz", "cpu")
         tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-        assert tensors.keys() == named_weights(model).keys()
+        assert tensors.keys() == model.named_weights().keys()
         assert inspect(path).quantisation == "Q4_0"
         for tensor, weight in named_weights(model).items():
             fake = {"token_embd.weight": fake_q8_0}.get(tensor, fake_q4_0) if weight.ndim == 2 else lambda w: w
