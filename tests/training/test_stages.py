@@ -98,7 +98,7 @@ def test_files_hold_exactly_the_weights_of_the_training(made: SimpleNamespace) -
         tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
         assert tensors.keys() == model.named_weights().keys()
         assert inspect(path).quantisation == "Q4_0"
-        for tensor, weight in named_weights(model).items():
+        for tensor, weight in model.named_weights().items():
             fake = {"token_embd.weight": fake_q8_0}.get(tensor, fake_q4_0) if weight.ndim == 2 else lambda w: w
             found = gguf.quants.dequantize(tensors[tensor].data, tensors[tensor].tensor_type)
             assert np.array_equal(fake(weight.detach()).numpy(), found.reshape(weight.shape))
