@@ -177,7 +177,7 @@ def test_why_names_the_choices_of_auto_and_what_a_round_of_each_takes(play: Play
         reply = model.generate("Tell me a story.", seed=3, max_tokens=40, ignore_eos=True)
         reply.read()
         said = "\n".join(choice_lines(model))
-        assert set(model.choices) == {"off", "ngram", "hierarchy"}
+        assert set(model.choices) == {"off", "ngram", "sequence", "hierarchy"}
         assert sum(choice.rounds for choice in model.choices.values()) == reply.statistics.rounds
         assert f"{model.choices['off'].rounds} round" in said
         assert "tokens/s" in said
