@@ -36,6 +36,11 @@ _MEASURED = {
 }
 
 
+def _scaled(curve: Curve, factor: float) -> Curve:
+    """A curve on which every decode takes ``factor`` times as long."""
+    return lambda n_rows: factor * curve(n_rows)
+
+
 def curve_of(name: str) -> Curve:
     """A named curve, or a line of the given slope."""
     points = _MEASURED.get(name) or {1: 20.0, 16: 20.0 * (1 + 15 * float(name))}
@@ -119,7 +124,7 @@ def main() -> None:
                         curve,
                         own_s=OWN_S,
                         greedy=temperature == 0,
-                        first=lambda n, curve=curve: options.first_factor * curve(n),
+                        first=_scaled(curve, options.first_factor),
                         call_s=options.call_ms / 1e3,
                     )
                 )
