@@ -102,9 +102,8 @@ def bench(
 ) -> Iterator[Speed]:
     """Let all modes reply to the same prompts, after one run each to warm up.
 
-    For each prompt of each round the modes reply one after the other, in an order that is drawn anew, so that none of
-    them always follows the same one, or always meets a processor that has just become warm. What each mode has brought
-    is remembered for plans.
+    For each prompt of each round the modes reply in a new random order, so that no mode always runs after the same one.
+    The speed-up of each mode is remembered for plans.
 
     Args:
         open_model: opens the model in a mode; all stay open side by side.

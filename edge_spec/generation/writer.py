@@ -30,7 +30,7 @@ class TokenWriter:
         ready: pieces of text that nobody has taken yet.
         text_before: the text of what had been written before.
         sampler: what draws the tokens.
-        events: called with each token; None if nobody wants to know.
+        events: called with each token; None for no events.
         max_tokens: the most tokens of the reply, with those that had been written before.
         n_reused: how many tokens of the prompt were not read, since a cache held them.
     """

@@ -115,7 +115,7 @@ def remembered(reach: list[float]) -> dict[str, Any]:
 
 
 def test_depths_that_looked_hopeless_are_drafted_again() -> None:
-    """Also those that nobody has drafted since; and where they are hopeless indeed, that costs next to nothing."""
+    """Depths that were not drafted since are tried again; where their drafts still fail, that costs little."""
 
     def slope(n_rows: int) -> float:
         return 0.7 + 0.3 * n_rows

@@ -15,9 +15,9 @@ __all__ = ["LeafDrafter"]
 class LeafDrafter(Drafter):
     """Drafts with a model that is part of a hierarchy, without the intermediate model: one cache for both uses.
 
-    The hierarchy tells the model about the text, so both have to follow the same one, and the hierarchy has to be told
-    of everything. Its guesses beyond the text are dropped before the model drafts. Meanwhile the intermediate model
-    reads nothing; what it has missed it reads before it is used again.
+    The model follows the text through the hierarchy, which must therefore follow the same text. The hierarchy's guesses
+    beyond the text are dropped before the model drafts. Meanwhile the intermediate model reads nothing; it catches up
+    before it is used again.
 
     Args:
         hierarchy: saves, restores and closes the model.
