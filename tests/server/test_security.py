@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from time import monotonic, sleep
 from typing import Any
 
 import httpx2
 import openai
 import pytest
+from server_world import wait_until
 
 from edge_spec.server.connections import BoundedProtocol
 
@@ -102,6 +102,8 @@ def test_metrics_count(serve: Callable[..., Any]) -> None:
     assert value("edge_spec_prompt_tokens_total") == usage.prompt_tokens
     assert value("edge_spec_drafted_tokens_total") == usage.drafted_tokens
     assert value("edge_spec_accepted_tokens_total") == usage.accepted_tokens
+    # A request is counted once its answer is sent, so the client may read the metrics a moment earlier.
+    wait_until(lambda: served.log != [])
     assert value('edge_spec_requests_total{endpoint="/v1/chat/completions",status="200"}') == 1
     assert value("edge_spec_requests_waiting") == 0
     assert value('edge_spec_memory_bytes{name="KV cache",owner="target"}') > 0
@@ -110,6 +112,7 @@ def test_metrics_count(serve: Callable[..., Any]) -> None:
 def test_the_log_has_a_line_for_each_request_and_none_of_its_text(serve: Callable[..., Any]) -> None:
     served = serve(name="logged")
     n_written = served.chat("An unlikely question", model="logged").usage.completion_tokens
+    wait_until(lambda: served.log != [])  # the line is written once the answer is sent
     assert len(served.log) == 1
     assert served.log[0].startswith("POST /v1/chat/completions 200, ")
     assert f", {n_written} written, " in served.log[0]
@@ -128,9 +131,7 @@ def test_what_is_refused_or_not_there_is_logged_and_counted_too(serve: Callable[
         (httpx2.get(served.url + "/no%0Awhere", headers={"Authorization": "Bearer s3cret"}), r"GET /no\nwhere 404, "),
     ]
     # A line is written once its answer is sent, so the last one may come a moment later.
-    until = monotonic() + 10
-    while len(served.log) < len(asked) and monotonic() < until:
-        sleep(0.01)
+    wait_until(lambda: len(served.log) >= len(asked))
     assert len(served.log) == len(asked)
     for line, (_, beginning) in zip(served.log, asked, strict=True):
         assert line.startswith(beginning)
