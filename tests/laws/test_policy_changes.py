@@ -81,6 +81,21 @@ def test_a_run_under_load_does_not_mislead_those_after_it() -> None:
     assert world.run(second, 1000).gain > 0.95 * World(chance=0.9).run(adaptive(), 1000).gain
 
 
+@pytest.mark.parametrize("chance", [0.3, 0.4, 0.6])
+def test_a_width_that_seemed_dearer_than_wider_ones_is_tried_again(chance: float) -> None:
+    """Fewer rows hardly take longer than more: a slow moment is likelier."""
+
+    def verify(n_rows: int) -> float:
+        return 1 + 0.08 * (n_rows - 1)
+
+    right = {n: verify(n) for n in (1, 2, 3, 4, 6, 8)}
+    informed, misled = (
+        World(verify=verify, chance=chance, draft_s=0.13).run(AdaptivePolicy(seconds=seconds), 2000).gain
+        for seconds in (right, {**right, 2: 1.5, 3: 1.4})
+    )
+    assert misled > 0.97 * informed
+
+
 def test_a_slow_first_plain_decode_does_not_make_drafting_look_good() -> None:
     """What was measured once, on a busy machine, is measured again."""
     policy = AdaptivePolicy(seconds={**first_estimates(flat), 1: 2.0})

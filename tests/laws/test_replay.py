@@ -86,6 +86,30 @@ def test_asking_costs_and_a_wrong_first_curve_do_not_lead_below_plain_decoding(n
     assert speed(rounds) > (0.97 if factor == 1 else 0.87) * best
 
 
+@pytest.mark.parametrize("first", ["rows that cost much", "rows for nothing", "a cliff at the second row"])
+@pytest.mark.parametrize("name", ["rows that cost little", "rows that cost much", "rows for nothing", *LINE])
+def test_a_first_curve_of_another_shape_is_corrected(name: str, first: str) -> None:
+    """Never below plain decoding, and soon as good as with the right one."""
+
+    def curve(n: int) -> float:
+        return seconds((CURVES | LINE)[name], n)
+
+    speeds = []
+    for begun in (CURVES[first], (CURVES | LINE)[name]):
+        replays = [
+            Replay(drafter, 2 * replies, 0.0 if drafter == "ngram" else STEP_S)
+            for drafter, replies in read_recordings(TRACES, 0.8).items()
+        ]
+        rounds = list(
+            replayed_rounds(
+                replays, curve, own_s=OWN_S, greedy=False, call_s=CALL_S, first=lambda n, begun=begun: seconds(begun, n)
+            )
+        )
+        speeds.append(speed(rounds[WARM_UP:]))
+    assert speeds[0] > 0.99 / (curve(1) + OWN_S)
+    assert speeds[0] > 0.92 * speeds[1]
+
+
 def test_siblings_are_worth_their_rows_where_rows_are_cheap() -> None:
     def curve(n: int) -> float:
         return seconds(CURVES["rows for nothing"], n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,15 @@ _LOOK_EVERY = 64
 _SUSPICIOUS = 1.6
 """How many times as dear as narrower ones suggest a width must seem to be tried again."""
 
+_LITTLE = 0.1
+"""What every further row counts as at least where widths are compared: small differences are mostly noise."""
+
+_ODD = 1.1
+"""How many times as dear as wider ones a width must seem to be tried again much sooner: a slow moment is likelier."""
+
+_MOST_IN_VAIN = 4
+"""Each try in vain doubles the time until the next one, so often at most."""
+
 _NEXT = 2
 """How many times the widest known width a try may be wide."""
 
@@ -39,12 +49,13 @@ class CostCurve:
     A first curve (from the probe) gives the shape. A factor follows what all decodes have in common: a second program,
     a processor that throttles, a cache that fills. A slower correction of each width but the narrowest follows the
     shape, which is relative to that one: if it had a correction of its own, factor and corrections could drift apart
-    without end, and take along every width that is not decoded. Between known widths the curve is linear: kernels take
-    rows in groups, so it may have a kink at any of them.
+    without end. Where a width turns out to be steeper, or flatter, than it seemed, those that are not decoded follow:
+    the first curve may be of the wrong shape, and what seems too dear is never measured. Between known widths the
+    curve is linear: kernels take rows in groups, so it may have a kink at any of them.
 
-    A width that seems too dear is not decoded, and could seem so for ever because of one slow moment, in this run or in
-    one that is remembered. After some hundred decodes without it, it counts as what the narrower ones suggest, until it
-    is measured again.
+    A single width could also seem too dear for ever because of one slow moment, in this run or in one that is
+    remembered. After some hundred decodes without it, or sooner where wider ones are cheaper, it counts as what the
+    others suggest, until it is measured again; after tries in vain, less and less often.
 
     Args:
         seconds: first estimates by number of rows.
@@ -62,6 +73,7 @@ class CostCurve:
         self._last: dict[int, int] = {}
         # What stale widths count as.
         self._hoped: dict[int, float] = {}
+        self._n_in_vain: Counter[int] = Counter()
         # Asked for many times between two decodes.
         self._cached: dict[int, float] = {}
 
@@ -97,10 +109,14 @@ class CostCurve:
             return
         # A width that was not decoded for long has missed corrections; the factor was kept up to date by the others.
         own = 1 / n_seen if n_seen < _SURE else 1 - (1 - _OWN) ** age
-        shape = self._interpolated(n_rows) * ratio**own
+        known = self._interpolated(n_rows)
+        # What it counted as is no measurement.
+        before = self._shape.get(n_rows, known)
         if n_seen >= _SURE and age <= _RECENT:
             self._factor *= ratio**_COMMON
-        self._set(n_rows, shape)
+        self._set(n_rows, known * ratio**own)
+        if n_rows > self._widths[0]:
+            self._tilt(self._rise(n_rows, self._shape[n_rows]) / self._rise(n_rows, before))
 
     def as_json(self) -> dict[str, float]:
         """Seconds by number of rows, as ``recall`` takes them."""
@@ -124,21 +140,44 @@ class CostCurve:
     def _set(self, n_rows: int, shape: float) -> None:
         if n_rows not in self._shape:
             insort(self._widths, n_rows)
+        if n_rows in self._hoped:
+            hoped = self._hoped.pop(n_rows)
+            is_as_hoped = 2 * shape < hoped + self._shape[n_rows]
+            self._n_in_vain[n_rows] = 0 if is_as_hoped else min(self._n_in_vain[n_rows] + 1, _MOST_IN_VAIN)
         self._shape[n_rows] = shape
-        self._hoped.pop(n_rows, None)
         self._cached.clear()
+
+    def _rise(self, n_rows: int, shape: float) -> float:
+        """How much more than the narrowest width a width takes, and a little for every row."""
+        narrowest = self._shape[self._widths[0]]
+        return max(0.0, shape - narrowest) + self._little(n_rows)
+
+    def _little(self, n_rows: int) -> float:
+        return _LITTLE * self._shape[self._widths[0]] * (n_rows - self._widths[0])
+
+    def _tilt(self, steeper: float) -> None:
+        """Let the widths that were not decoded for long follow one that is steeper by so much than it seemed."""
+        narrowest = self._shape[self._widths[0]]
+        for n in self._widths[1:]:
+            if n not in self._last or self._n_decodes - self._last[n] > _STALE:
+                self._shape[n] = narrowest + max(0.0, self._rise(n, self._shape[n]) * steeper - self._little(n))
 
     def _hope(self) -> None:
         """See what the widths that were not decoded for long could cost now."""
         self._hoped.clear()
         below, slope, is_recent = self._widths[0], 0.0, True
-        for n in self._widths[1:]:
-            if self._n_decodes - self._last.get(n, 0) <= _STALE:
+        for place, n in enumerate(self._widths[1:], 1):
+            wider = min(self._widths[place:], key=self._shape.__getitem__)
+            is_odd = self._shape[n] > _ODD * self._shape[wider]
+            patience = (_STALE // 4 if is_odd else _STALE) << self._n_in_vain[n]
+            if self._n_decodes - self._last.get(n, 0) <= patience:
                 slope, below, is_recent = max(0.0, (self._shape[n] - self._shape[below]) / (n - below)), n, True
                 continue
             hoped = self._shape[below] + slope * (n - below)
+            if is_odd:
+                hoped = self._shape[below] + (self._shape[wider] - self._shape[below]) * (n - below) / (wider - below)
             # One at a time: the next one may be dearer by far.
-            if is_recent and n <= _NEXT * below and _SUSPICIOUS * hoped < self._shape[n]:
+            if is_recent and n <= _NEXT * below and (is_odd or _SUSPICIOUS * hoped < self._shape[n]):
                 self._hoped[n] = hoped
             is_recent = False
 

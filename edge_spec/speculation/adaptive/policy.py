@@ -30,6 +30,10 @@ _ENOUGH_ROUNDS = 8
 _RECHECK_PLAIN = 128
 """Rounds with drafts after which a plain one is measured again."""
 
+_DOUBTFUL = 1.1
+_RECHECK_DOUBTFUL = 16
+"""The same where a plain decode seems so many times as dear as one of more rows: some slow moment must explain that."""
+
 _LONGEST_FIRST_PAUSE = 16
 """Rounds that a pause may last into another reply."""
 
@@ -75,6 +79,7 @@ class AdaptivePolicy:
         self._own = OwnTime()
         self._n_chosen: Counter[str] = Counter()
         self._since_plain = 0
+        self._n_rows = 1
         self._was_called = False
         self._used: Offer | None = None
         self._used_before: Offer | None = None
@@ -106,7 +111,9 @@ class AdaptivePolicy:
         """The most tokens to draft now."""
         self._learn_from_pause()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
-        return self.most if self.curve(1) > 0 and self._since_plain < _RECHECK_PLAIN else 0
+        is_doubtful = self.curve(1) > _DOUBTFUL * self.curve(self._n_rows)
+        recheck = _RECHECK_DOUBTFUL if is_doubtful else _RECHECK_PLAIN
+        return self.most if self.curve(1) > 0 and self._since_plain < recheck else 0
 
     @property
     def plain_s(self) -> float:
@@ -237,6 +244,7 @@ class AdaptivePolicy:
             self._reading_s = 0.0
         self._n_chosen[used.name if used is not None else _PLAIN] += 1
         self._trials.round_over()
+        self._n_rows = done.n_rows
         self.curve.learn(done.n_rows, done.verify_s)
         self._own.learn(len(done.tokens), done.sample_s)
         seconds = done.draft_s + done.verify_s + done.sample_s
