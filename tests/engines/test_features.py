@@ -33,3 +33,26 @@ def test_rows_are_kept_moved_and_forgotten(coarse: bool) -> None:
     features.forget(6)
     assert not features[0:6].any()
     assert np.array_equal(features[6:10], found[2:])
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_rows_that_come_in_rounds_are_those_of_one_long_run(coarse: bool) -> None:
+    """Each round computes some cells, of which the next one may replace the last: drafts that were rejected."""
+    random = np.random.default_rng(2)
+    computed = np.zeros((80, 64), np.float32)
+    rounds, whole = (Features("feature", 400, np.zeros_like(computed), coarse=coarse) for _ in range(2))
+    truth = random.standard_normal((400, 64)).astype(np.float32)
+    first = 0
+    for number in range(150):
+        n = int(random.integers(1, 6)) if number % 40 else 75
+        rounds.computed[:n] = truth[first : first + n]
+        rounds.keep(slice(first, first + n), n)
+        assert np.allclose(rounds.of(first, first + n), truth[first : first + n], atol=0.02 if coarse else 1e-3)
+        first += n - int(random.integers(0, n))
+        rounds.computed[:] = np.nan
+        if first > 300:
+            break
+    for begin in range(0, first, 64):
+        whole.computed[:64] = truth[begin : begin + 64]
+        whole.keep(slice(begin, begin + 64), 64)
+    assert np.array_equal(rounds[:first], whole[:first])

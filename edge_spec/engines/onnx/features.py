@@ -16,7 +16,8 @@ class Features:
     """Rows of a graph's further output, cell by cell, in 16 or 8 bits: they only ever shape drafts.
 
     A row of zeros stands for what is not known, as after a cache was restored: the next guesses are worse, and the
-    text is the same.
+    text is the same. The last rows are kept as they were computed, and rounded many at once: what rounds them would
+    otherwise have to come into the processor's caches anew in every round.
 
     Attributes:
         name: of the output.
@@ -34,16 +35,30 @@ class Features:
         width = computed.shape[1]
         self._rows: npt.NDArray[Any] = np.zeros((n_cells, width), np.int8 if coarse else np.float16)
         self._scales = np.zeros((n_cells, width // _BLOCK if coarse else 0), np.float16)
+        # Rows of the cells from ``_begin`` up to ``_end``, which are not among the others yet.
+        self._last = np.zeros((_LAST, width), np.float32)
+        self._begin = self._end = 0
 
     def __getitem__(self, cells: slice) -> npt.NDArray[Any]:
         """The rows of some cells, f16 ``[n, width]``."""
+        self._settle()
         rows = self._rows[cells]
         if not self.coarse:
             return rows
         scales = self._scales[cells]
         return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
 
+    def of(self, first: int, last: int) -> npt.NDArray[Any]:
+        """The rows of the cells from ``first`` up to ``last``; those computed last as they were computed, f32."""
+        if self._begin <= first and last <= self._end:
+            return self._last[first - self._begin : last - self._begin]
+        return self[first:last]
+
     def __setitem__(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
+        self._settle()
+        self._put(cells, rows)
+
+    def _put(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
         if not self.coarse:
             self._rows[cells] = rows
             return
@@ -56,10 +71,27 @@ class Features:
 
     def keep(self, cells: Cells | slice, n: int) -> None:
         """A run has computed these ``n`` cells."""
-        self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
+        if not isinstance(cells, slice) or n > _LAST:
+            self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
+            return
+        first = cells.start
+        if not (self._begin <= first <= self._end and first + n - self._begin <= _LAST):
+            self._settle()
+            self._begin = first
+        place = first - self._begin
+        self._last[place : place + n] = self.computed[:n]
+        self._end = first + n
+
+    def _settle(self) -> None:
+        """Round the last rows."""
+        begin, end = self._begin, self._end
+        self._begin = self._end
+        if end > begin:
+            self._put(slice(begin, end), np.clip(self._last[: end - begin], -_LARGEST, _LARGEST))
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Cells have been copied, all at once."""
+        self._settle()
         for array in (self._rows, self._scales):
             array[targets] = array[sources]
 
@@ -67,6 +99,9 @@ class Features:
         """The first ``n`` cells now hold something else."""
         self[:n] = np.zeros_like(self[:n])
 
+
+_LAST = 64
+"""Rows that are rounded at once."""
 
 _LARGEST = 65000.0
 """Below the largest number in 16 bits, so that no rounded scale brings one that is infinite."""

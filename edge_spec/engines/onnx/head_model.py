@@ -82,9 +82,11 @@ class HeadModel(OnnxModel):
         # The target has computed what comes before these; drafts begin behind the text, which it is never ahead of.
         self._n_of_text = max(0, self._target.n_past + 1 - place.n_text)
         known = min(max(0, self._n_of_text - first), n)
-        session.features[:n] = 0
         begin = place.n_text + first - 1
-        session.features[max(0, -begin) : known] = self._features[max(0, begin) : max(0, begin + known)]
+        if begin < 0 or known < n:
+            session.features[:n] = 0
+        if known:
+            session.features[max(0, -begin) : known] = self._features.of(max(0, begin), begin + known)
         is_draft = len(rows) == n
         if is_draft:
             parents = range(-1, first + n) if place.tree is None else place.tree.parents
