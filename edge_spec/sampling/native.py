@@ -19,6 +19,7 @@ import numpy as np
 from edge_spec.sampling.candidates import Row
 from edge_spec.sampling.filters import EARLY, FEW, LATE
 from edge_spec.sampling.settings import SamplerSettings
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 __all__ = ["NativeDraw", "native_draw"]
 
@@ -39,17 +40,22 @@ class _DrawSettings(ctypes.Structure):
 class NativeDraw:
     """``src/draw.c`` with fixed settings. Not for several threads at once: its results are in its own buffers."""
 
-    def __init__(self, function: Any, settings: SamplerSettings) -> None:
+    def __init__(self, function: Any, settings: SamplerSettings, kept: KeptTokens | None) -> None:
         deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
         self._function = function
         self._settings = _DrawSettings(settings.top_k, settings.top_p, settings.temperature, deepest)
         self._ids = (ctypes.c_int32 * FEW)()
         self._scores = (ctypes.c_double * FEW)()
-        self._rest = (ctypes.byref(self._settings), self._ids, self._scores)
+        # C reads these as long as this object lives.
+        self._tokens = None if kept is None else np.ascontiguousarray(kept.ids, np.int64)
+        tokens = None if self._tokens is None else self._tokens.ctypes.data
+        self._rest = (tokens, ctypes.byref(self._settings), self._ids, self._scores)
 
     def __call__(self, row: Row, key: int) -> tuple[list[int], list[float]] | None:
         """What can be drawn and its noisy scores, or None where it is left to Python."""
         if not row.flags.c_contiguous or row.dtype != _FLOAT32:
+            return None
+        if self._tokens is not None and len(self._tokens) != row.shape[0]:
             return None
         n = self._function(row.__array_interface__["data"][0], row.shape[0], key, *self._rest)
         if n == 0:
@@ -57,22 +63,26 @@ class NativeDraw:
         return self._ids[:n], self._scores[:n]
 
 
-def native_draw(settings: SamplerSettings) -> NativeDraw | None:
-    """The draw in C; None if it was not built, or does not know a transform that these settings ask for."""
+def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
+    """The draw in C; None if it was not built, or does not know a transform that these settings ask for.
+
+    Args:
+        kept: the tokens of the columns of its rows; None for all.
+    """
     function = _function()
     unusual = any(each.is_on(settings) for each in (*EARLY, *LATE)) or settings.top_n_sigma > 0
     if function is None or unusual or settings.uses_mirostat:
         return None
-    return NativeDraw(function, settings)
+    return NativeDraw(function, settings, kept)
 
 
 @cache
 def _function() -> Any:
     try:
-        function = ctypes.CDLL(str(_FILE)).edge_draw_2
+        function = ctypes.CDLL(str(_FILE)).edge_draw_3
     except (OSError, AttributeError):
         return None
     pointer = ctypes.c_void_p
-    function.argtypes = [pointer, ctypes.c_int64, ctypes.c_uint64, pointer, pointer, pointer]
+    function.argtypes = [pointer, ctypes.c_int64, ctypes.c_uint64, pointer, pointer, pointer, pointer]
     function.restype = ctypes.c_int32
     return function

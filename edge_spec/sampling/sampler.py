@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from math import exp
 from typing import Any
 
@@ -86,8 +85,7 @@ class Sampler:
         view = copy(self)
         view._kept = kept
         if self._native is not None:
-            # C would hash columns: here it leaves the noise out.
-            view._native = native_draw(replace(self._scored_by, temperature=0.0))
+            view._native = native_draw(self._scored_by, kept)
         return view
 
     def forget(self, n: int) -> None:
@@ -132,6 +130,9 @@ class Sampler:
         except GrammarDeadEnd:
             return []
         top = max(scores)
+        if n == 1:
+            # As below, without what a path has no use for: small models notice.
+            return [(_winner(ids, scores), 1 / sum(exp(score - top) for score in scores))]
         # Sorting (depth, id) puts the lowest id first among equals, as in ``pick``.
         order = sorted(zip([top - score for score in scores], ids, strict=True))
         weights = [exp(-depth) for depth, _ in order]
@@ -192,8 +193,6 @@ class Sampler:
         """The best of what can be drawn, with log probability plus noise up to a constant."""
         key = self._key(text)
         found = self._native(row, key) if self._native is not None else None
-        if found and self._kept is not None:
-            return self._with_noise(self._ids(found[0]), np.array(found[1]), key)
         return found or self._with_noise(*self._candidates(row, self._node(text), key), key)
 
     def _candidates(self, row: Row, node: Node | None, key: int) -> Candidates:

@@ -10,6 +10,7 @@ import pytest
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import position_key
+from edge_spec.tokens.kept_tokens import KeptTokens
 
 pytestmark = pytest.mark.skipif(
     native_draw(SamplerSettings()) is None, reason="the package was installed without a C compiler"
@@ -61,6 +62,26 @@ def test_draw_in_c_equals_draw_in_python() -> None:
         assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
         assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
     assert n_drawn > 1500, "the usual case must be one for C"
+
+
+def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:
+    """Rows with a column for each kept token only: the noise is that of the tokens' own ids."""
+    rng = np.random.default_rng(6)
+    for number in range(600):
+        row = rows(number, rng)
+        kept = KeptTokens(np.sort(rng.choice(40_000, row.size, replace=False)), 40_000)
+        sampler = Sampler(settings(number, rng), [1, 2]).over(kept)
+        text = [1, 2] + [3] * (number % 9)
+        assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
+        assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
+
+
+def test_a_row_of_another_width_than_the_kept_tokens_is_left_to_python() -> None:
+    native = native_draw(SamplerSettings(), KeptTokens([3, 5, 8], 10))
+    assert native is not None
+    drawn = native(np.array([0, 9, 0], np.float32), 1)
+    assert drawn is not None and 5 in drawn[0]
+    assert native(np.array([0, 9, 0, 0], np.float32), 1) is None
 
 
 def test_rows_that_are_not_contiguous_memory_are_left_to_python() -> None:

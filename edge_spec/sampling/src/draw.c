@@ -133,10 +133,11 @@ static int64_t n_likely(const double *depths, int64_t n, int64_t n_others, const
 }
 
 /* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
- * many; 0 leaves the draw to Python. `key` is position_key of the token's index. The number in the name changes with
- * the arguments, so that a library from an earlier build is not found. */
-EXPORT int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
-                         double *scores) {
+ * many; 0 leaves the draw to Python. `key` is position_key of the token's index; `tokens` are the token ids of the
+ * columns, ascending, or NULL where these are the columns themselves. The number in the name changes with the
+ * arguments, so that a library from an earlier build is not found. */
+EXPORT int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens,
+                           const struct draw_settings *s, int32_t *ids, double *scores) {
     float blocks[MAX_BLOCKS + 1];
     double depths[FEW];
     struct best best;
@@ -149,7 +150,7 @@ EXPORT int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const stru
     /* Fewer than were asked for means that there are no others. */
     const int64_t n_left = n_likely(depths, best.n, best.n < best.most ? 0 : k - best.n, s);
     for (int64_t i = 0; i < n_left; i++) {
-        ids[i] = best.ids[i];
+        ids[i] = tokens ? (int32_t)tokens[best.ids[i]] : best.ids[i];
         scores[i] = (double)best.logits[i] - (double)top;
         if (s->temperature > 0) scores[i] = scores[i] / s->temperature + gumbel(key, (uint64_t)ids[i]);
     }
