@@ -62,7 +62,7 @@ class _Recorder(AdaptiveDrafter):
         super().begin(prompt, sampler)
         self.recordings = [Recording(drafter.name, sampler.settings.temperature) for drafter in self._drafters]
 
-    def limit(self) -> int:
+    def limit(self, left: int) -> int:
         return _MOST
 
     def draft(self, limit: int) -> Tree:

@@ -46,6 +46,11 @@ class FollowedText:
         model.rollback(shared)
         self.tokens = list(prompt)
 
+    @property
+    def n_unread(self) -> int:
+        """How many tokens are not committed, beside the last one."""
+        return max(0, len(self.tokens) - 1 - self.model.n_past)
+
     def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
         """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
 

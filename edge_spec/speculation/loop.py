@@ -81,6 +81,11 @@ class Speculator:
         """
         return all([self._target.read(most, on_read), self.drafter.read(most)])
 
+    @property
+    def n_unread(self) -> int:
+        """How many tokens of the text its models have not read, together."""
+        return self._target.n_unread + self.drafter.n_unread
+
     def step(self, policy: Policy, most: int, ends: Callable[[int], bool]) -> Round:
         """One round: ask how far to draft, draft, decode, walk, keep, learn.
 
@@ -94,7 +99,7 @@ class Speculator:
             pause.add(done)
             return done
         watch = Stopwatch()
-        draft = self._draft(min(policy.limit(), self.drafter.limit(), most), n_uncommitted=len(tokens))
+        draft = self._draft(min(policy.limit(), self.drafter.limit(most + 1), most), n_uncommitted=len(tokens))
         done = self._round(draft, draft.under(tokens), len(tokens) - 1, watch, ends, self.drafter.accept)
         policy.learn(done)
         self.drafter.learn(done)

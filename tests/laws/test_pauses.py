@@ -130,7 +130,7 @@ class Paused(Drafter):
     def pause(self) -> Pause:
         return self._pause
 
-    def limit(self) -> int:
+    def limit(self, left: int) -> int:
         self.calls.append("limit")
         return 9
 

@@ -42,7 +42,10 @@ class RandomChoices(AdaptivePolicy):
     def expected_gain(self, offer: Offer) -> float:
         return self._random.uniform(-1, 1)
 
-    def may_try(self, offer: Offer) -> bool:
+    def pays_to_read(self, offer: Offer, n_unread: int, *, gained: float) -> bool:
+        return self._random.random() < 0.9
+
+    def may_try(self, offer: Offer, *, n_unread: int) -> bool:
         return self._random.random() < 0.2
 
 

@@ -10,14 +10,12 @@ from typing import Any
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.adaptive.policy import AdaptivePolicy
+from edge_spec.speculation.adaptive.prices import PIECE
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.pause import Pause
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.tree import EMPTY, Tree
-
-_PIECE = 128
-"""Tokens of a text that a model reads between two rounds, so that the stream does not stall."""
 
 __all__ = ["AdaptiveDrafter"]
 
@@ -78,7 +76,8 @@ class AdaptiveDrafter(Drafter):
     def pause(self) -> Pause:
         return self._policy.pause
 
-    def limit(self) -> int:
+    def limit(self, left: int) -> int:
+        self._policy.rest.most = left
         return self._policy.limit()
 
     def draft(self, limit: int) -> Tree:
@@ -122,10 +121,11 @@ class AdaptiveDrafter(Drafter):
 
     def _has_read(self, option: _Option, *, is_trial: bool) -> bool:
         """Whether a model can draft now; if not, it has read some more of the text."""
-        started = perf_counter()
-        ready = option.drafter.read(_PIECE)
+        started, n_unread = perf_counter(), option.drafter.n_unread
+        ready = option.drafter.read(PIECE)
         if not ready:
-            self._policy.read(option.offer, perf_counter() - started, is_trial=is_trial)
+            n_read = n_unread - option.drafter.n_unread
+            self._policy.read(option.offer, n_read, perf_counter() - started, is_trial=is_trial)
         return ready
 
     def _model(self, gain: float) -> tuple[_Option | None, bool, float]:
@@ -133,11 +133,11 @@ class AdaptiveDrafter(Drafter):
         policy, chosen = self._policy, None
         for option in self._models:
             expected = policy.expected_gain(option.offer)
-            if expected > gain:
+            if expected > gain and policy.pays_to_read(option.offer, option.drafter.n_unread, gained=expected - gain):
                 chosen, gain = option, expected
         for option in self._models:
             if option is not chosen:
-                if policy.may_try(option.offer):
+                if policy.may_try(option.offer, n_unread=option.drafter.n_unread):
                     return option, True, gain
                 option.offer.passed_over()
         return chosen, False, gain

@@ -27,6 +27,7 @@ class Offer:
         name: of the drafter, for people.
         reach: by depth, the chance that the next token of a draft's path is accepted if all before it were.
         step_s: seconds of drafting one level; None before it was measured.
+        read_s: seconds of reading one token of the text, where many are read; None before it was measured.
 
     Args:
         by_depth: whether claims at different depths are worth different things, as those of tables are.
@@ -39,6 +40,7 @@ class Offer:
         self._reaches = ([_FIRST_REACH] * depth, [_FIRST_REACH] * depth)
         self.reach = self._reaches[0]
         self.step_s: float | None = None
+        self.read_s: float | None = None
         # What tables claim was counted, at whatever temperature; what models claim are margins under noise.
         self._calibrations = (Calibration(greedy=False), Calibration(greedy=not by_depth))
         self.calibration = self._calibrations[0]
@@ -103,6 +105,12 @@ class Offer:
         elif step_s < now or not after_pause:
             self.step_s = now + (0.5 if step_s < now else 0.1) * (min(step_s, 3 * now) - now)
 
+    def learn_reading(self, n_tokens: int, seconds: float) -> None:
+        """Learn from the seconds that reading some tokens has taken."""
+        if n_tokens > 0:
+            now = seconds / n_tokens
+            self.read_s = now if self.read_s is None else self.read_s + 0.5 * (min(now, 3 * self.read_s) - self.read_s)
+
     def learn_round(self, *, n_tokens: int, seconds: float) -> None:
         """Learn from a round that verified its draft."""
         self._rounds = self._rounds * _FADE + 1
@@ -131,6 +139,7 @@ class Offer:
         sampled, greedy = self._calibrations
         return {
             "step_s": self.step_s,
+            "read_s": self.read_s,
             "reach": self._reaches[0],
             "greedy_reach": self._reaches[1],
             "sampled": sampled.as_json(),
@@ -147,11 +156,12 @@ class Offer:
         found = (learned["reach"], learned.get("greedy_reach", learned["reach"]))
         reaches = [[chance(each) for each in reach][: len(self.reach)] for reach in found]
         step_s = positive(learned["step_s"]) if learned["step_s"] is not None else None
+        read_s = positive(learned["read_s"]) if learned.get("read_s") is not None else None
         for calibration, kept in zip(self._calibrations, ("sampled", "greedy"), strict=True):
             calibration.recall(learned[kept])
         for known, reach in zip(self._reaches, reaches, strict=True):
             known[: len(reach)] = reach
-        self.step_s = step_s
+        self.step_s, self.read_s = step_s, read_s
 
     def _chance(self, draft: Tree, node: int) -> float:
         """That a node is accepted, given that the one above it is."""

@@ -1,4 +1,4 @@
-"""Whether a draft is worth its rows: tokens gained against tokens that its time would have brought."""
+"""What to draft in the next round, and what the rounds so far have taught."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.offer import Offer
-from edge_spec.speculation.adaptive.own_time import OwnTime
-from edge_spec.speculation.adaptive.pace import Pace
 from edge_spec.speculation.adaptive.pauses import Pauses
+from edge_spec.speculation.adaptive.prices import Prices
 from edge_spec.speculation.adaptive.records import positive, whole
 from edge_spec.speculation.adaptive.trials import Trials
 from edge_spec.speculation.drafters.base import Choice
@@ -22,11 +20,6 @@ __all__ = ["AdaptivePolicy"]
 
 _PLAIN = "off"
 
-_MARGIN = 0.02
-"""A draft must gain this share more than its rows cost: claims are not exact enough to decide closer cases."""
-
-_LOOK_AHEAD = 9
-_ENOUGH_ROUNDS = 8
 _RECHECK_PLAIN = 128
 """Rounds with drafts after which a plain one is measured again."""
 
@@ -38,9 +31,6 @@ _LONGEST_FIRST_PAUSE = 16
 """Rounds that a pause may last into another reply."""
 
 _READING_ROUNDS = 3
-_UNKNOWN_STEP = 0.15
-"""Drafting one level takes this share of a plain round, until it is measured."""
-
 _ENOUGH_TO_KEEP = 32
 """A run of fewer rounds has learned nothing worth keeping."""
 
@@ -48,13 +38,8 @@ _AS_MANY_ROUNDS = 1024
 """Rounds that the speed-up of earlier runs counts for at most."""
 
 
-class AdaptivePolicy:
+class AdaptivePolicy(Prices):
     """Writes as many tokens per second as the drafters at hand allow.
-
-    With R the tokens per second that the best known choice reaches, a draft is worth its rows while the tokens that it
-    is expected to bring, less R times the seconds that drafting, verifying and bookkeeping take, grow: maximising
-    tokens over time is maximising tokens minus R times time (the marginal rule of fractional programming). All lengths
-    are looked at, since costs have kinks. Plain decoding is a choice like any other.
 
     What is not chosen is tried now and then, to notice when text or device change; what that has lost against the best
     choice stays below half a percent of the time (``Trials``). Where calling the drafters costs more than it gains,
@@ -70,13 +55,10 @@ class AdaptivePolicy:
     """
 
     def __init__(self, *, most: int = 9, seconds: Mapping[int, float] | None = None, only_shape: bool = False) -> None:
-        self.most = most
-        self.curve = CostCurve(seconds, only_shape=only_shape)
+        super().__init__(most=most, seconds=seconds, only_shape=only_shape)
         self.pause = Pause()
         self._pauses = Pauses()
         self._trials = Trials()
-        self._pace = Pace()
-        self._own = OwnTime()
         self._n_chosen: Counter[str] = Counter()
         self._since_plain = 0
         self._n_rows = 1
@@ -99,6 +81,7 @@ class AdaptivePolicy:
             is_guided: a grammar works on its drafts, whose time then says nothing of the drafters'.
         """
         self._learn_from_pause()
+        self.rest.begin()
         self._n_chosen.clear()
         # The last round may have been interrupted, and another text may be worth drafts that the last one was not.
         self._used = self._used_before = None
@@ -115,76 +98,6 @@ class AdaptivePolicy:
         recheck = _RECHECK_DOUBTFUL if is_doubtful else _RECHECK_PLAIN
         return self.most if self.curve(1) > 0 and self._since_plain < recheck else 0
 
-    @property
-    def plain_s(self) -> float:
-        """Seconds of a round without a draft."""
-        return self.curve(1) + self._own(1)
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second of the best known choice; at least those of plain decoding."""
-        return self._pace.rate(self.plain_s)
-
-    @property
-    def plain_gain(self) -> float:
-        """What a round without a draft gains."""
-        return 1 - self.rate * self.plain_s
-
-    def best_size(self, values: Iterable[float]) -> tuple[int, float]:
-        """How many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
-
-        Args:
-            values: the chances that its nodes are accepted. The best of them always form a tree.
-        """
-        rate, curve = self.rate, self.curve
-        plain_s = curve(1)
-        best, gain, tokens = 0, self.plain_gain, 1.0
-        for n, value in enumerate(sorted(values, reverse=True), 1):
-            tokens += value
-            gained = tokens - rate * (curve(n + 1) + self._own(tokens) + _MARGIN * (curve(n + 1) - plain_s))
-            if gained > gain:
-                best, gain = n, gained
-        return best, gain
-
-    def is_worth_more(self, offer: Offer, value: float, n: int, depth: int) -> bool:
-        """Whether drafting another level pays, or several.
-
-        Args:
-            value: the chance that the node which would be continued is accepted.
-            n: nodes of the draft that are worth as much.
-            depth: levels that it has.
-        """
-        rate, curve, step_s = self.rate, self.curve, self._step_s(offer)
-        # A token that is accepted has to be sampled and written as well.
-        gained, share = 0.0, 1 - self.rate * self._own.token_s
-        for more in range(1, _LOOK_AHEAD + 1):
-            if max(n, depth) + more > min(len(offer.reach), self.most):
-                break
-            value *= offer.reach[depth + more - 1]
-            gained += value * share
-            if gained > rate * (more * step_s + curve(n + more + 1) - curve(n + 1)):
-                return True
-        return False
-
-    def expected_gain(self, offer: Offer) -> float:
-        """What a round with a draft of this drafter gains: as its last rounds did, before them by its reach."""
-        seen, n_rounds = offer.seen_gain(self.rate)
-        trust = min(1.0, n_rounds / _ENOUGH_ROUNDS)
-        return trust * seen + (1 - trust) * self._gain_by_reach(offer) if trust < 1 else seen
-
-    def _gain_by_reach(self, offer: Offer) -> float:
-        rate, step_s = self.rate, self._step_s(offer)
-        tokens = reached = 1.0
-        gain = float("-inf")
-        for n, chance in enumerate(offer.reach[: self.most], 1):
-            reached *= chance
-            tokens += reached
-            gain = max(gain, tokens - rate * (self.curve(n + 1) + self._own(tokens) + n * step_s))
-        return gain
-
-    def _step_s(self, offer: Offer) -> float:
-        return offer.step_s if offer.step_s is not None else _UNKNOWN_STEP * self.plain_s
-
     def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
         """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
         paused = self.pause.n_rounds
@@ -198,9 +111,13 @@ class AdaptivePolicy:
             for name, s in usual.items()
         }
 
-    def may_try(self, offer: Offer) -> bool:
-        """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues."""
-        return self._trials.may_try(offer)
+    def may_try(self, offer: Offer, *, n_unread: int) -> bool:
+        """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues.
+
+        Args:
+            n_unread: tokens that it would have to read first.
+        """
+        return self._trials.may_try(offer) and self.may_read_for_a_trial(offer, n_unread)
 
     def chose(
         self,
@@ -225,12 +142,14 @@ class AdaptivePolicy:
         elif offer is not None:
             self._trials.chosen(offer)
 
-    def read(self, offer: Offer, seconds: float, *, is_trial: bool) -> None:
-        """Note the seconds that a drafter has spent on reading the text, ahead of this round.
+    def read(self, offer: Offer, n_tokens: int, seconds: float, *, is_trial: bool) -> None:
+        """Note what a drafter has read of the text, ahead of this round.
 
         Args:
+            seconds: that it has taken.
             is_trial: whether it is only tried; the trial then continues in the next round.
         """
+        offer.learn_reading(n_tokens, seconds)
         self._reading_s = seconds
         if is_trial:
             self._trials.read(offer, seconds)
@@ -244,6 +163,7 @@ class AdaptivePolicy:
             self._reading_s = 0.0
         self._n_chosen[used.name if used is not None else _PLAIN] += 1
         self._trials.round_over()
+        self.rest.wrote(len(done.tokens))
         self._n_rows = done.n_rows
         self.curve.learn(done.n_rows, done.verify_s)
         self._own.learn(len(done.tokens), done.sample_s)
@@ -298,6 +218,7 @@ class AdaptivePolicy:
         seconds = pause.verify_s + pause.own_s
         self._pace.add_plain(n, seconds)
         self._trials.paused(seconds, n_rounds=n)
+        self.rest.wrote(n)
         self._n_chosen[_PLAIN] += n
         self._n_rounds += n
         self._since_plain = 0

@@ -58,12 +58,21 @@ class Drafter:
         return True
 
     @property
+    def n_unread(self) -> int:
+        """How many tokens its models have not read of the text, together."""
+        return 0
+
+    @property
     def pause(self) -> Pause:
         """In which rounds it need not be called; the decoding loop fetches this once per text. Never by default."""
         return Pause()
 
-    def limit(self) -> int:
-        """The most tokens that it would draft in the next round; asked once before each."""
+    def limit(self, left: int) -> int:
+        """The most tokens that it would draft in the next round; asked once before each.
+
+        Args:
+            left: the tokens that the text may still grow by.
+        """
         return sys.maxsize
 
     def draft(self, limit: int) -> Tree:

@@ -36,9 +36,10 @@ class GrammarGuided(WrappingDrafter):
     def pause(self) -> Pause:
         return self.inner.pause if self._sampler is None else Pause()
 
-    def limit(self) -> int:
+    def limit(self, left: int) -> int:
+        limit = self.inner.limit(left)
         # What has to come costs nothing to draft.
-        return self.inner.limit() if self._sampler is None else sys.maxsize
+        return limit if self._sampler is None else sys.maxsize
 
     def changed(self, draft: Tree, limit: int) -> Tree:
         if self._sampler is None:

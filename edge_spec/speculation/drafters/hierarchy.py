@@ -61,6 +61,10 @@ class HierarchyDrafter(Drafter):
     def read(self, most: int | None = None) -> bool:
         return self._inner.read(most)
 
+    @property
+    def n_unread(self) -> int:
+        return self._inner.n_unread
+
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 

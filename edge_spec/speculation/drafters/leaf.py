@@ -33,6 +33,10 @@ class LeafDrafter(Drafter):
         self._hierarchy.drop_guesses()
         return self._leaf.read(most)
 
+    @property
+    def n_unread(self) -> int:
+        return self._leaf.n_unread
+
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 

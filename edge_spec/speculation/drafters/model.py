@@ -66,6 +66,10 @@ class ModelDrafter(Drafter):
     def read(self, most: int | None = None) -> bool:
         return self._text.read(most)
 
+    @property
+    def n_unread(self) -> int:
+        return self._text.n_unread
+
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 

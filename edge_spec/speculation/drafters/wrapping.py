@@ -36,11 +36,15 @@ class WrappingDrafter(Drafter):
     def pause(self) -> Pause:
         return self.inner.pause
 
-    def limit(self) -> int:
-        return self.inner.limit()
+    def limit(self, left: int) -> int:
+        return self.inner.limit(left)
 
     def read(self, most: int | None = None) -> bool:
         return self.inner.read(most)
+
+    @property
+    def n_unread(self) -> int:
+        return self.inner.n_unread
 
     def draft(self, limit: int) -> Tree:
         return self.changed(self.inner.draft(limit), limit)
