@@ -145,6 +145,23 @@ def test_texts_of_a_row_do_not_see_each_other() -> None:
                 assert torch.allclose(a[:, some], b, atol=1e-4)
 
 
+def test_what_is_wanted_of_some_places_is_what_all_places_give() -> None:
+    """Answers behind prompts, in two texts of a row and at the end of another row."""
+    head = random_head()
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randint(0, N_VOCAB, (2, 24), generator=generator)
+    hidden = torch.randn(2, 24, 3 * WIDTH, generator=generator)
+    texts = torch.tensor([[1] * 10 + [2] * 14, [3] * 22 + [-1] * 2])
+    hidden[0, [0, 10]] = hidden[1, 0] = 0
+    wanted = torch.zeros(2, 24, dtype=torch.bool)
+    wanted[0, 5:9] = wanted[0, 12:23] = wanted[1, 17:21] = True
+    with torch.no_grad():
+        some, everywhere = head.ahead(tokens, hidden, texts, 3, wanted), head.ahead(tokens, hidden, texts, 3)
+    for a, b in zip(some, everywhere, strict=True):
+        assert torch.allclose(a[wanted], b[wanted], atol=1e-4)
+        assert not a[~wanted].any()
+
+
 def test_a_text_begins_without_a_row_and_goes_on_with_that_of_the_token_before(world: World) -> None:
     loss = loss_of(world)
     rows = torch.from_numpy(loss.rows(0, 64))

@@ -61,40 +61,57 @@ class Head(Trainable):
         whole = ("fc.weight", "output_norm.weight")
         return {name if name in whole else f"blk.0.{name}": weight for name, weight in self.named_parameters()}
 
-    def ahead(self, tokens: Tensor, hidden: Tensor, texts: Tensor, steps: int) -> list[Tensor]:
+    def ahead(
+        self, tokens: Tensor, hidden: Tensor, texts: Tensor, steps: int, wanted: Tensor | None = None
+    ) -> list[Tensor]:
         """What each token is followed by, as drafted from one to ``steps`` tokens behind what the target has read.
+
+        Most of the work is done only where something is wanted: of other tokens, those of prompts, others just read
+        keys and values.
 
         Args:
             tokens: ids of the head, ``[rows, n]``.
             hidden: the target's rows of the token before each of them, ``[rows, n, 3 * width]``; zeros where none is.
             texts: number of the text that each token belongs to, ``[rows, n]``; texts do not see each other.
+            wanted: the tokens after which something is to be drafted, ``[rows, n]``; all if None.
 
         Returns:
-            For each number of steps the inputs of the output rows, ``[rows, n, width]``.
+            For each number of steps the inputs of the output rows, ``[rows, n, width]``; zeros where not wanted.
         """
         kind, n = hidden.dtype, tokens.shape[1]
         weights = self._weights(kind)
-        together = texts[:, None, :, None] == texts[:, None, None, :]
+        wanted = torch.ones_like(tokens, dtype=torch.bool) if wanted is None else wanted
+        chosen = _chosen(wanted, steps)
         places = torch.arange(n, device=tokens.device)
-        distance = places[:, None] - places
-        rotation = (self.cosines[:n], self.sines[:n])
+        angles = (self.cosines[:n], self.sines[:n])
+        # Per row: with the heads in front, as queries and keys have them.
+        own_angles = (self.cosines[chosen], self.sines[chosen])
+        own_texts = texts.gather(1, chosen)
         embedded = self._embedded(tokens, kind)
         feature = functional.linear(hidden, weights["fc"])
-        follows = (texts[:, 1:] == texts[:, :-1])[..., None]
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
+        both = self._both(embedded, feature)
+        keys, values = [self._heads("attn_k", both, weights, angles)], [self._heads("attn_v", both, weights)]
+        embedded, feature, both = (_at(chosen, each) for each in (embedded, feature, both))
+        follows = ((own_texts[:, 1:] == own_texts[:, :-1]) & (chosen[:, 1:] == chosen[:, :-1] + 1))[..., None]
+        seen_from = chosen[:, :, None]
+        distance, together = seen_from - places, own_texts[:, :, None] == texts[:, None, :]
+        own_distance, own_together = seen_from - chosen[:, None, :], own_texts[:, :, None] == own_texts[:, None, :]
         found = []
         for step in range(steps):
             if step:
                 feature = functional.pad(feature[:, :-1] * follows, (0, 0, 1, 0))
-            q, k, v = self._projected(embedded, feature, rotation, weights)
-            keys.append(k)
-            values.append(v)
+                both = self._both(embedded, feature)
+                keys.append(self._heads("attn_k", both, weights, own_angles))
+                values.append(self._heads("attn_v", both, weights))
             # Of what is in reach, the last tokens were drafted, too: each was read in a step of its own.
-            seen = [distance >= step, *(distance == step - later for later in range(1, step + 1))]
-            mask = torch.cat([each & together for each in seen], dim=-1)
+            seen = [(distance >= step) & together]
+            seen += ((own_distance == step - later) & own_together for later in range(1, step + 1))
+            q = self._heads("attn_q", both, weights, own_angles)
+            mask = torch.cat(seen, dim=-1)[:, None]
             feature = self._layer(feature, q, torch.cat(keys, dim=2), torch.cat(values, dim=2), mask, weights)
-            found.append(self.output_norm(feature))
+            normed = self.output_norm(feature)
+            rows = normed.new_zeros(*tokens.shape, normed.shape[-1])
+            found.append(rows.scatter(1, _index(chosen, normed), normed) * wanted[..., None])
         return found
 
     @torch.no_grad()
@@ -122,9 +139,10 @@ class Head(Trainable):
                 feature = fused[place - 1] if place < len(tokens) else features[-1]
             rotation = (self.cosines[place : place + 1], self.sines[place : place + 1])
             own = feature[None, None]
-            q, k, v = self._projected(embedded[None, place : place + 1], own, rotation, weights)
-            keys.append(k)
-            values.append(v)
+            both = self._both(embedded[None, place : place + 1], own)
+            q = self._heads("attn_q", both, weights, rotation)
+            keys.append(self._heads("attn_k", both, weights, rotation))
+            values.append(self._heads("attn_v", both, weights))
             output = self._layer(own, q, torch.cat(keys, dim=2), torch.cat(values, dim=2), None, weights)
             features.append(output[0, 0])
         found = torch.stack(features)
@@ -138,19 +156,15 @@ class Head(Trainable):
         normed: Tensor = self.attn_norm(functional.embedding(tokens, self.embedding)).to(kind)
         return normed
 
-    def _projected(
-        self, embedded: Tensor, feature: Tensor, rotation: Rotation, weights: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, and keys and values repeated for them, ``[rows, heads, n, head]``."""
-        both = torch.cat((embedded, self.attn_norm_2(feature)), dim=-1)
-        group = self.shape.n_head // self.shape.n_head_kv
+    def _both(self, embedded: Tensor, feature: Tensor) -> Tensor:
+        """What attention is projected from."""
+        return torch.cat((embedded, self.attn_norm_2(feature)), dim=-1)
 
-        def heads(name: str, turned: bool) -> Tensor:
-            x = functional.linear(both, weights[name]).unflatten(-1, (-1, self.shape.head_dim))
-            return (rotate(x, rotation) if turned else x).transpose(1, 2)
-
-        q, k, v = heads("attn_q", True), heads("attn_k", True), heads("attn_v", False)
-        return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    def _heads(self, name: str, both: Tensor, weights: Mapping[str, Tensor], angles: Rotation | None = None) -> Tensor:
+        """Queries, or keys or values repeated for them, ``[rows, heads, n, head]``; turned by ``angles`` if given."""
+        x = functional.linear(both, weights[name]).unflatten(-1, (-1, self.shape.head_dim))
+        x = (x if angles is None else rotate(x, angles)).transpose(1, 2)
+        return x if name == "attn_q" else x.repeat_interleave(self.shape.n_head // self.shape.n_head_kv, dim=1)
 
     def _layer(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Mapping[str, Tensor]
@@ -161,3 +175,25 @@ class Head(Trainable):
         y = self.ffn_norm(x)
         gated = functional.silu(functional.linear(y, weights["ffn_gate"])) * functional.linear(y, weights["ffn_up"])
         return x + functional.linear(gated, weights["ffn_down"])
+
+
+def _chosen(wanted: Tensor, steps: int) -> Tensor:
+    """Places of each row, ascending, ``[rows, m]``: the wanted ones, and those that their later steps begin from.
+
+    Rows that have fewer of them than others are filled with places of theirs that nobody asks for.
+    """
+    needed = wanted.clone()
+    for step in range(1, steps):
+        needed[:, :-step] |= wanted[:, step:]
+    most = int(needed.sum(1).max().clamp(min=1))
+    first = torch.argsort(needed, dim=1, descending=True, stable=True)[:, :most]
+    return first.sort(dim=1).values
+
+
+def _index(chosen: Tensor, x: Tensor) -> Tensor:
+    return chosen[..., None].expand(-1, -1, x.shape[-1])
+
+
+def _at(chosen: Tensor, x: Tensor) -> Tensor:
+    """The rows at some places, ``[rows, m, width]``."""
+    return x.gather(1, _index(chosen, x))

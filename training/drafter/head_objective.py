@@ -76,8 +76,8 @@ class HeadLoss(AnswerRows):
         expected = self.expected(places)
         kind = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
         texts = torch.from_numpy(self._texts(places)).to(device)
-        outputs = model.ahead(self.tokens(places, device), self.features(rows).to(kind), texts, self.steps)
         learned = torch.from_numpy(expected >= 0).to(device)
+        outputs = model.ahead(self.tokens(places, device), self.features(rows).to(kind), texts, self.steps, learned)
         return outputs, learned, *self.distributions(expected[expected >= 0], device)
 
     def features(self, rows: Tensor) -> Tensor:
