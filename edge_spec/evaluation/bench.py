@@ -40,8 +40,9 @@ class Speed:
         mean_length: mean accepted length, bonus tokens included.
         acceptance: share of the drafted tokens that were accepted.
         draft_share, verify_share, rest_share: shares of the time; the rest is sampling and bookkeeping.
-        share_of_limit: ``speed_up`` over tokens per round, the median over the runs. Tokens per round is what this
-            acceptance would bring if drafting, verifying further rows and bookkeeping took no time.
+        share_of_limit: what is reached of the speed-up that this acceptance would bring if drafting, verifying further
+            rows and bookkeeping took no time, which is tokens per round; the median over the runs. At most
+            ``1 - draft_share`` of each run, see ``_share_of_limit``.
         drafter: what drafted most often: ``draft``, ``intermediate``, ``ngram``, or the name of another drafter; empty
             if nothing did.
         shape: of most drafts, ``chain`` or ``tree``; empty if there were none.
@@ -182,10 +183,20 @@ def speed_of(
         draft_share=draft_share,
         verify_share=verify_share,
         rest_share=max(0.0, 1 - draft_share - verify_share),
-        share_of_limit=median(ratio / run.mean_length for ratio, run in zip(ratios, done, strict=True)),
+        share_of_limit=median(map(_share_of_limit, done, plainly)),
         drafter=_ROLES.get(name := max(drafters, key=drafters.__getitem__), name) if drafters else "",
         shape=("tree" if 2 * total("branched") > drafters.total() else "chain") if drafters else "",
         rows=median(rows.elements()) if rows else 1,
         same_text=all(run.token_ids == off.token_ids for run, off in zip(runs, plain, strict=True)),
         by_category={category: median(found) for category, found in by_category.items()},
     )
+
+
+def _share_of_limit(run: Statistics, plain: Statistics) -> float:
+    """Which share of a run's time its rounds would have taken as rounds of plain decoding.
+
+    No round is faster without its further rows than plain decoding is: where that seems so, something slowed plain
+    decoding meanwhile, and what the rounds took besides drafting stands for it. So the share cannot exceed 1.
+    """
+    round_s = min(plain.decode_s / plain.tokens, (run.decode_s - run.draft_s) / run.rounds)
+    return run.rounds * round_s / run.decode_s

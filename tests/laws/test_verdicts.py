@@ -89,3 +89,14 @@ def test_the_limit_is_what_acceptance_alone_would_bring() -> None:
     assert (found.drafter, found.shape, found.rows) == ("repeat", "chain", 6)
     off = speed_of("off", plain, plain=plain)
     assert (off.share_of_limit, off.drafter, off.shape, off.rows) == (1, "", "", 1)
+
+
+@pytest.mark.parametrize("slower", [1, 1.5, 10])
+def test_no_mode_exceeds_its_limit_on_a_machine_that_was_busy(slower: float) -> None:
+    """Where plain decoding alone was slowed, what drafting took is still what a mode is from its limit at least."""
+    (plain,), (run,) = timed((30, 27 * slower)), timed((30, 16))
+    run.statistics.rounds, run.statistics.draft_s = 10, 4
+    found = speed_of("mine", [run], plain=[plain])
+    assert found.share_of_limit == pytest.approx(min(10 * 0.9 * slower / 20, 0.8))
+    assert found.share_of_limit <= 1 - found.draft_share
+    assert speed_of("off", [plain], plain=[plain]).share_of_limit == 1
