@@ -146,9 +146,10 @@ class Tree:
         """
         n = len(self.tokens)
         values = self.values or (1.0,) * n
-        chosen = set(sorted(range(n), key=lambda node: (-values[node], node))[: max(limit, 0)])
+        # Of equal ones the first: sorting is stable.
+        chosen = sorted(range(n), key=values.__getitem__, reverse=True)[: max(limit, 0)]
         below: dict[int, list[int]] = {}
-        for node in sorted(chosen, key=lambda node: (-values[node], node)):
+        for node in chosen:
             below.setdefault(self.parents[node], []).append(node)
         tokens: list[int] = []
         parents: list[int] = []

@@ -58,10 +58,15 @@ class Offer:
             known: those of its first nodes. A draft that grows is asked about after every level.
         """
         values = list(known)
-        for node in range(len(values), len(draft)):
-            parent = draft.parents[node]
+        parents, claims = draft.parents, draft.values
+        for node in range(len(values), len(parents)):
+            parent = parents[node]
             above = values[parent] if parent >= 0 else 1.0
-            values.append(above * self._chance(draft, node))
+            if claims:
+                chance = self.calibration(_claim(claims, node, parent), self._rank(draft, node))
+            else:
+                chance = self.reach[min(draft.depths[node], len(self.reach) - 1)]
+            values.append(above * chance)
         return values
 
     def learn_outcome(self, draft: Tree, tokens: Sequence[int]) -> None:
@@ -75,7 +80,7 @@ class Offer:
             if draft.values:
                 for node in siblings:
                     right = draft.tokens[node] == token
-                    self.calibration.learn(_claim(draft, node), right, self._rank(draft, node))
+                    self.calibration.learn(_claim(draft.values, node, parent), right, self._rank(draft, node))
             child = draft.child(parent, token)
             if depth < len(self.reach):
                 self.reach[depth] += _FOLLOW * ((child is not None) - self.reach[depth])
@@ -163,18 +168,13 @@ class Offer:
             known[: len(reach)] = reach
         self.step_s, self.read_s = step_s, read_s
 
-    def _chance(self, draft: Tree, node: int) -> float:
-        """That a node is accepted, given that the one above it is."""
-        if draft.values:
-            return self.calibration(_claim(draft, node), self._rank(draft, node))
-        return self.reach[min(draft.depths[node], len(self.reach) - 1)]
-
     def _rank(self, draft: Tree, node: int) -> int:
         return draft.depths[node] if self._ranks else draft.parents[:node].count(draft.parents[node])
 
 
-def _claim(draft: Tree, node: int) -> float:
-    """What a draft claims for a node, given the one above it."""
-    parent = draft.parents[node]
-    above = draft.values[parent] if parent >= 0 else 1.0
-    return draft.values[node] / above if above > 0 else 0.0
+def _claim(claims: Sequence[float], node: int, parent: int) -> float:
+    """What is claimed for a node, given the one above it."""
+    if parent < 0:
+        return claims[node]
+    above = claims[parent]
+    return claims[node] / above if above > 0 else 0.0

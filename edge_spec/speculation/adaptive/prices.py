@@ -57,6 +57,8 @@ class Prices:
         self.rest = Rest()
         self._pace = Pace()
         self._own = OwnTime()
+        # Asked for many times between two rounds.
+        self._known_rate: float | None = None
 
     @property
     def plain_s(self) -> float:
@@ -66,7 +68,9 @@ class Prices:
     @property
     def rate(self) -> float:
         """Tokens per second of the best known choice; at least those of plain decoding."""
-        return self._pace.rate(self.plain_s)
+        if self._known_rate is None:
+            self._known_rate = self._pace.rate(self.plain_s)
+        return self._known_rate
 
     @property
     def plain_gain(self) -> float:
@@ -79,12 +83,12 @@ class Prices:
         Args:
             values: the chances that its nodes are accepted. The best of them always form a tree.
         """
-        rate, curve = self.rate, self.curve
-        plain_s = curve(1)
+        rate, curve, own = self.rate, self.curve, self._own
+        margin_s = _MARGIN * curve(1)
         best, gain, tokens = 0, self.plain_gain, 1.0
         for n, value in enumerate(sorted(values, reverse=True), 1):
             tokens += value
-            gained = tokens - rate * (curve(n + 1) + self._own(tokens) + _MARGIN * (curve(n + 1) - plain_s))
+            gained = tokens - rate * ((1 + _MARGIN) * curve(n + 1) - margin_s + own(tokens))
             if gained > gain:
                 best, gain = n, gained
         return best, gain
@@ -97,15 +101,14 @@ class Prices:
             n: nodes of the draft that are worth as much.
             depth: levels that it has.
         """
-        rate, curve, step_s = self.rate, self.curve, self._step_s(offer)
+        rate, curve, step_s, reach = self.rate, self.curve, self._step_s(offer), offer.reach
         # A token that is accepted has to be sampled and written as well.
-        gained, share = 0.0, 1 - self.rate * self._own.token_s
-        for more in range(1, _LOOK_AHEAD + 1):
-            if max(n, depth) + more > min(len(offer.reach), self.most):
-                break
-            value *= offer.reach[depth + more - 1]
+        gained, share = 0.0, 1 - rate * self._own.token_s
+        now_s = curve(n + 1)
+        for more in range(1, min(_LOOK_AHEAD, min(len(reach), self.most) - max(n, depth)) + 1):
+            value *= reach[depth + more - 1]
             gained += value * share
-            if gained > rate * (more * step_s + curve(n + more + 1) - curve(n + 1)):
+            if gained > rate * (more * step_s + curve(n + more + 1) - now_s):
                 return True
         return False
 
