@@ -87,14 +87,15 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
     def work() -> int:
         found = []
         options = {"rounds": values["rounds"], "max_tokens": values["max_tokens"]}
-        for draft, pairing in pairings(candidates, opened, prompts, **options):
+        remember = not values["no_remember"]
+        for draft, pairing in pairings(candidates, opened, prompts, remember=remember, **options):
             found.append((draft, pairing))
             if values["as_json"]:
                 print_json({"draft": str(draft.path), **vars(pairing)})
             else:
                 click.echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
         best = best_of(found)
-        changed = "" if values["no_remember"] else _remember(file, found, best, values["engine"])
+        changed = _remember(file, found, best, values["engine"]) if remember else ""
         if values["as_json"]:
             path = str(best[0].path) if best is not None else None
             print_json({"best": path, "remembered": changed == "chosen", "forgotten": changed == "forgotten"})

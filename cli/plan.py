@@ -25,6 +25,7 @@ _UNMEASURED = (
     "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec doctor --curves for what they "
     "would have to bring."
 )
+_HOPELESS = "does not pay here, however much is accepted: by what decodes cost, no draft is worth its rows"
 _SAYS = {
     "fits": "minimum",
     "tables": "n-gram speculation",
@@ -142,9 +143,11 @@ def _paying(found: Plan, stage: str) -> str:
     """From which budget on a kind of speculation pays, as far as that was measured here; empty if it was not."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:
-        needed = found.needed_chances.get(stage)
-        if needed is None:
+        if stage not in found.needed_chances:
             return ""
+        needed = found.needed_chances[stage]
+        if needed is None:
+            return _HOPELESS
         return f"pays if {needed:.0%} of what it drafts is accepted, which is not measured yet: run edge-spec bench"
     measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here, over {gain.rounds:,} rounds"
     if way is None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import edge_spec
+from edge_spec.cli import main
 from edge_spec.controller.paying import Gain
 from edge_spec.controller.plan import Plan
 from edge_spec.errors import BAD_RECORD
@@ -119,6 +120,17 @@ def test_a_plan_says_what_a_mode_would_have_to_bring(cache: Path) -> None:
     needed = planned(cache).needed_chances
     assert set(needed) == {"tables", "drafter"} and 0.05 < needed["tables"] < needed["drafter"] < 1
     assert planned(cache, n_threads=2).needed_chances == {}
+
+
+def test_a_plan_says_where_nothing_could_pay(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
+        model.keep_costs({"target": {32: {1: 0.01, 8: 0.08}}, "intermediate": {32: {1: 0.1}}, "draft": {32: {1: 0.1}}})
+    assert planned(cache).needed_chances == {"tables": None, "drafter": None}
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "demo", "--engine", "llama", "--ctx", "256", "--threads", "1", "--cache-dir", str(cache)])
+    assert not left.value.code
+    said = capsys.readouterr().out
+    assert said.count("does not pay here, however much is accepted") == 2 and "is not measured yet" not in said
 
 
 COSTS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.measured_costs import Costs, MeasuredCosts, settings_of_costs, usual_seconds
-from edge_spec.controller.paying import Gain, needed_chance
+from edge_spec.controller.paying import Gain
 from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import processor
 from edge_spec.errors import BAD_RECORD
@@ -28,7 +28,7 @@ __all__ = ["Experience"]
 _VERSION = 2
 
 _TIMED = "timed"
-"""Under which name a record has what ``bench`` has measured, by mode."""
+"""Under which name a record has what ``bench`` and ``pair`` have measured, by mode."""
 
 _CURVES = {"text": "target", "leaf": "intermediate"}
 """Whose decodes each learner knows the costs of."""
@@ -79,7 +79,7 @@ class Experience:
                 write_record(path, kept)
 
     def keep_gain(self, candidate: Candidate, gain: Gain) -> None:
-        """Keep what ``bench`` has measured of a mode with a candidate's models."""
+        """Keep what ``bench`` or ``pair`` has measured of a mode with a candidate's models."""
         path = self._place(candidate)
         if path is not None:
             kept = self._read(candidate)
@@ -87,8 +87,8 @@ class Experience:
             write_record(path, {**kept, _TIMED: {**(timed if isinstance(timed, dict) else {}), gain.mode: vars(gain)}})
 
     def gain(self, candidate: Candidate) -> Gain | None:
-        """The best that drafts of a candidate's models have brought here: as ``bench`` has measured it, or else as
-        ``auto`` did in use; None if neither ever did."""
+        """The best that drafts of a candidate's models have brought here: as ``bench`` or ``pair`` has measured it, or
+        else as ``auto`` did in use; None if none of them ever did."""
         kept = self._read(candidate)
         with suppress(*BAD_RECORD):
             timed = [Gain(**gain) for gain in kept[_TIMED].values()]
@@ -98,15 +98,14 @@ class Experience:
             return Gain(speed_up=speed_up, low=speed_up, rounds=whole(kept["text"]["rounds"], least=1), mode="auto")
         return None
 
-    def needed_chance(self, candidate: Candidate) -> float | None:
-        """The share of drafted tokens that must be accepted for a candidate to pay, by the measured costs of its
-        models; None if they were not measured, or nothing would be enough."""
+    def drafting_costs(self, candidate: Candidate) -> tuple[Mapping[int, float], float] | None:
+        """Seconds of the target's decodes by rows, and of drafting a token; None where one of them was not measured."""
         seconds = {role: usual_seconds(self.costs.of(candidate, role)) for role in candidate.engines}
         if not all(seconds.values()):
             return None
         # An intermediate model drafts at most as slowly as it writes by itself.
         drafting = seconds.get("intermediate") or seconds.get("draft") or {1: 0.0}
-        return needed_chance(seconds["target"], CostCurve(drafting)(1))
+        return seconds["target"], CostCurve(drafting)(1)
 
     def _read(self, candidate: Candidate) -> dict[str, Any]:
         path = self._place(candidate)

@@ -30,7 +30,7 @@ class Gain:
         speed_up: tokens per second over those of plain decoding.
         low: the lower end of its 95 % interval; the speed-up itself where no interval was measured.
         rounds: how many rounds it was measured over.
-        mode: the mode that ``bench`` has measured; ``auto`` for what use has shown.
+        mode: the mode that ``bench`` or ``pair`` has measured; ``auto`` for what use has shown.
     """
 
     speed_up: float

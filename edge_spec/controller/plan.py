@@ -21,7 +21,7 @@ from edge_spec.controller.candidates import (
     stage_of,
 )
 from edge_spec.controller.experience import Experience
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.paying import Gain, needed_chance
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import BudgetExceeded
@@ -126,7 +126,7 @@ class Plan:
         gains: what each stage has brought on this device, where that was measured. Only ``plan`` asks.
         pays: what needs least of the ways that pay, by stage, as far as that was measured. Only ``plan`` asks.
         needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
-            decodes were measured. Only ``plan`` asks.
+            decodes were measured; None where no share would be enough. Only ``plan`` asks.
     """
 
     chosen: Candidate
@@ -138,7 +138,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     gains: Mapping[str, Gain] = field(default_factory=dict)
     pays: Mapping[str, Candidate] = field(default_factory=dict)
-    needed_chances: Mapping[str, float] = field(default_factory=dict)
+    needed_chances: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -201,12 +201,17 @@ def with_what_pays(found: Plan, experience: Experience, ways: Sequence[Candidate
         best = gains.get(way.stage, gain)
         gains[way.stage] = max(best, gain, key=lambda each: (each.pays, each.speed_up))
     pays = smallest_of(way for way, gain in measured if gain.pays)
-    needed = {way.stage: chance for way in ways if (chance := experience.needed_chance(way)) is not None}
+    needed: dict[str, float | None] = {}
+    for way in ways:
+        costs = experience.drafting_costs(way)
+        if costs is not None and way.stage not in gains:
+            chances = (needed_chance(*costs), needed.get(way.stage))
+            needed[way.stage] = min((chance for chance in chances if chance is not None), default=None)
     return replace(
         found,
         gains=gains,
         pays={stage: way for stage, way in pays.items() if stage in STAGES},
-        needed_chances={stage: chance for stage, chance in needed.items() if stage not in gains},
+        needed_chances=needed,
     )
 
 

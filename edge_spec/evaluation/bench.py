@@ -16,7 +16,7 @@ from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.speculation.statistics import Statistics
 
-__all__ = ["Speed", "Verdict", "bench", "speed_of", "verdict_of"]
+__all__ = ["Speed", "Verdict", "bench", "keep_gain", "speed_of", "verdict_of"]
 
 _LEAST_PROMPTS, _LEAST_TOKENS = 3, 256
 """What fewer of them have shown is not worth remembering."""
@@ -131,12 +131,20 @@ def bench(
             for mode in modes
         ]
         for speed in speeds[1:]:
-            done = [reply.statistics for reply in runs[speed.mode]]
-            if len(prompts) >= _LEAST_PROMPTS and sum(run.tokens for run in done) >= _LEAST_TOKENS:
-                low, n_rounds = speed.interval[0], sum(run.rounds for run in done)
-                gain = Gain(speed_up=speed.speed_up, low=low, rounds=n_rounds, mode=speed.mode)
-                models[speed.mode].keep_gain(gain)
+            keep_gain(models[speed.mode], speed, runs[speed.mode], n_prompts=len(prompts))
     yield from speeds
+
+
+def keep_gain(model: TextModel, speed: Speed, runs: Sequence[Reply], *, n_prompts: int) -> None:
+    """Remember for plans what a mode has brought, if that was measured over enough replies to be worth it.
+
+    Args:
+        runs: the replies that its speed was measured by.
+    """
+    done = [run.statistics for run in runs]
+    if n_prompts >= _LEAST_PROMPTS and sum(run.tokens for run in done) >= _LEAST_TOKENS:
+        n_rounds = sum(run.rounds for run in done)
+        model.keep_gain(Gain(speed_up=speed.speed_up, low=speed.interval[0], rounds=n_rounds, mode=speed.mode))
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edge_spec.evaluation.bench import speed_of
+from edge_spec.evaluation.bench import keep_gain, speed_of
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.sampling import SamplerSettings
@@ -46,6 +46,7 @@ def pairings(
     rounds: int = 3,
     max_tokens: int = 96,
     seed: int = 1,
+    remember: bool = True,
 ) -> Iterator[tuple[Draft, Pairing]]:
     """Try one drafter after the other. The target is open once at any time.
 
@@ -54,6 +55,7 @@ def pairings(
 
     Args:
         open_model: opens the target with a drafter in a mode.
+        remember: keep what the automatic mode brings with each drafter, for plans.
     """
 
     def written(model: TextModel, policy: Policy | None = None) -> list[Reply]:
@@ -75,8 +77,10 @@ def pairings(
             for _ in range(rounds):
                 plain += written(model, FixedPolicy(0))
                 auto += written(model)
+            found = speed_of("auto", auto, plain=plain, n_prompts=len(prompts))
+            if remember:
+                keep_gain(model, found, auto, n_prompts=len(prompts))
         sequence = speed_of("sequence", sequences, plain=plain[: len(prompts)])
-        found = speed_of("auto", auto, plain=plain, n_prompts=len(prompts))
         yield (
             draft,
             Pairing(

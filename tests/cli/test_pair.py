@@ -14,6 +14,7 @@ from gguf_files import write_gguf
 
 import edge_spec
 from edge_spec.cli import main
+from edge_spec.controller.paying import Gain
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
@@ -92,34 +93,56 @@ def test_every_drafter_that_fits_is_measured(home: Path, capsys: pytest.CaptureF
     assert verdict == {"best": None, "remembered": False, "forgotten": False}
 
 
-def test_the_target_is_open_once_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a model fits alone, its drafters can be measured."""
+class Model:
+    """A target with a drafter that halves the rounds; it knows how many others are open."""
+
+    def __init__(self, mode: str, opened: list[str], gains: list[Gain]) -> None:
+        self.mode = mode
+        self.keep_gain = gains.append
+        self._opened = opened
+
+    def __enter__(self) -> Model:
+        self._opened.append(self.mode)
+        assert len(self._opened) == 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.clear()
+
+    def prompt_of(self, prompt: str) -> list[int]:
+        return [1]
+
+    def reply(self, tokens: list[int], settings: Any, *, policy: Policy | None = None, **asked: Any) -> Any:
+        n = asked["max_tokens"]
+        n_rounds = n if policy is not None and policy.limit() == 0 else n // 2
+        rounds = Statistics(tokens=n, rounds=n_rounds, drafted=n - n_rounds, accepted=n - n_rounds)
+        rounds.verify_s = n_rounds / 10
+        return SimpleNamespace(read=lambda: "", statistics=rounds, token_ids=[1] * n)
+
+
+def paired(gains: list[Gain], prompts: list[str], **options: Any) -> Pairing:
+    """What is found of a drafter."""
     opened: list[str] = []
+    ((draft, found),) = pairings(["small"], lambda draft, mode: Model(mode, opened, gains), prompts, **options)  # type: ignore[arg-type,return-value]
+    assert draft == "small"
+    return found
 
-    class Model:
-        def __init__(self, mode: str) -> None:
-            self.mode = mode
 
-        def __enter__(self) -> Model:
-            opened.append(self.mode)
-            assert len(opened) == 1
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            opened.clear()
-
-        def prompt_of(self, prompt: str) -> list[int]:
-            return [1]
-
-        def reply(self, tokens: list[int], settings: Any, *, policy: Policy | None = None, **asked: Any) -> Any:
-            n_rounds = 10 if policy is not None and policy.limit() == 0 else 5
-            rounds = Statistics(tokens=10, rounds=n_rounds, drafted=10 - n_rounds, accepted=10 - n_rounds)
-            rounds.verify_s = n_rounds / 10
-            return SimpleNamespace(read=lambda: "", statistics=rounds, token_ids=[1] * 10)
-
-    ((draft, found),) = pairings(["small"], lambda draft, mode: Model(mode), ["a", "b"], rounds=2)  # type: ignore[arg-type,return-value]
-    assert (draft, found.speed_up, found.acceptance, found.mean_length) == ("small", 2.0, 1.0, 2.0)
+def test_the_target_is_open_once_at_any_time() -> None:
+    """Where a model fits alone, its drafters can be measured."""
+    found = paired([], ["a", "b"], rounds=2, max_tokens=10)
+    assert (found.speed_up, found.acceptance, found.mean_length) == (2.0, 1.0, 2.0)
     assert found.same_text
+
+
+def test_what_a_drafter_brings_is_remembered_for_plans() -> None:
+    gains: list[Gain] = []
+    paired(gains, ["a", "b", "c"], rounds=1, max_tokens=100)
+    assert gains == [Gain(speed_up=2.0, low=2.0, rounds=150, mode="auto")]
+    paired(gains, ["a", "b"], rounds=2, max_tokens=100)
+    paired(gains, ["a", "b", "c"], rounds=1, max_tokens=50)
+    paired(gains, ["a", "b", "c"], rounds=1, max_tokens=100, remember=False)
+    assert len(gains) == 1
 
 
 @pytest.fixture
