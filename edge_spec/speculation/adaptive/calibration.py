@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
-from math import exp, log
+from math import exp
 from typing import Any
 
 from edge_spec.speculation.adaptive.records import chance, positive, whole
@@ -11,7 +12,7 @@ from edge_spec.speculation.adaptive.records import chance, positive, whole
 __all__ = ["Calibration"]
 
 _BINS_PER_UNIT = 1.5
-_EDGE = 1e-3
+_LAST_BIN = 10
 _MAX_RANK = 2
 
 _GREEDY = 1.8, 1.8
@@ -22,6 +23,14 @@ _PRIOR, _MEMORY = 6.0, 600.0
 
 _RECALLED = 60.0
 """Claims that an earlier run is worth at most: this text may be another one."""
+
+
+def _logistic(log_odds: float) -> float:
+    return 1 / (1 + exp(-log_odds))
+
+
+_BOUNDS = [_logistic((place + 0.5) / _BINS_PER_UNIT) for place in range(-_LAST_BIN, _LAST_BIN)]
+"""Claims between two bins, of which the middle one is numbered 0."""
 
 
 class Calibration:
@@ -74,11 +83,10 @@ class Calibration:
         self._counts |= found
 
     def _bin(self, claim: float, rank: int) -> list[float]:
-        claim = min(max(claim, _EDGE), 1 - _EDGE)
-        key = (min(rank, _MAX_RANK), round(log(claim / (1 - claim)) * _BINS_PER_UNIT))
+        key = (rank if rank < _MAX_RANK else _MAX_RANK, bisect(_BOUNDS, claim) - _LAST_BIN)
         counts = self._counts.get(key)
         if counts is None:
             slope, shift = _GREEDY if self._greedy and key[0] == 0 else (1.0, 0.0)
-            prior = 1 / (1 + exp(-(slope * key[1] / _BINS_PER_UNIT + shift)))
+            prior = _logistic(slope * key[1] / _BINS_PER_UNIT + shift)
             counts = self._counts[key] = [_PRIOR * prior, _PRIOR]
         return counts
