@@ -66,6 +66,16 @@ def test_one_width_tells_how_steep_the_others_are(expected: float, slope: float)
     )
 
 
+def test_a_table_of_costs_says_the_same_as_the_curve() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        curve = CostCurve({n: 0.1 + chance.random() for n in chance.sample(range(1, 20), chance.randint(0, 6))})
+        for _ in range(chance.randint(0, 80)):
+            curve.learn(chance.randint(1, 12), 0.1 + chance.random())
+        most = chance.randint(1, 24)
+        assert curve.first(most) == pytest.approx([curve(n) for n in range(1, most + 1)], rel=1e-9)
+
+
 def test_one_hiccup_changes_little() -> None:
     curve = CostCurve({1: 1.0, 4: 1.5})
     curve.learn(1, 1000.0)

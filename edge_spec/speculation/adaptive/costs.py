@@ -84,6 +84,23 @@ class CostCurve:
             found = self._cached[n_rows] = self._factor * self._interpolated(n_rows)
         return found
 
+    def first(self, most: int) -> list[float]:
+        """Seconds of decodes of 1, 2, 3 and up to ``most`` rows; zeros while nothing is known."""
+        found: list[float] = []
+        widths = self._widths
+        if not widths:
+            return [0.0] * most
+        below, low = widths[0], self._factor * self._known(widths[0])
+        found = [low] * min(below, most)
+        for above in widths[1:]:
+            high = self._factor * self._known(above)
+            step = (high - low) / (above - below)
+            found += [low + step * n for n in range(1, min(above, most) - below + 1)]
+            if above >= most:
+                return found
+            below, low = above, high
+        return found + [low * n / below for n in range(below + 1, most + 1)]
+
     def learn(self, n_rows: int, seconds: float) -> None:
         """Learn from the seconds that a decode of ``n_rows`` rows has taken."""
         expected = self(n_rows)

@@ -167,7 +167,7 @@ class AdaptivePolicy(Prices):
         self._n_rows = done.n_rows
         self.curve.learn(done.n_rows, done.verify_s)
         self._own.learn(len(done.tokens), done.sample_s)
-        self._known_rate = None
+        self.changed()
         seconds = done.draft_s + done.verify_s + done.sample_s
         self._since_plain = self._since_plain + 1 if done.drafted else 0
         if used is not None:
@@ -176,7 +176,7 @@ class AdaptivePolicy(Prices):
             self.pause.n_left = self._pauses.after_no_draft(done.draft_s, self.plain_s)
         self._used_before = used
         self._pace.add(len(done.tokens), seconds)
-        self._known_rate = None
+        self.changed()
         self._trials.spent(seconds)
         self._n_rounds += 1
 
@@ -207,9 +207,9 @@ class AdaptivePolicy(Prices):
             ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
         """
         n_rounds, speed_up = whole(learned["rounds"], least=1), positive(learned["speed_up"])
+        self.changed()
         self._own.recall(learned["own"])
         self.curve.recall(learned["seconds"])
-        self._known_rate = None
         self._known_rounds, self._known_speed_up = n_rounds, speed_up
 
     def _learn_from_pause(self) -> None:
@@ -220,7 +220,7 @@ class AdaptivePolicy(Prices):
         self.curve.learn(1, pause.verify_s / n)
         seconds = pause.verify_s + pause.own_s
         self._pace.add_plain(n, seconds)
-        self._known_rate = None
+        self.changed()
         self._trials.paused(seconds, n_rounds=n)
         self.rest.wrote(n)
         self._n_chosen[_PLAIN] += n

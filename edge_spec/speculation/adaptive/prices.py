@@ -59,6 +59,12 @@ class Prices:
         self._own = OwnTime()
         # Asked for many times between two rounds.
         self._known_rate: float | None = None
+        self._known_costs: list[float] = []
+
+    def changed(self) -> None:
+        """Forget what was computed from the curve, own times and pace: one of them has changed."""
+        self._known_rate = None
+        self._known_costs = []
 
     @property
     def plain_s(self) -> float:
@@ -83,12 +89,12 @@ class Prices:
         Args:
             values: the chances that its nodes are accepted. The best of them always form a tree.
         """
-        rate, curve, own = self.rate, self.curve, self._own
-        margin_s = _MARGIN * curve(1)
+        costs, share = self._costs, self._share
         best, gain, tokens = 0, self.plain_gain, 1.0
-        for n, value in enumerate(sorted(values, reverse=True), 1):
+        margin = _MARGIN * costs[0]
+        for n, value in enumerate(sorted(values, reverse=True)[: self.most], 1):
             tokens += value
-            gained = tokens - rate * ((1 + _MARGIN) * curve(n + 1) - margin_s + own(tokens))
+            gained = tokens * share - (1 + _MARGIN) * costs[n] + margin
             if gained > gain:
                 best, gain = n, gained
         return best, gain
@@ -101,14 +107,12 @@ class Prices:
             n: nodes of the draft that are worth as much.
             depth: levels that it has.
         """
-        rate, curve, step_s, reach = self.rate, self.curve, self._step_s(offer), offer.reach
-        # A token that is accepted has to be sampled and written as well.
-        gained, share = 0.0, 1 - rate * self._own.token_s
-        now_s = curve(n + 1)
+        costs, share, step, reach = self._costs, self._share, self._step_cost(offer), offer.reach
+        gained = 0.0
         for more in range(1, min(_LOOK_AHEAD, min(len(reach), self.most) - max(n, depth)) + 1):
             value *= reach[depth + more - 1]
             gained += value * share
-            if gained > rate * (more * step_s + curve(n + more + 1) - now_s):
+            if gained > more * step + costs[n + more] - costs[n]:
                 return True
         return False
 
@@ -137,14 +141,32 @@ class Prices:
         return self.rate * token_s * n_unread
 
     def _gain_by_reach(self, offer: Offer) -> float:
-        rate, step_s = self.rate, self._step_s(offer)
+        costs, share, step = self._costs, self._share, self._step_cost(offer)
         tokens = reached = 1.0
         gain = float("-inf")
         for n, chance in enumerate(offer.reach[: self.most], 1):
             reached *= chance
             tokens += reached
-            gain = max(gain, tokens - rate * (self.curve(n + 1) + self._own(tokens) + n * step_s))
+            gained = tokens * share - costs[n] - n * step
+            if gained > gain:
+                gain = gained
         return gain
+
+    @property
+    def _share(self) -> float:
+        """What is left of a token for the draft that brings it: it has to be sampled and written as well."""
+        return 1 - self.rate * self._own.token_s
+
+    @property
+    def _costs(self) -> list[float]:
+        """Tokens that the time of a round with so many drafted nodes would have brought, beside that of its tokens."""
+        if not self._known_costs:
+            rate, own_s = self.rate, self._own(0)
+            self._known_costs = [rate * (seconds + own_s) for seconds in self.curve.first(self.most + 1)]
+        return self._known_costs
+
+    def _step_cost(self, offer: Offer) -> float:
+        return self.rate * self._step_s(offer)
 
     def _step_s(self, offer: Offer) -> float:
         return offer.step_s if offer.step_s is not None else _UNKNOWN_STEP * self.plain_s
