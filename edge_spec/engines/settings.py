@@ -12,6 +12,7 @@ from typing import Any, Self
 from edge_spec.arguments import require_one_of, require_whole
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
+from edge_spec.models.heads import is_own_head
 
 __all__ = ["ModelSettings", "physical_cores", "processor"]
 
@@ -99,7 +100,12 @@ class ModelSettings:
         return n, self.n_threads_batch or n
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
-        """The settings of a smaller model that drafts for one with these settings: the same context, fewer threads."""
-        n, n_batch = (1, 1) if file.n_params < _SMALL_PARAMS else (self.n_threads, self.n_threads_batch)
+        """The settings of a smaller model that drafts for one with these settings: the same context, fewer threads.
+
+        A head has as many as its target. What the target reads in every round pushes its weights out of the processor's
+        caches, and two cores bring them back sooner than one.
+        """
+        small = file.n_params < _SMALL_PARAMS and not is_own_head(file)
+        n, n_batch = (1, 1) if small else (self.n_threads, self.n_threads_batch)
         chunk = max(self.max_rows, min(self.prefill_chunk, _SMALL_CHUNK))
         return replace(self, trees=trees, exact=False, n_threads=n, n_threads_batch=n_batch, prefill_chunk=chunk)

@@ -21,6 +21,8 @@ from edge_spec.engines.tokenizers import Grammars, grammar_lines, open_tokenizer
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, inspect, resolve_family
+from edge_spec.models.gguf.cursor import GGUFArray
+from edge_spec.models.gguf.trimmed import TrimmedVocabulary
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.tree import Tree
 
@@ -89,6 +91,12 @@ def test_a_drafter_gets_the_context_of_its_target_and_few_threads(gguf: ModelFil
     drafter = target.for_drafter(gguf, trees=True)
     assert (drafter.n_ctx, drafter.n_threads, drafter.exact, drafter.trees) == (64, 1, False, True)
     assert drafter.max_rows <= drafter.prefill_chunk < target.prefill_chunk
+
+
+def test_a_head_gets_the_threads_of_its_target(gguf: ModelFile) -> None:
+    ids = GGUFArray(path=gguf.path, element_type=4, length=0, offset=0, n_bytes=0)
+    head = replace(gguf, architecture="eagle3", trimmed=TrimmedVocabulary(of="", teacher="", ids=ids))
+    assert small(n_threads=4).for_drafter(head, trees=False).n_threads == 4
 
 
 @pytest.mark.parametrize(
