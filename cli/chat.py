@@ -15,7 +15,7 @@ from edge_spec.chat import ChatSession
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
-from edge_spec.cli.output import print_summary
+from edge_spec.cli.output import print_summary, what_drafts
 from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
@@ -173,6 +173,6 @@ def _greeting(model: TextModel, values: dict[str, Any]) -> list[str]:
     n_params = "" if re.search(r"\d[MB]\b", file.name) else f"{file.n_params / 1e6:,.0f}M parameters, "
     return [
         f"edge-spec {version('edge-spec')}: {file.name}, {n_params}{size}",
-        f"{model.profile.name}, speculation {model.mode}, context {model.n_ctx} tokens",
+        f"{model.profile.name}, speculation {what_drafts(model)}, context {model.n_ctx} tokens",
         "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves",
     ]

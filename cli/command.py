@@ -98,7 +98,13 @@ def _edge_spec(ctx: click.Context) -> None:
     if command is not None and name not in ("config", "completion"):
         from edge_spec.cli.configuration import defaults_of, read_configuration
 
-        ctx.default_map = {name: defaults_of(command, name, read_configuration(os.environ))}
+        found = read_configuration(os.environ)
+        for table in found.verbs:
+            if table not in _VERBS:
+                raise click.ClickException(
+                    f"{found.path}: there is no verb {table!r} for [{table}]; see edge-spec --help"
+                )
+        ctx.default_map = {name: defaults_of(command, name, found)}
 
 
 def root() -> click.Group:

@@ -71,8 +71,12 @@ def read_configuration(environment: Mapping[str, str]) -> Configuration:
     if path.is_file() or environment.get("EDGE_SPEC_CONFIG"):
         try:
             content = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"{path} cannot be read: {error}", hint="mend it, or move it away") from None
+        except OSError as error:
+            hint = "EDGE_SPEC_CONFIG names it" if environment.get("EDGE_SPEC_CONFIG") else "check its permissions"
+            raise SettingsError(f"{path} cannot be read: {error.strerror or error}", hint=hint) from None
+        except ValueError as error:
+            problem = "is not UTF-8 text" if isinstance(error, UnicodeError) else f"is not TOML: {error}"
+            raise SettingsError(f"{path} {problem}", hint="correct it, or move it away") from None
     verbs = {name: value for name, value in content.items() if isinstance(value, dict)}
     common = {name.replace("_", "-"): value for name, value in content.items() if not isinstance(value, dict)}
     unknown = sorted(common.keys() - set(COMMON))

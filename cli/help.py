@@ -7,6 +7,10 @@ from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from edge_spec.cli.wording import OPTIONS
+from edge_spec.errors import SettingsError
 
 __all__ = ["Count", "Verb", "default_of", "option"]
 
@@ -41,6 +45,19 @@ class Verb(click.Command):
                     hidden |= set(parameter.opts)
             likely = [each for each in error.possibilities or () if each not in hidden]
             raise click.NoSuchOption(error.option_name, possibilities=likely, ctx=ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            flag = OPTIONS.get(error.argument)
+            names = [each.name for each in self.params if flag in each.opts and each.name]
+            if names and ctx.get_parameter_source(names[0]) == ParameterSource.DEFAULT_MAP:
+                # Nobody has typed it just now.
+                error.hint = "; ".join(
+                    filter(None, (error.hint, "it comes from your settings: see 'edge-spec config'"))
+                )
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

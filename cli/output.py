@@ -16,6 +16,7 @@ from edge_spec.cli.wording import in_options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from edge_spec.chat.chat_model import ChatModel
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.model import TextModel
@@ -28,6 +29,7 @@ __all__ = [
     "print_summary_of_several",
     "print_table",
     "progress_console",
+    "what_drafts",
 ]
 
 
@@ -64,6 +66,12 @@ def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
         click.echo(f"edge-spec: note: {about}{in_options(note)}", err=True)
 
 
+def what_drafts(model: ChatModel) -> str:
+    """The mode of a model, and what it chooses among if it chooses."""
+    names = [name for name in model.choices if name != "off"]
+    return f"auto ({', '.join(names)})" if names else model.mode
+
+
 def print_summary(model: TextModel, reply: Reply) -> None:
     """Tokens, speed, drafts, and what is needed to have the same text again, on standard error."""
     statistics = reply.statistics
@@ -72,7 +80,7 @@ def print_summary(model: TextModel, reply: Reply) -> None:
         click.echo(err=True)
     click.echo(
         f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} tokens/s; "
-        f"speculation {model.mode}: {statistics.mean_length:.2f} tokens/round, "
+        f"speculation {what_drafts(model)}: {statistics.mean_length:.2f} tokens/round, "
         f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
         f"seed {reply.settings.seed}, profile {model.profile.name}, {model.identity}",
         err=True,

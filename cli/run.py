@@ -55,7 +55,7 @@ def command(**values: Any) -> int:
     Examples:
       edge-spec run -p "Tell me a story about a dog."
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
-      edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}}' -p "Name a dog."
+      edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}, "required": ["name"]}' -p "Name a dog."
       edge-spec run --answers 4 -p "Give me a name for a cat."
       git diff | edge-spec run smollm2 "Write a commit message for this."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64

@@ -79,6 +79,13 @@ class Autosave:
             self.write(session, caches=caches)
         except (OSError, EdgeSpecError, MemoryError) as error:
             failure = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if caches:
+                # The text alone is small.
+                self.save(session)
+                if self._saved == record:
+                    said = f"saved in {self.path} without caches ({failure}): the text will be read again"
+                    self._on_notice(said)
+                    return
             if failure != self._failure:
                 place = f" in {self.path}" if self.path is not None else ""
                 self._on_notice(f"the conversation could not be saved{place}: {failure}; /save FILE tries another file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.chat_model import ChatModel
+from edge_spec.cli.output import what_drafts
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import format_size, probe, usage
 
@@ -35,7 +36,7 @@ def statistics_lines(session: ChatSession, reply: Reply | None) -> list[str]:
         "conversation": f"{counted(session.n_turns, 'question')}, {counted(session.n_tokens, 'token')}; "
         f"the model sees {session.n_seen}",
         "context": f"{model.n_ctx} tokens",
-        "speculation": f"{model.mode}, {'lossless' if model.lossless else 'not lossless'}",
+        "speculation": f"{what_drafts(model)}, {'lossless' if model.lossless else 'not lossless'}",
         "profile": f"{model.profile.name}, identity {model.identity}",
     }
     return [*lines, *_rows(rows)]

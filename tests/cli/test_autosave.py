@@ -112,6 +112,24 @@ def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_pat
 # --- nothing is lost
 
 
+def test_where_caches_have_no_room_the_text_is_saved(
+    play: Play, model: TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = ChatSession.save
+
+    def has_little_room(session: ChatSession, path: Any, *, caches: bool = True) -> None:
+        if caches:
+            raise OSError(27, "File too large")
+        save(session, path, caches=False)
+
+    monkeypatch.setattr(ChatSession, "save", has_little_room)
+    path = tmp_path / "little.chat"
+    played = play("Hello", path=path)
+    assert f"saved in {path} without caches (File too large): the text will be read again" in played.said
+    assert "could not be saved" not in played.said
+    assert questions(model, path) == ["Hello"]
+
+
 def questions(model: TextModel, path: Path) -> list[str]:
     return [message.content for message in ChatSession.load(model, path).messages if message.role == "user"]
 

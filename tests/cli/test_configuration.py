@@ -86,7 +86,9 @@ def test_folders_are_settings(said: Callable[..., str], tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("memory 3", "config.toml cannot be read"),
+        ("memory 3", "config.toml is not TOML"),
+        ("[plna]\nmemory = 3", "config.toml: there is no verb 'plna' for [plna]"),
+        ("ctx = -3", "it comes from your settings: see 'edge-spec config'"),
         ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model"),
         ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`"),
         ("ctx = 'many'", "--ctx"),
