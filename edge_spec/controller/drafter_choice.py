@@ -18,7 +18,8 @@ __all__ = ["check_head", "own_drafter"]
 def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | None, str]:
     """The drafter of a model where none is named: the chosen one, the one made on this computer, or its family's.
 
-    A head is passed over where its target does not give hidden states.
+    A head is passed over where its target does not give hidden states, and that of a family whose target is another
+    file than the one that taught it.
 
     Args:
         engine: as asked for.
@@ -30,7 +31,10 @@ def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | 
     for path in (drafter_of(target, engine), family.draft):
         if path is None:
             continue
-        if not is_own_head(inspect(path)) or _gives_hidden_rows(target, engine):
+        file = inspect(path)
+        if not is_own_head(file) or _gives_hidden_rows(target, engine):
+            if path == family.draft and file.trimmed is not None and file.trimmed.teacher != target.fingerprint:
+                return None, f"{path.name} is not used: {target.path.name} is not the file that it was made for"
             return path, note
         note = f"{path.name} is not used: it {lacking_rows(target)}"
     return None, note

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.controller.request import LoadArguments, request_of
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
 from edge_spec.models import inspect, resolve, resolve_family
@@ -60,6 +61,14 @@ def test_every_file_of_a_shipped_family_has_a_role(name: str) -> None:
     shipped = {path for path in (family.target, family.intermediate, family.draft) if path and path.parent == folder}
     assert set(folder.glob("*.gguf")) == shipped
     assert sum(path.stat().st_size for path in shipped) < 15e6
+
+
+def test_the_head_of_smollm2_drafts_for_the_file_that_taught_it_only() -> None:
+    family = resolve_family("smollm2")
+    assert own_drafter(family, inspect(family.target), "onnx") == (family.draft, "")
+    path, note = own_drafter(replace(DEMO, draft=family.draft), inspect(DEMO.target), "onnx")
+    assert path is None
+    assert "is not the file that it was made for" in note
 
 
 def test_a_path_is_a_family_of_one(tiny: Path) -> None:
