@@ -13,8 +13,10 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.editable_wheel import editable_wheel
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))
+TRAINING = Path("training", "pyproject.toml")
 LIBRARIES = {
     "edge_spec.engines.onnx.kernels.rows": Path("edge_spec/engines/onnx/kernels/src"),
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
@@ -53,6 +55,18 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+class Editable(editable_wheel):
+    """A checkout also has what its folder ``training`` makes a distribution of its own."""
+
+    def run(self) -> None:
+        training = tomllib.loads(TRAINING.read_text("utf-8"))
+        self.distribution.packages += training["tool"]["setuptools"]["packages"]
+        self.distribution.package_dir["edge_spec.training"] = "training"
+        for group, entries in training["project"]["entry-points"].items():
+            self.distribution.entry_points[group] = [f"{name} = {value}" for name, value in entries.items()]
+        super().run()
+
+
 setup(
     packages=[
         package
@@ -70,5 +84,5 @@ setup(
         )
         for name, folder in LIBRARIES.items()
     ],
-    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel, "editable_wheel": Editable},
 )

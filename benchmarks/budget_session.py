@@ -16,8 +16,8 @@ from memory_session import Reader, another_plan, forget_peak, held_bytes, peak_r
 from naive_speculation import open_naive, write, write_plainly
 
 import edge_spec.loading as loading
-from edge_spec.engines.llama.library import library
 from edge_spec.errors import BudgetExceeded
+from edge_spec.llama_cpp.library import library
 from edge_spec.memory import usage
 from edge_spec.memory.budget import Budget
 

@@ -50,7 +50,7 @@ class _Allowed:
     def __init__(self, seed: int, share: float) -> None:
         self._seed, self._share = seed, share
 
-    def start(self) -> _Allowed:
+    def start(self, *_: object) -> _Allowed:
         return self
 
     def allowed(self, tokens: Sequence[int]) -> list[bool]:

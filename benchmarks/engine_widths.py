@@ -37,10 +37,10 @@ import numpy as np
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import ModelFile, inspect, resolve
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
@@ -71,7 +71,7 @@ class Contestant:
     def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[LanguageModel, str]:
         """The model, and a description of it."""
         if self.engine == "llama":
-            from edge_spec.engines.llama.library import library
+            from edge_spec.llama_cpp.library import library
 
             settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
             model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)

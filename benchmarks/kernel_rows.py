@@ -45,14 +45,21 @@ def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -
     packed = kernels.pack(np.zeros((n_out, TYPES[kind].row_bytes(n_in)), np.uint8), kind)
     payload = packed[64:]
     payload[:] = rng.integers(0, 256, payload.size, dtype=np.uint8)
+    if TYPES[kind].block == 1:
+        values = (rng.standard_normal(n_out * n_in) / n_in**0.5).astype(np.float16 if kind == "F16" else np.float32)
+        stored = (values.view(np.uint32) >> 16).astype(np.uint16) if kind == "BF16" else values
+        payload[: stored.nbytes] = stored.view(np.uint8)
+        return packed
     # The typical size of code - offset, times that of a sub-scale. A unit begins with its f16 scales.
-    size_of = {"Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0}[kind[:2]]
-    size_of *= {"Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74}.get(kind, 2 if kind in ("Q4_1", "Q5_1") else 1)
+    size_of = {"Q2": 1.9, "Q3": 2.3, "Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0, "IQ": 64.0, "MX": 6.0}[kind[:2]]
+    size_of *= {"Q2_K": 9, "Q3_K": 74, "Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74, "IQ4_XS": 74}.get(kind, 1)
+    size_of *= 2 if kind in ("Q4_1", "Q5_1") else 1
     unit_weights = TYPES[kind].block
     units = payload.reshape(-1, kernels.packed_bytes(kind, 16, unit_weights) - 64)
-    scales = np.full(16, 1 / (size_of * n_in**0.5), np.float16).view(np.uint8)
-    units[:, :32] = scales
-    if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"):
+    scale = np.full(16, 1 / (size_of * n_in**0.5), np.float32)
+    scales = (scale.view(np.uint32) >> 16).astype(np.uint16) if kind == "MXFP4" else scale.astype(np.float16)
+    units[:, :32] = scales.view(np.uint8)
+    if kind in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"):
         units[:, 32:64] = 0
     return packed
 

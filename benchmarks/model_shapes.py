@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
 
-__all__ = ["SHAPES", "Shape", "add_sizes", "finish", "write_shape"]
+__all__ = ["SHAPES", "Shape", "add_sizes", "add_vocabulary", "finish", "repeated_blocks", "write_shape"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def write_shape(
     writer.add_rope_freq_base(10000.0)
     if shape.window:
         writer.add_sliding_window(shape.window)
-    _add_vocabulary(writer, shape)
+    add_vocabulary(writer, n_vocab=shape.n_vocab, merges=shape.merges, architecture=shape.architecture)
     if chat_template:
         writer.add_chat_template(chat_template)
     _add_tensors(writer, shape, kind, embeddings)
@@ -179,7 +179,7 @@ def _add_tensors(writer: GGUFWriter, s: Shape, kind: str, embeddings: str) -> No
     embeddings = embeddings or kind
 
     def matrix(name: str, n_in: int, n_out: int, kind: str = kind) -> None:
-        writer.add_tensor(f"{name}.weight", _blocks(kind, n_out, n_in), raw_dtype=GGMLQuantizationType[kind])
+        writer.add_tensor(f"{name}.weight", repeated_blocks(kind, n_out, n_in), raw_dtype=GGMLQuantizationType[kind])
 
     def vector(name: str, n: int) -> None:
         writer.add_tensor(name, np.ones(n, np.float32))
@@ -217,7 +217,7 @@ def _matters_more(layer: int, n_layers: int) -> bool:
     return layer < first or layer >= last or (layer - first) % 3 == 2
 
 
-def _blocks(kind: str, n_out: int, n_in: int) -> npt.NDArray[np.uint8]:
+def repeated_blocks(kind: str, n_out: int, n_in: int) -> npt.NDArray[np.uint8]:
     """Random blocks; the same 16 rows are repeated, so that they are made faster than a disk writes them."""
     n_weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     per_row = n_in // n_weights
@@ -229,11 +229,12 @@ def _blocks(kind: str, n_out: int, n_in: int) -> npt.NDArray[np.uint8]:
     return np.concatenate([rows] * (n_out // 16) + [rows[: n_out % 16]])
 
 
-def _add_vocabulary(writer: GGUFWriter, shape: Shape) -> None:
-    n = shape.n_vocab
+def add_vocabulary(writer: GGUFWriter, *, n_vocab: int, merges: bool, architecture: str) -> None:
+    """Tokens with merges, as the architecture's models have them, or with scores."""
+    n = n_vocab
     letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
     letters += [chr(256 + number) for number in range(256 - len(letters))]
-    if not shape.merges:
+    if not merges:
         tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
         kinds = [2, 3, 3, *[6] * 256]
         more = n - len(tokens)
@@ -250,7 +251,7 @@ def _add_vocabulary(writer: GGUFWriter, shape: Shape) -> None:
     merged = pairs + list(threes)
     tokens = [*letters, *(a + b for a, b in merged), "<|begin|>", "<|end|>"]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2" if shape.architecture == "qwen2" else "llama-bpe")
+    writer.add_tokenizer_pre("qwen2" if architecture.startswith("qwen") else "llama-bpe")
     writer.add_token_list(tokens)
     writer.add_token_types([1] * (n - 2) + [3, 3])
     # Real vocabularies have up to twice as many merges as tokens.

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.llama.library import library
+from edge_spec.llama_cpp.library import library
 
 __all__ = ["NaiveModel", "open_naive", "write", "write_plainly"]
 

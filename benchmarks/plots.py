@@ -1,4 +1,4 @@
-"""Plots of benchmarks as small SVG files; they need matplotlib (``pip install "edge-spec[benchmarks]"``)."""
+"""Plots of benchmarks as small SVG files; they need matplotlib (``pip install ".[benchmarks]"``)."""
 
 from __future__ import annotations
 

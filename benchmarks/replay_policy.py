@@ -3,7 +3,7 @@
     python benchmarks/replay_policy.py TRACES [--curve ours|llama|flat|cliff|fours|0.25 ...] [--step-ms 0.3]
         [--call-ms 0.1] [--first-factor 2] [--json]
 
-TRACES is a folder of recordings as ``edge-spec bench --record`` writes them, one per drafter and temperature. Time is
+TRACES is a folder of recordings as ``record_drafts.py`` writes them, one per drafter and temperature. Time is
 computed, not measured: a decode of n rows costs what the curve says, each drafted level what its drafter costs. Printed
 are speeds relative to plain decoding: of the best fixed size in hindsight, and of the adaptive policy with each of the
 drafters and with all of them, over all rounds and after the first 30.
@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_spec.evaluation.replay import Curve, Replay, Reply, fixed_speed, read_recordings, replayed_rounds
+from replay import Curve, Replay, Reply, fixed_speed, read_recordings, replayed_rounds
+
 from edge_spec.speculation.tree import Tree
 
 OWN_S = 0.4e-3

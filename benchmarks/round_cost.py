@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import edge_spec
-from edge_spec.engines.llama.library import library
+from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -36,7 +36,7 @@ class CannedModel:
         self.n_vocab = rows.shape[1]
         self.n_ctx = 1 << 20
         self.n_past = 0
-        self.capabilities = Capabilities(can_rollback=True, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
+        self.capabilities = Capabilities(rollback=ANYWHERE, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
         self.profile = NumericsProfile(engine="canned")
         self.kept = None
         self._pending: Tree = EMPTY
@@ -57,6 +57,9 @@ class CannedModel:
     def rollback(self, n_past: int) -> None:
         self.n_past = n_past
         self._pending = EMPTY
+
+    def hold(self) -> None:
+        pass
 
     def shift(self, first: int, last: int) -> None:
         raise NotImplementedError

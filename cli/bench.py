@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,23 +11,23 @@ import click
 from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.measuring import Curves, write_recordings
+from edge_spec.cli.measuring import Curves
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
-from edge_spec.cli.plotting import draw_speeds, require_plot
+from edge_spec.cli.printing import echo, one_line
 from edge_spec.cli.prompts import Prompt
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
+from edge_spec.library.stores import name_of
 from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
-from edge_spec.models import resolve_family
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["command"]
+__all__ = ["command", "show_speeds"]
 
 _MAX_TOKENS = default_of(bench, "max_tokens")
 _ROUNDS = default_of(bench, "rounds")
@@ -46,20 +45,6 @@ _LIMIT = 8
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Random seed; prompt i uses N + i.")
 @option("Output", "--curves", is_flag=True, help="Time decodes only: every model that auto opens, by rows and depth.")
-@option(
-    "Output",
-    "--record",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Record drafts instead of timing, for benchmarks/replay_policy.py.",
-)
-@option(
-    "Output",
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Draw the speed of the modes as well, or with --curves the curves and the expected speed-up by draft length.",
-)
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode, and the verdict.")
 @model_options
 @sampler_options()
@@ -72,17 +57,13 @@ def command(**values: Any) -> int:
     lines say which mode is the best here. With --json every line is one mode, and the last one the verdict.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
-    modes = modes_of(values)
+    arguments, sampling = load_arguments(values), sampler_arguments(values)
+    modes = modes_of(values["modes"], arguments)
     if values["modes"] is None:
         modes.insert(0, "auto")
-    arguments, sampling = load_arguments(values), sampler_arguments(values)
-    if values["plot"] is not None:
-        require_plot(values["plot"])
     if values["curves"]:
-        curves = Curves(values)
+        curves = Curves(as_json=values["as_json"])
         return interruptible(lambda: curves.print([arguments]), curves.stop)
-    if values["record"] is not None:
-        return interruptible(lambda: write_recordings(values, prompts, arguments, sampling), lambda: False)
     timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)
     return interruptible(lambda: timing.run(sampling), lambda: False)
 
@@ -105,7 +86,7 @@ class _Timing:
         arguments: Mapping[str, Any],
     ) -> None:
         self._values, self._prompts, self._modes, self._arguments = values, prompts, modes, arguments
-        self._about = {"model": resolve_family(values["model"]).target.name, "processor": describe().processor}
+        self._about = {"model": name_of(values["model"]), "processor": describe().processor}
 
     def run(self, sampling: Mapping[str, Any]) -> int:
         """Time and print; returns the exit code.
@@ -114,16 +95,12 @@ class _Timing:
             sampling: fields of ``SamplerSettings``.
         """
         speeds = self._timed(sampling)
-        if self._values["plot"] is not None:
-            draw_speeds(self._values["plot"], speeds, f"{self._about['model']} on {self._about['engine']}")
         if self._values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))
             print_json({"verdict": {**self._about, **verdict_of(speeds).as_json()}})
         else:
-            _print(speeds)
-            n_replies = len(self._prompts) * self._values["rounds"]
-            _print_verdict(verdict_of(speeds), self._about, n_replies=n_replies, n_modes=len(self._modes))
+            show_speeds(speeds, self._about, n_replies=len(self._prompts) * self._values["rounds"])
         return 0
 
     def _timed(self, sampling: Mapping[str, Any]) -> list[Speed]:
@@ -149,13 +126,34 @@ class _Timing:
         model = load(**self._arguments, speculation=mode)
         self._about |= {"engine": model.profile.engine, "profile": model.profile.name}
         for note in model.notes:
-            line = f"edge-spec: note: {mode}: {in_options(note)}"
+            line = f"edge-spec: note: {mode}: {one_line(in_options(note))}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return model
 
 
-def _print(speeds: list[Speed]) -> None:
-    columns = ("tokens/s", "speed-up", "interval", "total", "tokens/round", "accepted", "drafting", "verifying")
+def show_speeds(speeds: Sequence[Speed], about: Mapping[str, str], *, n_replies: int) -> None:
+    """Print how fast modes are, and which is the best.
+
+    Args:
+        about: the model, engine and processor.
+        n_replies: in every mode.
+    """
+    _print(speeds)
+    _print_verdict(verdict_of(speeds), about, n_replies=n_replies, n_modes=len(speeds))
+
+
+def _print(speeds: Sequence[Speed]) -> None:
+    columns = (
+        "tokens/s",
+        "speed-up",
+        "interval",
+        "total",
+        "tokens/round",
+        "drafted",
+        "accepted",
+        "drafting",
+        "verifying",
+    )
     rows = [
         (
             speed.mode,
@@ -164,7 +162,8 @@ def _print(speeds: list[Speed]) -> None:
             "{:.2f}-{:.2f}".format(*speed.interval),
             f"{speed.total_speed_up:.2f}",
             f"{speed.mean_length:.2f}",
-            f"{speed.acceptance:.0%}",
+            f"{speed.drafted:,}",
+            f"{speed.acceptance:.0%}" if speed.drafted else "-",
             f"{speed.draft_share:.0%}",
             f"{speed.verify_share:.0%}",
         )
@@ -173,7 +172,7 @@ def _print(speeds: list[Speed]) -> None:
     print_table(("mode", *columns), rows, right=range(1, 1 + len(columns)))
     categories = speeds[0].by_category
     if len(categories) > 1:
-        click.echo()
+        echo()
         by_category = [
             (category, *(f"{speed.by_category[category]:.2f}" for speed in speeds[1:])) for category in categories
         ]
@@ -184,25 +183,25 @@ _DRAFTERS = {"draft": "the drafter", "intermediate": "the intermediate model", "
 
 
 def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int, n_modes: int) -> None:
-    click.echo()
+    echo()
     best, auto = verdict.best, verdict.auto
     if n_modes == 1:
-        click.echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
+        echo("nothing to compare with plain decoding; name more modes in --modes, or leave it out")
     elif best.mode == "off":
         # A mixture can be faster than each of its parts.
         name = "auto" if auto is not None and auto.interval[0] > 1 else "off"
-        click.echo(f"best here: {name}; no single mode is significantly faster than plain decoding")
+        echo(f"best here: {name}; no single mode is significantly faster than plain decoding")
     else:
-        click.echo(f"best here: {_said(best)}")
+        echo(f"best here: {_said(best)}")
         _print_limit(best)
     if auto is not None:
-        click.echo(_said(auto))
+        echo(_said(auto))
         _print_limit(auto)
     if n_modes == 1:
         return
     same = "every token is the same" if verdict.same_text else "TOKENS DIFFER, see edge-spec check"
     processor = f", {about['processor']}" if about["processor"] else ""
-    click.echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")
+    echo(f"{about['model']} on {about['engine']}{processor}; {n_replies} replies in every mode: {same}")
 
 
 def _said(speed: Speed) -> str:
@@ -211,18 +210,19 @@ def _said(speed: Speed) -> str:
     sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
     drafts = ""
     if speed.drafter:
-        drafts = f" ({speed.shape} of {_DRAFTERS.get(speed.drafter, speed.drafter)}, {speed.rows:g} rows)"
+        what = f"{speed.shape} of {_DRAFTERS.get(speed.drafter, speed.drafter)}, {speed.rows:g} rows"
+        drafts = f" ({what}, in {speed.draft_rounds:.1%} of the rounds)"
     return f"{speed.mode}{drafts}, {speed.speed_up:.2f} times as fast as plain decoding ({sure})"
 
 
 def _print_limit(speed: Speed) -> None:
     """How far a mode is from what its drafts could bring, and what takes the time."""
     if speed.drafter:
-        click.echo(
+        echo(
             f"  {speed.mean_length:.2f} tokens/round: {speed.share_of_limit:.0%} of what that would bring if drafts "
             "and their rows took no time"
         )
-        click.echo(
+        echo(
             f"  time: {speed.draft_share:.0%} drafting, {speed.verify_share:.0%} verifying, "
             f"{speed.rest_share:.0%} sampling and bookkeeping"
         )

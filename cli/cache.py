@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from edge_spec.cli.folders import cache_folder, folder_options, models_in
-from edge_spec.cli.help import Verb, option
+from edge_spec.cli.help import Verb, list_verbs, option
 from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.printing import echo
 from edge_spec.library.storage import Kept, clear, kept_in
 from edge_spec.memory import format_size
 
@@ -27,9 +28,11 @@ class _Cleared(click.Choice):  # type: ignore[type-arg]
         return super().convert(plurals.get(value, value), param, ctx)
 
 
-@click.group("cache", no_args_is_help=False)
-def command() -> None:
+@click.group("cache", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
     """Show or clear what is kept on the disk besides models."""
+    list_verbs(context)
 
 
 @command.command("list", cls=Verb)
@@ -53,7 +56,7 @@ def show(as_json: bool, cache_dir: str | None, model_dir: str | None) -> int:
     ]
     print_table(("what", "of", "size", "cleared", "where"), rows, right=(2,))
     total = sum(each.n_bytes for each in kept if each.is_cache)
-    click.echo(f"\n`edge-spec cache clear` would free {format_size(total)}.")
+    echo(f"\n`edge-spec cache clear` would free {format_size(total)}.")
     return 0
 
 
@@ -61,9 +64,10 @@ def show(as_json: bool, cache_dir: str | None, model_dir: str | None) -> int:
 @click.argument("what", type=_Cleared(["all", *_KINDS]), default="all")
 @folder_options
 def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
-    """Remove transcriptions and probes, which are made again when they are needed, and unfinished downloads.
+    """Remove what would be made or fetched again.
 
-    Models, drafters and conversations stay.
+    These are transcriptions and probes, which are made again when they are needed, and unfinished downloads. Models,
+    drafters and conversations stay.
     """
     freed = 0
     for each in _kept(cache_dir, model_dir):
@@ -71,8 +75,8 @@ def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
             if clear(each):
                 freed += each.n_bytes
             else:
-                click.echo(f"edge-spec: note: {each.name} is being fetched, and stays", err=True)
-    click.echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)} and {models_in(model_dir)}")
+                echo(f"edge-spec: note: {each.name} is being fetched, and stays", err=True)
+    echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)} and {models_in(model_dir)}")
     return 0
 
 

@@ -19,17 +19,18 @@ from edge_spec.cli.output import print_summary, what_drafts
 from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
-from edge_spec.cli.terminal.conversation import Reader
+from edge_spec.cli.terminal.conversation import Conversation, Reader
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.wording import in_options
+from edge_spec.errors import NoChatTemplate
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.text_stream import stops_of
 from edge_spec.loading import load
 from edge_spec.model import TextModel
-from edge_spec.models import inspect, resolve_family
+from edge_spec.models import inspect, resolve
 
 __all__ = ["command"]
 
@@ -78,6 +79,8 @@ def command(**values: Any) -> None:
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
     options = _session_options(values)
+    if inspect(resolve(values["model"])).chat_template is None:
+        raise NoChatTemplate
     is_interactive = sys.stdin.isatty()
     has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     is_plain = not has_screen or values["no_color"] or bool(os.environ.get("NO_COLOR"))
@@ -90,7 +93,7 @@ def command(**values: Any) -> None:
     arguments = load_arguments(values)
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
-            display.show(_greeting(model, values))
+            display.show(_greeting(model))
         for note in model.notes:
             display.notice(in_options(note))
         # A script leaves no conversations behind, unless it is told to continue one.
@@ -101,7 +104,8 @@ def command(**values: Any) -> None:
             if values["stats"]:
                 print_summary(model, reply)
 
-        ConversationLoop(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer).run()
+        conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
+        ConversationLoop(conversation).run()
 
 
 def _session_options(values: dict[str, Any]) -> dict[str, Any]:
@@ -166,13 +170,14 @@ def _conversation(
     return session, autosave
 
 
-def _greeting(model: TextModel, values: dict[str, Any]) -> list[str]:
-    file = inspect(resolve_family(values["model"]).target)
-    size = f"{file.quantisation}, {file.weight_bytes / (1 << 20):,.0f} MiB"
+def _greeting(model: TextModel) -> list[str]:
+    info = model.info
+    size = f"{info.quantisation}, {info.weight_bytes / (1 << 20):,.0f} MiB"
     # Many names say how large a model is.
-    n_params = "" if re.search(r"\d[MB]\b", file.name) else f"{file.n_params / 1e6:,.0f}M parameters, "
+    is_told = re.search(r"\d[MB]\b", info.name, re.IGNORECASE)
+    n_params = "" if is_told else f"{info.n_params / 1e6:,.0f}M parameters, "
     return [
-        f"edge-spec {version('edge-spec')}: {file.name}, {n_params}{size}",
+        f"edge-spec {version('edge-spec')}: {info.name}, {n_params}{size}",
         f"{model.profile.name}, speculation {what_drafts(model)}, context {model.n_ctx} tokens",
         "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves",
     ]

@@ -13,6 +13,7 @@ from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_notes, print_table
+from edge_spec.cli.printing import echo
 from edge_spec.cli.prompts import Prompt, read_prompts
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
 from edge_spec.errors import SettingsError
@@ -57,10 +58,10 @@ def command(**values: Any) -> int:
     Exits with 0 if every token of every reply is the same, with 1 if any differs.
     """
     prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
-    modes = modes_of(values)
+    arguments, sampling = load_arguments(values), sampler_arguments(values)
+    modes = modes_of(values["modes"], arguments)
     temperatures = [_temperature(text) for text in values["temperatures"].split(",")]
     policy = RandomPolicy(values["draft_limit"] or 9) if values["random_limits"] else None
-    arguments, sampling = load_arguments(values), sampler_arguments(values)
 
     def compared() -> Iterator[Comparison | Unchecked | str]:
         return check(
@@ -101,13 +102,16 @@ def _report(compared: Iterable[Comparison | Unchecked | str], *, as_json: bool) 
     return int(any(found.first_difference is not None for found in comparisons))
 
 
-def modes_of(values: Mapping[str, Any]) -> list[str]:
-    """The modes that ``--modes`` names, or all that the models allow; one that lacks a model is refused at once."""
-    given = values["model"], values["draft"], values["intermediate"]
-    possible = ["auto", *possible_modes(*given, engine=values["engine"])]
-    if values["modes"] is None:
+def modes_of(named: str | None, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the modes that ``--modes`` names, or all that the models allow; refuse one that lacks a model.
+
+    Args:
+        arguments: of ``load``.
+    """
+    possible = ["auto", *possible_modes(**arguments)]
+    if named is None:
         return [mode for mode in possible if mode != "auto"]
-    modes = list(dict.fromkeys(mode.strip() for mode in values["modes"].split(",")))
+    modes = list(dict.fromkeys(mode.strip() for mode in named.split(",")))
     for mode in modes:
         if mode not in MODES and mode != "auto":
             raise click.BadParameter(f"{mode!r} is not one of auto, {', '.join(MODES)}", param_hint="--modes")
@@ -139,10 +143,10 @@ def _print(comparisons: list[Comparison]) -> None:
     print_table(("mode", "temperature", "tokens", "equal replies", "tokens/round"), rows, right=range(1, 5))
     different = [found for found in comparisons if found.first_difference is not None]
     for found in different[:10]:
-        click.echo(
+        echo(
             f"differs: {found.mode}, temperature {found.temperature:g}, prompt {found.prompt + 1}, "
             f"from token {found.first_difference}"
         )
     n_tokens = sum(found.n_tokens for found in comparisons)
     verdict = "every token is the same" if not different else f"{len(different)} replies differ"
-    click.echo(f"{len(comparisons)} replies, {n_tokens:,} tokens: {verdict}")
+    echo(f"{len(comparisons)} replies, {n_tokens:,} tokens: {verdict}")

@@ -1,4 +1,7 @@
-"""The command itself: finds the verb, turns errors into one line and an exit code."""
+"""The command itself: finds the verb, turns errors into one line and an exit code.
+
+Another distribution adds a verb by an entry point of the group ``edge_spec.verbs``, which names a click command.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, distributions, version
 from traceback import walk_tb
 from typing import Any
 
@@ -14,6 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from edge_spec.cli.printing import echo, safe
 from edge_spec.errors import EdgeSpecError
 
 __all__ = ["main", "root", "verb"]
@@ -32,11 +36,13 @@ _VERBS = {
     "pair": "Find the best drafter for a model on this computer.",
     "quantise": "Write a model in another type of weights.",
     "cache": "Show or clear what is kept on the disk besides models.",
-    "drafter": "Make a drafter for a model.",
     "config": "Show the current settings and where they come from.",
     "completion": "Print the completion script for a shell.",
     "doctor": "Show this computer and what limits memory on it.",
 }
+
+_ELSEWHERE = {"drafter": "training"}
+"""Verbs of other distributions, and the folder of edge-spec's sources that holds each."""
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
@@ -45,27 +51,62 @@ _READER_GONE = 141
 
 def verb(name: str) -> click.Command | None:
     """The command of a verb; None if there is none of that name."""
-    if name not in _VERBS:
+    if name in _VERBS:
+        command = import_module(f"edge_spec.cli.{name}").command
+    elif name not in (added := _added_verbs()):
         return None
-    command = import_module(f"edge_spec.cli.{name}").command
+    else:
+        try:
+            command = added[name].load()
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{added[name].module}.".startswith(f"{error.name}."):
+                raise
+            # What names the verb was left behind: its files are gone, or not where Python looks for them.
+            return None
     assert isinstance(command, click.Command)
     return command
+
+
+def _is_verb(name: str) -> bool:
+    """Whether there is a verb of a name, here or in a distribution that is not installed; nothing is imported."""
+    return name in _VERBS or name in _ELSEWHERE or name in _added_verbs()
+
+
+def _added_verbs() -> dict[str, EntryPoint]:
+    """The verbs of other distributions; finding them reads the metadata of all that are installed.
+
+    What is left of building hides none of them, as it would in ``entry_points()``: in a checkout it has the same name.
+    """
+    every = (entry for installed in distributions() for entry in installed.entry_points)
+    return {entry.name: entry for entry in every if entry.group == "edge_spec.verbs"}
+
+
+def _described_verbs() -> dict[str, str]:
+    """What every verb does, in a line."""
+    added = {name: command.get_short_help_str(100) for name in _added_verbs() if (command := verb(name)) is not None}
+    return _VERBS | added
 
 
 class _Verbs(click.Group):
     """Imports a verb's file only when it is called: ``--help`` should not wait for NumPy."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return [*_VERBS, *_added_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return verb(cmd_name)
+        found = verb(cmd_name)
+        if found is None and cmd_name in _ELSEWHERE and not ctx.resilient_parsing:
+            how = f"run in edge-spec's sources: pip install ./{_ELSEWHERE[cmd_name]}"
+            raise click.ClickException(f"the verb {cmd_name!r} is not installed; {how}")
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # Click would import every verb to ask whether it is hidden.
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
-        return [CompletionItem(name, help=said) for name, said in _VERBS.items() if name.startswith(incomplete)]
+        return [
+            CompletionItem(name, help=said) for name, said in _described_verbs().items() if name.startswith(incomplete)
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
         # Click would make it exit code 1.
@@ -76,7 +117,7 @@ class _Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
+            formatter.write_dl(list(_described_verbs().items()))
 
 
 @click.group(
@@ -91,19 +132,19 @@ def _edge_spec(ctx: click.Context) -> None:
     """Runs 4-bit language models on small computers, with drafts that never change a token."""
     name = ctx.invoked_subcommand
     if name is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
         return
     command = verb(name)
     # The verb that shows settings must not fail on them.
     if command is not None and name not in ("config", "completion"):
-        from edge_spec.cli.configuration import defaults_of, read_configuration
+        from edge_spec.cli.configuration import common_mistakes, defaults_of, read_configuration, table_mistakes
 
         found = read_configuration(os.environ)
-        for table in found.verbs:
-            if table not in _VERBS:
-                raise click.ClickException(
-                    f"{found.path}: there is no verb {table!r} for [{table}]; see edge-spec --help"
-                )
+        unknown = (
+            mistake for table in found.verbs if not _is_verb(table) for mistake in table_mistakes(None, table, found)
+        )
+        for mistake in (*common_mistakes(found), *unknown):
+            raise mistake
         ctx.default_map = {name: defaults_of(command, name, found)}
 
 
@@ -159,7 +200,7 @@ def main(arguments: list[str] | None = None) -> Any:
 def _complain(message: str, code: int = 1) -> int:
     # The reader of standard error may be gone as well.
     with suppress(OSError, AttributeError):
-        sys.stderr.write("edge-spec: error: " + " ".join(message.split()) + "\n")
+        sys.stderr.write("edge-spec: error: " + " ".join(safe(message).split()) + "\n")
     return code
 
 

@@ -7,6 +7,7 @@ from click.shell_completion import get_completion_class
 
 from edge_spec.cli.command import root
 from edge_spec.cli.help import Verb
+from edge_spec.cli.printing import echo
 
 __all__ = ["command"]
 
@@ -26,5 +27,5 @@ def command(shell: str) -> int:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(root(), {}, "edge-spec", _VARIABLE).source())
+    echo(kind(root(), {}, "edge-spec", _VARIABLE).source())
     return 0

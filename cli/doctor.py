@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, models_options
 from edge_spec.cli.output import print_json
+from edge_spec.cli.printing import echo
 from edge_spec.memory import Device, Hardware, Limit, describe, format_size, limits, probe, usage
 
 __all__ = ["command"]
@@ -19,13 +19,6 @@ __all__ = ["command"]
 
 @click.command("doctor", cls=Verb)
 @option("Output", "--curves", is_flag=True, help="Measure what decodes of MODELs cost instead, and remember it.")
-@option(
-    "Output",
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="With --curves of one model: draw them, and the expected speed-up by draft length.",
-)
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object, with --curves one per line.")
 @models_options
 @click.pass_context
@@ -50,14 +43,9 @@ def command(context: click.Context, /, **values: Any) -> int:
 
 def _measure(values: dict[str, Any]) -> int:
     from edge_spec.cli.measuring import Curves
-    from edge_spec.cli.plotting import require_plot
 
-    if values["plot"] is not None:
-        require_plot(values["plot"])
-        if len(values["models"]) > 1:
-            raise click.UsageError(f"--plot draws one model, not {len(values['models'])}; name one of them")
     every = [load_arguments({**values, "model": model}) for model in values["models"] or (None,)]
-    curves = Curves(values)
+    curves = Curves(as_json=values["as_json"])
     return interruptible(lambda: curves.print(every), curves.stop)
 
 
@@ -76,7 +64,7 @@ def _show(as_json: bool) -> int:
         print_json(found)
         return 0
     for name, said in (*_of_hardware(hardware), *_of_memory(device, bounds, hardware), *libraries.items()):
-        click.echo(f"{name:<24} {said}")
+        echo(f"{name:<24} {said}")
     return 0
 
 

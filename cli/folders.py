@@ -18,6 +18,7 @@ __all__ = [
     "cache_dir_option",
     "cache_folder",
     "folder_options",
+    "model_argument",
     "model_dir_option",
     "models_in",
 ]
@@ -30,7 +31,7 @@ _FOLDER = click.Path(file_okay=False, readable=False)
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]
-    """A path, or the name of a model on this computer, which becomes its path."""
+    """A path, or the name of a model on this computer, which becomes a path that remembers it."""
 
     name = "model"
 
@@ -42,11 +43,12 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from edge_spec.library.stores import locate
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | os.PathLike[str]:
+        from edge_spec.library.stores import Found, locate
 
-        path = locate(str(value), _folder_of(ctx), os.environ)
-        return str(value) if path is None else str(path)
+        if isinstance(value, Found):
+            return value
+        return locate(str(value), _folder_of(ctx), os.environ) or str(value)
 
 
 class OwnModelName(click.ParamType):  # type: ignore[type-arg]
@@ -59,6 +61,11 @@ class OwnModelName(click.ParamType):  # type: ignore[type-arg]
 
         found = own_models(_folder_of(ctx))
         return [CompletionItem(each.name) for each in found if each.name.startswith(incomplete)]
+
+
+def model_argument(metavar: str | None = None) -> Callable[[Command], Command]:
+    """MODEL, which need not be named: ``load`` knows the default one."""
+    return click.argument("model", type=ModelName(), required=False, metavar=metavar)
 
 
 def _folder_of(ctx: click.Context | None) -> Path:
@@ -94,6 +101,6 @@ def cache_folder(given: str | None) -> Path:
 
 def models_in(given: str | None) -> Path:
     """The folder of the user's models."""
-    from edge_spec.models.user_folder import model_folder
+    from edge_spec.library.user_folder import model_folder
 
-    return Path(given) if given else model_folder()
+    return Path(given) if given else model_folder(os.environ)

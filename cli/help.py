@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import OPTIONS
 from edge_spec.errors import SettingsError
 
-__all__ = ["Count", "Verb", "default_of", "option"]
+__all__ = ["Count", "Verb", "default_of", "list_verbs", "option"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -68,6 +69,12 @@ class Verb(click.Command):
         for section, records in sorted(sections.items(), key=lambda item: item[0] == _OTHER):
             with formatter.section(section):
                 formatter.write_dl(records)
+
+
+def list_verbs(context: click.Context) -> None:
+    """Show what a verb with verbs of its own can do, if none of them is named."""
+    if context.invoked_subcommand is None:
+        echo(context.get_help())
 
 
 class Count(click.types.IntParamType):

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from edge_spec.cli.folders import ModelName, model_dir_option, models_in
+from edge_spec.cli.folders import model_argument, model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
+from edge_spec.cli.printing import echo
 from edge_spec.engines.registry import engine
 from edge_spec.library.description import Description, candidates_for, describe
+from edge_spec.library.stores import name_of
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
 from edge_spec.models.heads import is_own_head
@@ -21,10 +23,10 @@ __all__ = ["command"]
 
 
 @click.command("info", cls=Verb)
-@click.argument("model", type=ModelName(), default=None, required=False)
+@model_argument()
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 @model_dir_option
-def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
+def command(model: str | os.PathLike[str] | None, as_json: bool, model_dir: str | None) -> int:
     """Show what a model is, which engine runs it, and which drafters fit it.
 
     Only its header is read. Drafters are looked for beside the file, in its family, in the model folder and those of
@@ -38,18 +40,18 @@ def command(model: str | None, as_json: bool, model_dir: str | None) -> int:
     family = resolve_family(model)
     found = describe(family.target, candidates=candidates_for(family, models_in(model_dir), os.environ))
     if as_json:
-        print_json(_as_json(found))
+        print_json({"name": name_of(model), **_as_json(found)})
     else:
-        for name, said in _rows(found):
-            click.echo(f"{name:<16} {said}".rstrip())
+        for name, said in (("name", name_of(model)), *_rows(found)):
+            echo(f"{name:<16} {said}".rstrip())
     return 0
 
 
 def _as_json(found: Description) -> dict[str, Any]:
     file = found.file
     return {
+        "title": file.name,
         "path": str(file.path),
-        "name": file.name,
         "architecture": file.architecture,
         "head": found.head,
         "mtp_layers": found.n_mtp_layers,
@@ -80,7 +82,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     file = found.file
     size = f"{file.n_params / 1e6:,.1f}M parameters, {file.quantisation}, {format_size(found.file_bytes)}"
     window = f", of which some layers see the last {file.sliding_window:,}" if file.sliding_window else ""
-    rows = [("file", str(file.path)), ("name", file.name), ("architecture", f"{file.architecture}, {size}")]
+    rows = [("file", str(file.path)), ("title", file.name), ("architecture", f"{file.architecture}, {size}")]
     if found.head:
         known = "" if is_own_head(found.file) else ", in a way that is not supported yet"
         rows.append(("kind", f"{found.head}: it reads another model's hidden states{known}"))

@@ -12,6 +12,7 @@ import click
 from edge_spec.cli.folders import model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.printing import echo, one_line
 from edge_spec.errors import EdgeSpecError, ModelNotFound
 from edge_spec.library.stores import Found, all_models
 from edge_spec.memory import format_size
@@ -52,7 +53,7 @@ def command(as_json: bool, model_dir: str | None) -> int:
     print_table(titles, rows, right=(3,))
     for each in models:
         if each["problem"]:
-            click.echo(f"edge-spec: note: {each['problem']}", err=True)
+            echo(f"edge-spec: note: {one_line(each['problem'])}", err=True)
     return 0
 
 

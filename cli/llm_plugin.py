@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import click
 import llm
 from pydantic import Field, create_model
 
+from edge_spec.cli.printing import echo
 from edge_spec.errors import EdgeSpecError
 from edge_spec.models.catalogue import family_names
 from edge_spec.sampling.settings import SamplerSettings
@@ -54,7 +54,7 @@ def _named() -> dict[str, dict[str, Any]]:
         if not isinstance(named, dict) or not all(isinstance(each, dict) for each in named.values()):
             raise ValueError('it must be of the form {"name": {"model": "file.gguf"}}')
     except (OSError, ValueError, RecursionError) as error:
-        click.echo(f"edge-spec: {path} is left out: {error}; correct it there", err=True)
+        echo(f"edge-spec: {path} is left out: {error}; correct it there", err=True)
         return {}
     return named
 
@@ -79,7 +79,7 @@ class EdgeSpecModel(llm.Model):
         import edge_spec
 
         def wait(sentence: str) -> None:
-            click.echo(f"edge-spec: {sentence} ...", err=True)
+            echo(f"edge-spec: {sentence} ...", err=True)
 
         return edge_spec.load(**{"on_wait": wait, **self._arguments})
 

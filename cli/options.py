@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from edge_spec.arguments import require_whole
-from edge_spec.cli.folders import ModelName, folder_options
+from edge_spec.cli.folders import ModelName, folder_options, model_argument
 from edge_spec.cli.help import Count, default_of, option
 from edge_spec.cli.output import Bar
+from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.request import DEFAULT_N_CTX, require_n_ctx
 from edge_spec.engines.registry import AUTO, engine_names, fallback, settings_of, titles_with
@@ -92,7 +93,7 @@ def threads_option() -> Callable[[Command], Command]:
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
-    return _with_options(click.argument("model", type=ModelName(), default=default_of(load, "model")), command)
+    return _with_options(model_argument(), command)
 
 
 def models_options(command: Command) -> Command:
@@ -119,7 +120,7 @@ def _with_options(models: Callable[[Command], Command], command: Command) -> Com
         option(_MODELS, "--intermediate", type=named, metavar="PATH", help="The intermediate model of the hierarchy."),
         option(_MODELS, "--middle", "intermediate", type=named, hidden=True),
         option(_MODELS, "--draft-limit", type=int, metavar="N", help="Maximum tokens drafted per round."),
-        option(_RUNNING, "--engine", type=engine, shown=default_of(load, "engine"), help="What runs the models."),
+        option(_RUNNING, "--engine", type=engine, default=default_of(load, "engine"), help="What runs the models."),
         option(_RUNNING, "--draft-engine", type=engine, help="What runs the drafter. [default: --engine]"),
         option(_RUNNING, "--intermediate-engine", type=engine, help=runs),
         option(_RUNNING, "--middle-engine", "intermediate_engine", type=engine, hidden=True),
@@ -146,7 +147,7 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     arguments = {name: values[name] for name in _PASSED if values.get(name) is not None}
     arguments["verbose"] = values["verbose"]
-    arguments["on_wait"] = lambda sentence: click.echo(f"edge-spec: {in_options(sentence)} ...", err=True)
+    arguments["on_wait"] = lambda sentence: echo(f"edge-spec: {in_options(sentence)} ...", err=True)
     arguments["on_progress"] = Bar()
     if values["ctx"] is not None:
         name, n_tokens = values["ctx"]

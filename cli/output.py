@@ -9,8 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from edge_spec.cli.printing import echo, one_line, safe_json
 from edge_spec.cli.wording import in_options
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def print_json(record: Any) -> None:
         is_unicode = codecs.lookup(sys.stdout.encoding).name.startswith("utf")
     except (LookupError, TypeError, AttributeError):
         is_unicode = False
-    click.echo(json.dumps(record, ensure_ascii=not is_unicode))
+    echo(safe_json(json.dumps(record, ensure_ascii=not is_unicode)))
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> None:
@@ -50,20 +49,20 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
         rows: as many cells each.
         right: columns that are aligned on the right.
     """
-    table = [titles, *rows]
+    table = [titles, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [
             cell.rjust(width) if n in right else cell.ljust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
 
 
 def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
     """What a loaded model has to say, on standard error."""
     for note in notes:
-        click.echo(f"edge-spec: note: {about}{in_options(note)}", err=True)
+        echo(f"edge-spec: note: {one_line(about + in_options(note))}", err=True)
 
 
 def what_drafts(model: ChatModel) -> str:
@@ -77,8 +76,8 @@ def print_summary(model: TextModel, reply: Reply) -> None:
     statistics = reply.statistics
     if sys.stdout.isatty():
         # The text stands just above.
-        click.echo(err=True)
-    click.echo(
+        echo(err=True)
+    echo(
         f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} tokens/s; "
         f"speculation {what_drafts(model)}: {statistics.mean_length:.2f} tokens/round, "
         f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
@@ -90,7 +89,7 @@ def print_summary(model: TextModel, reply: Reply) -> None:
 def print_summary_of_several(model: TextModel, replies: Replies, seconds: float) -> None:
     """The same of several answers that took so many seconds, their prompt included."""
     n_tokens = sum(len(answer.token_ids) for answer in replies.answers)
-    click.echo(
+    echo(
         f"edge-spec: {len(replies)} answers, {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.1f} tokens/s; "
         f"seed {replies[0].settings.seed}, attempts 0 to {len(replies) - 1}, "
         f"profile {model.profile.name}, {model.identity}",
@@ -161,10 +160,10 @@ class Bar:
         console = progress_console()
         # Prompts are counted in tokens, what is quantised in tensors, files in bytes.
         amount = MofNCompleteColumn() if stage in ("reading", "quantising") else DownloadColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
         hidden = not console.is_terminal or console.is_dumb_terminal
         self._shown = Progress(*columns, console=console, transient=True, disable=hidden)
-        self._task = self._shown.add_task(_STAGES.get(stage, stage), total=total)
+        self._task = self._shown.add_task(one_line(_STAGES.get(stage, stage)), total=total)
         self._shown.start()
 
 

@@ -9,12 +9,14 @@ import click
 from click.core import ParameterSource
 
 from edge_spec.cli.check import prompts_or_own
-from edge_spec.cli.folders import ModelName, folder_options, models_in
+from edge_spec.cli.folders import ModelName, folder_options, model_argument, models_in
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, max_tokens_option, memory_option, running_option, threads_option
 from edge_spec.cli.output import print_json, print_notes, print_table
+from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
+from edge_spec.controller.request import StrPath
 from edge_spec.engines.registry import AUTO, engine_names
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.library.description import candidates_for, drafters_for
@@ -33,7 +35,7 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 
 
 @click.command("pair", cls=Verb)
-@click.argument("target", type=ModelName())
+@model_argument("[TARGET]")
 @click.argument("drafts", type=ModelName(), nargs=-1)
 @option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
 @option("Runs", "--limit", type=Count(), default=_LIMIT, metavar="N", help="How many of the prompts to use.")
@@ -49,26 +51,27 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 @memory_option()
 @threads_option()
 @folder_options
-def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
+def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -> int:
     """Find the best drafter for TARGET on this computer, and use it from now on.
 
     Every drafter writes the same prompts, against plain decoding. Without DRAFTS all models that fit are tried: those
     in the family and the folder of TARGET, in the model folder, and in those of other programs. The best one is
     remembered, and drafts wherever TARGET is loaded with the same --engine and without --draft. A drafter that was
-    chosen before and is not faster any more is forgotten. TARGET is loaded once at a time, with one drafter.
+    chosen before and is not faster any more is forgotten. TARGET is loaded once at a time, with one drafter; if it is
+    not given, it is the default model.
 
     \b
     Examples:
       edge-spec pair llama-3.2-3b-q4_0.gguf
       edge-spec pair qwen2.5-7b-q4_0.gguf qwen2.5-0.5b-q4_0.gguf qwen2.5-1.5b-q4_0.gguf
     """
-    file = inspect(resolve(target))
+    file = inspect(resolve(model))
     if values["forget"]:
         typed = click.get_current_context().get_parameter_source("engine") == ParameterSource.COMMANDLINE
         was_there = forget_drafter(file, values["engine"] if typed else None)
-        click.echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
+        echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
         return 0
-    near = candidates_for(resolve_family(target), models_in(values["model_dir"]), os.environ)
+    near = candidates_for(resolve_family(model), models_in(values["model_dir"]), os.environ)
     candidates = _named(file, drafts) if drafts else drafters_for(file, near)
     if not candidates:
         raise click.UsageError(
@@ -80,9 +83,9 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
     arguments |= dict([values["ctx"]]) if values["ctx"] is not None else {}
 
     def opened(draft: ModelFile, mode: str) -> TextModel:
-        model = load(target, draft=draft.path, speculation=mode, engine=values["engine"], on_wait=_wait, **arguments)
-        print_notes(model.notes, about=f"{draft.path.name}, {mode}: ")
-        return model
+        with_it = load(model, draft=draft.path, speculation=mode, engine=values["engine"], on_wait=_wait, **arguments)
+        print_notes(with_it.notes, about=f"{draft.path.name}, {mode}: ")
+        return with_it
 
     def work() -> int:
         found = []
@@ -93,7 +96,7 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
             if values["as_json"]:
                 print_json({"draft": str(draft.path), **vars(pairing)})
             else:
-                click.echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
+                echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
         best = best_of(found)
         changed = _remember(file, found, best, values["engine"]) if remember else ""
         if values["as_json"]:
@@ -106,7 +109,7 @@ def command(target: str, drafts: tuple[str, ...], **values: Any) -> int:
     return interruptible(work, lambda: False)
 
 
-def _named(target: ModelFile, drafts: tuple[str, ...]) -> list[ModelFile]:
+def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
     """The drafters that were named; one that does not fit is an error."""
     files = [inspect(resolve(name)) for name in drafts]
     for file in files:
@@ -148,7 +151,7 @@ def _print(
     ]
     print_table(titles, rows, right=range(1, len(titles)))
     if not all(pairing.same_text for _, pairing in found):
-        click.echo("\nTOKENS DIFFER, see edge-spec check")
+        echo("\nTOKENS DIFFER, see edge-spec check")
     if best is not None and changed:
         said = f"best here: {best[0].path.name}, which drafts for {target.path.name} from now on (--forget undoes)"
     elif best is not None:
@@ -157,8 +160,8 @@ def _print(
         said = "no drafter is significantly faster than plain decoding; the one that was chosen before is forgotten"
     else:
         said = "no drafter is significantly faster than plain decoding; nothing is changed"
-    click.echo(f"\n{said}")
+    echo(f"\n{said}")
 
 
 def _wait(sentence: str) -> None:
-    click.echo(f"edge-spec: {in_options(sentence)} ...", err=True)
+    echo(f"edge-spec: {in_options(sentence)} ...", err=True)

@@ -10,9 +10,10 @@ import click
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.candidates import Candidate
-from edge_spec.controller.plan import Plan
+from edge_spec.controller.plan import PlanReport
 from edge_spec.loading import plan
 from edge_spec.memory import format_size, probe, reserve_bytes
 
@@ -48,7 +49,7 @@ def command(**values: Any) -> int:
 
     \b
     Examples:
-      edge-spec plan --memory 100MiB
+      edge-spec plan --memory 1GiB
       edge-spec plan llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB --ctx 8192
     """
     # A budget holds the program, too.
@@ -63,7 +64,7 @@ def command(**values: Any) -> int:
     return 0
 
 
-def as_json(found: Plan) -> dict[str, Any]:
+def as_json(found: PlanReport) -> dict[str, Any]:
     """A plan as JSON can hold it."""
     return {
         "budget_bytes": found.budget_bytes,
@@ -104,13 +105,13 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _print(found: Plan) -> None:
+def _print(found: PlanReport) -> None:
     chosen = found.chosen
     profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
-    click.echo(f"{chosen.described}\n{in_options(found.why)}\nnumerics profile {profile}\n")
+    echo(f"{chosen.described}\n{in_options(found.why)}\nnumerics profile {profile}\n")
     total_bytes = probe().total_bytes
     if found.budget_bytes > total_bytes:
-        click.echo(f"this computer has {format_size(total_bytes)}, less than that budget\n")
+        echo(f"this computer has {format_size(total_bytes)}, less than that budget\n")
     rows = [("process", "interpreter and libraries", chosen.base_bytes)]
     rows += [("process", name, n_bytes) for name, n_bytes in chosen.tables.items()]
     rows += [(role, name, n_bytes) for role, part in chosen.parts.items() for name, n_bytes in part.lines().items()]
@@ -124,22 +125,22 @@ def _print(found: Plan) -> None:
     cells.append(("", "budget", _mib(found.budget_bytes), ""))
     print_table(("who", "what", "MiB", ""), cells, right=(2,))
     if found.runners_up:
-        click.echo("\nother options that fit:")
+        echo("\nother options that fit:")
         for other in found.runners_up:
-            click.echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
-    click.echo("\nsmallest budgets:")
+            echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
+    echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]
         cache = "/".join(least.kv)
-        click.echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
+        echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
         paying = _paying(found, name)
         if paying:
-            click.echo(f"{'':16}  {paying}")
+            echo(f"{'':16}  {paying}")
     if len(found.thresholds) > 1 and not (found.gains or found.needed_chances):
-        click.echo(f"\n{_UNMEASURED}")
+        echo(f"\n{_UNMEASURED}")
 
 
-def _paying(found: Plan, stage: str) -> str:
+def _paying(found: PlanReport, stage: str) -> str:
     """From which budget on a kind of speculation pays, as far as that was measured here; empty if it was not."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:

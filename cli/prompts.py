@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from edge_spec.cli.printing import echo
 from edge_spec.errors import BAD_RECORD, PromptError
 
 __all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
-
-
-_SILENT_S = 1.0
-"""Seconds after which it is said that standard input is read."""
 
 
 class Prompt(NamedTuple):
@@ -28,11 +25,14 @@ class Prompt(NamedTuple):
     category: str = ""
 
 
-def read_prompt(prompt: str | None, file: str | None, words: str | None = None) -> str:
+def read_prompt(prompt: str | None, file: str | None, words: str | None = None, *, silent_s: float = 1.0) -> str:
     """The prompt from ``-p``, ``-f`` or standard input, or what stands behind the model.
 
     ``-p`` is the whole prompt, and standard input is not touched. ``words`` follow what a file or standard input holds,
     the latter only where it is a pipe or a file: another program's terminal, or nothing, is not waited for.
+
+    Args:
+        silent_s: seconds after which it is said that standard input is read.
 
     Raises:
         PromptError: it is empty, or not UTF-8.
@@ -50,7 +50,7 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None) 
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise click.UsageError("no prompt; give one behind the model, with -p TEXT, -f FILE, or on standard input")
     else:
-        text = decoded(_read_standard_input(asked_for=words is None), "standard input")
+        text = decoded(_read_standard_input(asked_for=words is None, silent_s=silent_s), "standard input")
     if words is not None:
         asked = argument_text(words, "the prompt")
         text = f"{text.rstrip()}\n\n{asked}" if text.strip() else asked
@@ -68,7 +68,7 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
 
 
-def _read_standard_input(*, asked_for: bool) -> bytes:
+def _read_standard_input(*, asked_for: bool, silent_s: float) -> bytes:
     """All of it. A pipe that nobody closes would be waited for in silence.
 
     Args:
@@ -76,7 +76,7 @@ def _read_standard_input(*, asked_for: bool) -> bytes:
     """
     hint = "" if asked_for else "; -p TEXT does not read it"
     note = f"edge-spec: reading standard input until it ends{hint} ..."
-    timer = threading.Timer(_SILENT_S, lambda: click.echo(note, err=True))
+    timer = threading.Timer(silent_s, lambda: echo(note, err=True))
     timer.daemon = True
     timer.start()
     try:

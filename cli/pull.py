@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,13 +21,16 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
 from edge_spec.cli.output import Bar, print_json, print_table
+from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.request import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
 from edge_spec.library.description import drafters_for
+from edge_spec.library.finding import Pull, find
 from edge_spec.library.hub import Hub
+from edge_spec.library.names import is_plain
 from edge_spec.library.previews import preview
-from edge_spec.library.pulling import Pull, check_name, find, pull, to_fetch
+from edge_spec.library.pulling import check_name, pull, to_fetch
 from edge_spec.library.stores import all_targets
 from edge_spec.library.wanted import Wanted, drafter_like, read_catalogue, wanted
 from edge_spec.loading import plan
@@ -76,7 +80,7 @@ def command(name: str | None, **values: Any) -> int:
     """
     if name is None:
         return _list(as_json=values["as_json"])
-    if values["own_name"] is not None and Path(values["own_name"]).name != values["own_name"].lstrip("."):
+    if values["own_name"] is not None and not is_plain(values["own_name"]):
         raise click.BadParameter(f"{values['own_name']!r} is not a plain name", param_hint="--as")
     if values["memory"] is not None:
         parse_memory(values["memory"])
@@ -84,7 +88,7 @@ def command(name: str | None, **values: Any) -> int:
         require_n_ctx(*values["ctx"])
     asked = _asked(name, values)
     if asked.note:
-        click.echo(f"edge-spec: note: {asked.note}", err=True)
+        echo(f"edge-spec: note: {asked.note}", err=True)
     moved = click.get_current_context().get_parameter_source("model_dir") == ParameterSource.COMMANDLINE
     folder, previews, bar = models_in(values["model_dir"]), Path(mkdtemp(prefix="edge-spec-")), Bar()
 
@@ -96,16 +100,15 @@ def command(name: str | None, **values: Any) -> int:
 
     def work() -> int:
         hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, pause=_pause)
-        what = find(asked, hub)
-        what = Pull(name=values["own_name"] or what.name, files=what.files)
         try:
+            what = find(asked, hub, values["own_name"] or "")
             check_name(what, folder)
         except SettingsError as error:
             raise click.ClickException(f"{error.message}; {error.hint}") from None
-        click.echo(f"{what.name}: {format_size(what.n_bytes)}")
+        echo(f"{what.name}: {format_size(what.n_bytes)}")
         fits = _look(what, preview(what, hub, previews), folder, values)
         missing = to_fetch(what, folder, os.environ)
-        click.echo(f"  to fetch: {format_size(missing)}, into {folder / what.name}")
+        echo(f"  to fetch: {format_size(missing)}, into {folder / what.name}")
         if values["dry_run"]:
             return 0
         if not fits and not values["yes"]:
@@ -114,8 +117,8 @@ def command(name: str | None, **values: Any) -> int:
                 "fetches it all the same"
             )
         pull(what, hub, folder, os.environ, bar)
-        where = f" --model-dir {values['model_dir']}" if moved else ""
-        click.echo(f"{what.name} is ready: edge-spec run {what.name}{where} -p 'Hello'")
+        where = f" --model-dir {shlex.quote(values['model_dir'])}" if moved else ""
+        echo(f"{what.name} is ready: edge-spec run {what.name}{where} -p 'Hello'")
         return 0
 
     try:
@@ -146,7 +149,7 @@ def _list(*, as_json: bool) -> int:
         rows.append((name if entry.tried else f"{name} *", *repos.values(), entry.read))
     if not as_json:
         print_table(("name", "target", "intermediate", "drafter", "names read in"), rows)
-        click.echo("\n* never run by edge-spec's makers. `edge-spec pull NAME --dry-run` looks at one.")
+        echo("\n* never run by edge-spec's makers. `edge-spec pull NAME --dry-run` looks at one.")
     return 0
 
 
@@ -168,23 +171,23 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
     """Say what is to be fetched and what it needs here; whether it fits."""
     files = {role: inspect(path) for role, path in previews.items()}
     for role, file in files.items():
-        click.echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantisation}")
+        echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantisation}")
         try:
             check_pair(files["target"], file)
         except VocabularyMismatch as error:
             raise click.ClickException(f"{error}; --no-drafts fetches the model alone") from None
     for line in _about_drafters(what, files, folder):
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     asked = {"memory": values["memory"], "cache_dir": None}
     asked |= dict([values["ctx"]]) if values["ctx"] is not None else {}
     asked |= {role: path for role, path in previews.items() if role != "target"}
     try:
         found = plan(previews["target"], **asked)
     except BudgetExceeded as error:
-        click.echo(in_options(f"  here: it does not fit: {error}"))
+        echo(in_options(f"  here: it does not fit: {error}"))
         return False
     chosen = found.chosen
-    click.echo(
+    echo(
         f"  here: {chosen.described}; needs {format_size(chosen.needed_bytes)} with {chosen.n_ctx:,} tokens, "
         f"the budget allows {format_size(found.budget_bytes)}"
     )
@@ -209,7 +212,5 @@ def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> It
 
 def _pause(seconds: float) -> None:
     if seconds >= _SHOWN_WAIT_S:
-        click.echo(
-            f"edge-spec: the connection failed or the hub is busy: trying again in {seconds:.0f} s ...", err=True
-        )
+        echo(f"edge-spec: the connection failed or the hub is busy: trying again in {seconds:.0f} s ...", err=True)
     time.sleep(seconds)

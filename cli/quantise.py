@@ -12,7 +12,8 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import threads_option
 from edge_spec.cli.output import Bar
-from edge_spec.engines.llama.quantise import part_of, quantise
+from edge_spec.cli.printing import echo
+from edge_spec.llama_cpp.quantise import part_of, quantise
 from edge_spec.memory import format_size
 from edge_spec.models import inspect, resolve
 
@@ -48,7 +49,7 @@ def command(model: str, out: str, kind: str, requantise: bool, n_threads: int | 
             requantise=requantise,
             on_progress=lambda done, total: bar("quantising", done, total),
         )
-        click.echo(f"{path}: {format_size(n_bytes)}, was {format_size(source.weight_bytes)}")
+        echo(f"{path}: {format_size(n_bytes)}, was {format_size(source.weight_bytes)}")
         return 0
 
     def cancel() -> bool:

@@ -6,6 +6,7 @@ import click
 
 from edge_spec.cli.folders import OwnModelName, model_dir_option, models_in
 from edge_spec.cli.help import Verb
+from edge_spec.cli.printing import echo
 from edge_spec.library.pulling import remove
 from edge_spec.memory import format_size
 
@@ -22,5 +23,5 @@ def command(names: tuple[str, ...], model_dir: str | None) -> int:
     """
     for name in names:
         freed = remove(name, models_in(model_dir))
-        click.echo(f"{name} is removed, {format_size(freed)} freed")
+        echo(f"{name} is removed, {format_size(freed)} freed")
     return 0

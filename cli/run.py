@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from time import perf_counter
 from typing import Any
 
@@ -12,8 +12,10 @@ from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
 from edge_spec.cli.output import Bar, print_json, print_notes, print_summary, print_summary_of_several
+from edge_spec.cli.printing import write_text
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.errors import ModelNotFound
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
@@ -22,6 +24,14 @@ from edge_spec.loading import load
 from edge_spec.model import TextModel
 
 __all__ = ["command"]
+
+_SENTENCE = re.compile(r"\s|\?")
+"""What hardly any model's name has."""
+
+_CONTINUES = (
+    "this model has no chat template: it continues the prompt as a text; for answers use a chat model, "
+    "and --raw where a text is wanted"
+)
 
 
 @click.command("run", cls=Verb)
@@ -61,7 +71,12 @@ def command(**values: Any) -> int:
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     # What was typed comes before what standard input says, or fails to say.
-    arguments = load_arguments(values)
+    try:
+        arguments = load_arguments(values)
+    except ModelNotFound as error:
+        if values["prompt"] is None and _SENTENCE.search(str(values["model"])):
+            error.hint = "for a prompt use -p"
+        raise
     sampling, grammar = sampler_arguments(values), grammar_arguments(values)
     stop = stops_of([argument_text(text, "--stop") for text in values["stop"]])
     prompt = read_prompt(values["prompt"], values["file"], values["words"])
@@ -77,6 +92,8 @@ def command(**values: Any) -> int:
     def work() -> bool:
         with load(**arguments) as model:
             print_notes(model.notes)
+            if not (model.has_chat_template or values["raw"]):
+                print_notes((_CONTINUES,))
             written = _generate(model, prompt, values, {"stop": stop, "on_progress": bar, **grammar, **sampling})
             writing.append(written)
             if isinstance(written, Reply):
@@ -112,7 +129,7 @@ def _write_several(model: TextModel, replies: Replies, values: dict[str, Any], *
                 attempt = {"answer": n_printed, "attempt": answer.settings.attempt}
                 print_json(attempt | _report(model, answer, asked=values["speculation"]))
             elif answer.error is None:
-                click.echo(f"--- answer {n_printed} of {len(replies)} ---\n{answer.text.rstrip()}")
+                write_text(f"--- answer {n_printed} of {len(replies)} ---\n{answer.text.rstrip()}\n")
             print_notes(_remarks(answer, has_grammar=has_grammar), about=f"answer {n_printed}: ")
 
     for _ in replies:
@@ -148,11 +165,9 @@ def _print(reply: Reply) -> None:
     """Stream the text; it ends with a newline, as text files do."""
     last = ""
     for last in reply:
-        sys.stdout.write(last)
-        sys.stdout.flush()
+        write_text(last)
     if not last.endswith("\n"):
-        sys.stdout.write("\n")
-    sys.stdout.flush()
+        write_text("\n")
 
 
 def _remarks(reply: Reply | Answer, *, has_grammar: bool) -> tuple[str, ...]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,10 +11,12 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
 from edge_spec.cli.output import print_notes
+from edge_spec.cli.printing import echo, one_line
 from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.extras import not_installed
+from edge_spec.library.stores import name_of
 from edge_spec.loading import load
 from edge_spec.memory import format_size, parse_size
-from edge_spec.models import resolve_family
 from edge_spec.server.settings import ServerSettings
 
 __all__ = ["command"]
@@ -82,7 +82,7 @@ def command(**values: Any) -> int:
     """
     arguments = load_arguments(values)
     settings = ServerSettings(
-        name=values["name"] or _name_of(values["model"] or resolve_family().name),
+        name=values["name"] or name_of(values["model"]),
         host=values["host"],
         port=values["port"],
         api_key=values["api_key"] or None,
@@ -99,7 +99,7 @@ def command(**values: Any) -> int:
     try:
         from edge_spec.server.running import ModelServer, listen
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is not installed; run: pip install 'edge-spec[serve]'") from None
+        raise not_installed(str(error.name), extra="serve") from None
     # A taken port is found before anybody waits for a model; who comes before it is there waits for it.
     with (
         listen(settings.host, settings.port) as listening,
@@ -115,9 +115,5 @@ def command(**values: Any) -> int:
     return 0
 
 
-def _name_of(model: str) -> str:
-    return re.sub(r"\.(gguf|onnx)$", "", Path(model).name, flags=re.IGNORECASE) or model
-
-
 def _log(line: str) -> None:
-    click.echo(f"edge-spec: {line}", err=True)
+    echo(f"edge-spec: {one_line(line)}", err=True)

@@ -22,19 +22,20 @@ COLUMNS, ROWS = 92, 37
 LINES = ("Give me three tips for sleeping better.", "/stats", "Say that in one sentence.", "/why")
 
 
-def drawn(terminal: PseudoTerminal) -> str:
-    """The screen as SVG, in the fonts of the viewer."""
+def drawn(terminal: PseudoTerminal, title: str, name: str) -> str:
+    """The screen as SVG, in the fonts of the viewer; ``name`` sets its parts apart from those of other pictures."""
     console = Console(record=True, width=terminal.screen.columns, file=io.StringIO(), force_terminal=True)
     for y in range(terminal.screen.lines):
         line = Text()
         for x in range(terminal.screen.columns):
             cell = terminal.screen.buffer[y][x]
             style = " ".join(name for name, is_on in (("bold", cell.bold), ("italic", cell.italics)) if is_on)
-            line.append(cell.data, style)
+            colour = cell.fg if cell.fg in ("green", "brightgreen") else ""
+            line.append(cell.data, f"{style} {colour.removeprefix('bright')}".strip())
         line.rstrip()
         console.print(line)
     own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    return console.export_svg(title="edge-spec chat", code_format=own_fonts, unique_id="chat")
+    return console.export_svg(title=title, code_format=own_fonts, unique_id=name)
 
 
 def main(path: str) -> None:
@@ -49,7 +50,7 @@ def main(path: str) -> None:
         for line in LINES:
             terminal.say(line)
         terminal.read(0.3)
-        Path(path).write_text(drawn(terminal), "utf-8", newline="\n")
+        Path(path).write_text(drawn(terminal, "edge-spec chat", "chat"), "utf-8", newline="\n")
         terminal.type("/quit\r")
         terminal.end()
 

@@ -10,6 +10,7 @@
     │   └── UnsupportedModel      a valid file that this engine cannot run
     ├── VocabularyMismatch        a drafter whose token ids mean something else
     ├── PromptError               a prompt that cannot be read
+    │   ├── NoChatTemplate        messages, for a model that does not know how conversations are written
     │   └── PromptTooLong
     ├── ContextFull               no room for another token
     ├── OutOfMemory               it would not fit; both numbers are in the error
@@ -17,7 +18,9 @@
     ├── DiskFull                  a file would not fit; both numbers are in the error
     ├── DownloadError             a file cannot be fetched, or is not what was promised
     ├── Cancelled                 stopped by the user; everything stays usable
+    ├── UnfinishedReply           another reply has to be read to its end, or closed, first
     ├── Closed                    used after close()
+    ├── StillBusy                 what was left, since nothing can stop it, goes on
     ├── StateError                saved state that is damaged or belongs to another model
     └── BackendError              the library below failed in an unforeseen way
 
@@ -40,13 +43,16 @@ __all__ = [
     "GrammarDeadEnd",
     "ModelFileError",
     "ModelNotFound",
+    "NoChatTemplate",
     "NotAModel",
     "OutOfMemory",
     "PromptError",
     "PromptTooLong",
     "SettingsError",
     "StateError",
+    "StillBusy",
     "TruncatedModel",
+    "UnfinishedReply",
     "UnsupportedModel",
     "VocabularyMismatch",
 ]
@@ -121,6 +127,13 @@ class PromptError(EdgeSpecError):
     """The prompt cannot be used."""
 
 
+class NoChatTemplate(PromptError):
+    """The model's file does not say how conversations are written: it continues text."""
+
+    def __init__(self) -> None:
+        super().__init__("this model has no chat template", hint="use a chat model, or `generate()` with `raw=True`")
+
+
 class PromptTooLong(PromptError):
     """The prompt leaves no room for an answer in the context."""
 
@@ -185,11 +198,25 @@ class Cancelled(EdgeSpecError):
         super().__init__(message)
 
 
+class UnfinishedReply(EdgeSpecError):
+    """A reply has begun and not ended, and what was asked for has to wait for its end, which would never come."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__(f"{which} is not finished", hint="read it to its end, or `cancel()` or `close()` it first")
+
+
 class Closed(EdgeSpecError):
     """Something was used after it had been closed."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed", hint="load it again")
+
+
+class StillBusy(EdgeSpecError):
+    """Earlier work that nobody waits for any more, but that nothing can stop, keeps the processor busy."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} that nobody waits for any more keep the processor busy", hint="try again later")
 
 
 class StateError(EdgeSpecError):

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path
-from edge_spec.controller.candidates import Candidate, Estimates, frugal, smallest_of, stage_of
+from edge_spec.controller.candidates import Candidate, Estimates, frugal, stage_of
 from edge_spec.controller.degradation import Degradation
-from edge_spec.controller.drafter_choice import own_drafter
+from edge_spec.controller.drafter_choice import ReadFile, own_drafter
 from edge_spec.controller.experience import Experience
 from edge_spec.controller.open_models import OpenModels
-from edge_spec.controller.plan import Plan, make_plan, with_what_pays
+from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
 from edge_spec.controller.request import LoadArguments, Request, StrPath, given_roles, request_of
 from edge_spec.engines.base import Engine, Opener, Progress
 from edge_spec.engines.registry import AUTO
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
-from edge_spec.library.stores import located
+from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import probe, usage
 from edge_spec.memory.budget import Budget, budget_of, parse_memory
 from edge_spec.memory.pressure import PressureWatch, system_watch
@@ -96,10 +98,10 @@ def load(
         BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: a setting is out of range or contradicts another.
     """
-    folder = _cache_dir(cache_dir)
+    folder, model = _cache_dir(cache_dir), _located(model)
     request = request_of(
         LoadArguments(
-            model=_located(model),
+            model=model,
             draft=_located(draft),
             intermediate=_located(intermediate),
             speculation=speculation,
@@ -113,7 +115,8 @@ def load(
             texts=texts,
             cache_dir=folder,
             settings=settings,
-        )
+        ),
+        cache(inspect),
     )
     request.load_libraries(verbose=verbose)
     budget = budget_of(memory)
@@ -121,7 +124,8 @@ def load(
         each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
     }
     planned = make_plan(request, budget, openers)
-    return _opened(request, planned, openers, folder, watch or system_watch(budget.limit_bytes))
+    watch = watch or system_watch(budget.limit_bytes)
+    return _opened(request, planned, openers, folder, watch, name=name_of(model))
 
 
 class AwaitedModel:
@@ -188,7 +192,7 @@ def plan(
     held_bytes: int | None = None,
     cache_dir: Path | str | None = "default",
     **arguments: Any,
-) -> Plan:
+) -> PlanReport:
     """What ``load`` would do with the same arguments; nothing is loaded.
 
     Args:
@@ -203,7 +207,9 @@ def plan(
     asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
     asked |= {role: _located(asked[role]) for role in ("draft", "intermediate") if role in asked}
     wanted = LoadArguments.of(model=_located(model), cache_dir=folder, **asked)
-    request = request_of(wanted)
+    # Each kind of speculation asks for the same files.
+    read_file = cache(inspect)
+    request = request_of(wanted, read_file)
     request.load_libraries()
     if memory is None:
         budget = budget_of(None)
@@ -214,22 +220,19 @@ def plan(
         budget = Budget(budget_bytes=parse_memory(memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
-    requests = (request, *_other_requests(wanted))
-    every = _frugal(requests, budget)
+    requests = (request, *_other_requests(wanted, read_file))
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     experience = Experience(folder, {role: file for each in reversed(requests) for role, file in each.files.items()})
-    found = replace(found, least=smallest_of(every), profile=named)
-    return with_what_pays(found, experience, [each for each in (found.chosen, *every) if each.mode.limit])
+    return report(found, _frugal(requests, budget), named, experience)
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
     """Ways to run some requests that need little memory."""
     found: list[Candidate] = []
     for request in requests:
-        base_bytes, budget_bytes, n_texts = budget.held_bytes, budget.budget_bytes, request.n_texts
-        with Estimates(request.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=n_texts) as estimates:
+        with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
             found += frugal(request, estimates)
     return found
 
@@ -237,31 +240,43 @@ def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
 _NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
 
 
-def _other_requests(arguments: LoadArguments) -> Iterator[Request]:
+def _other_requests(arguments: LoadArguments, read_file: ReadFile) -> Iterator[Request]:
     """The same with each other kind of speculation, as far as the models for it are there."""
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(replace(arguments, speculation=mode.name, draft_limit=None))
+            yield request_of(replace(arguments, speculation=mode.name, draft_limit=None), read_file)
 
 
 def possible_modes(
     model: StrPath | None = None,
+    *,
     draft: StrPath | None = None,
     intermediate: StrPath | None = None,
-    *,
     engine: str = AUTO,
+    **_: Any,
 ) -> list[str]:
-    """Names of the modes for which these arguments of ``load`` bring the models; nothing is opened."""
-    family = resolve_family(_located(model))
-    found = draft or own_drafter(family, inspect(family.target), engine)[0]
+    """Return the names of the modes for which these arguments of ``load`` bring the models; nothing is opened.
+
+    Args:
+        **_: further arguments of ``load``, which make no difference.
+    """
+    family, draft, intermediate = resolve_family(_located(model)), _located(draft), _located(intermediate)
+    read_file = cache(inspect)
+    found = draft or own_drafter(family, read_file(family.target), engine, read_file)[0]
     given = given_roles(found, intermediate or family.intermediate)
-    if found is not None and is_own_head(inspect(resolve(found))):
+    if found is not None and is_own_head(read_file(resolve(found))):
         given -= {"intermediate"}
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 
 def _opened(
-    request: Request, planned: Plan, openers: Mapping[Engine, Opener], folder: Path | None, watch: PressureWatch
+    request: Request,
+    planned: Plan,
+    openers: Mapping[Engine, Opener],
+    folder: Path | None,
+    watch: PressureWatch,
+    *,
+    name: str,
 ) -> TextModel:
     """Open what was planned, or nothing.
 
@@ -269,18 +284,22 @@ def _opened(
         openers: open the models, by engine.
         folder: for what is kept between runs; None for nowhere.
         watch: tells when memory gets scarce.
+        name: what the model is called.
     """
     experience = Experience(folder, request.files)
-    models = OpenModels(request.files, openers, planned.ledger(), folder=_on_disk(folder), experience=experience)
+    models = OpenModels(
+        request.files, planned.chosen, openers, planned.ledger(), folder=_on_disk(folder), experience=experience
+    )
     try:
-        models.apply(planned.chosen)
-        return _text_model(models, request, planned.notes, watch)
+        return _text_model(models, request, planned.notes, watch, name)
     except BaseException:
         models.close()
         raise
 
 
-def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watch: PressureWatch) -> TextModel:
+def _text_model(
+    models: OpenModels, request: Request, notes: Iterable[str], watch: PressureWatch, name: str
+) -> TextModel:
     """The model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
@@ -297,6 +316,7 @@ def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watc
         lossless=mode.lossless,
         chat_template=request.target.chat_template,
         files=request.files,
+        name=name,
         notes=[*notes, *models.notes],
         grammars=grammars.new,
         session_cache=models.session_cache,
@@ -308,8 +328,11 @@ def _text_model(models: OpenModels, request: Request, notes: Iterable[str], watc
 
 
 def _located(model: StrPath | None) -> StrPath | None:
-    """The path of a model by any name that ``edge-spec list`` shows."""
-    return model if model is None else located(model)
+    """The path of a model by any name that ``edge-spec list`` shows; anything else as it is.
+
+    Programs look for models where the command would: this is the one place besides it that reads the environment.
+    """
+    return locate(model, None, os.environ) or model if isinstance(model, str) else model
 
 
 def _cache_dir(cache_dir: Path | str | None) -> Path | None:

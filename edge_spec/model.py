@@ -10,19 +10,24 @@ from edge_spec.errors import Closed, SettingsError
 from edge_spec.generation.answers import answers_to, attempts
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
+from edge_spec.generation.keywords import GenerateKeywords, RepliesKeywords, ReplyKeywords
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
-from edge_spec.generation.prompts import Messages, PromptBuilder
+from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import RepliesKeywords, ReplyKeywords, ReplyOptions, ReplyRequest, ignore
+from edge_spec.generation.request import ReplyOptions, ReplyRequest, ignore
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
-from edge_spec.model_info import DescribedModel
+from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
-from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling import SamplerKeywords, SamplerSettings
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.speculation.drafters.base import Choice
+from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import Policy
+from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["TextModel"]
 
 
-class TextModel(DescribedModel, Closing):
+class TextModel(Closing):
     """A loaded model with its drafter. A context manager; usable from any thread.
 
     It writes one reply at a time; others wait for their turn. Where a wait could never end, since the thread or task
@@ -48,6 +53,7 @@ class TextModel(DescribedModel, Closing):
         guard: looks after memory.
         grammars: makes a grammar of its text.
         files: the target and the smaller models that were given, by role; for ``info``.
+        name: what people call it; for ``info``.
         on_close: called when everything is freed.
 
     Attributes:
@@ -74,11 +80,15 @@ class TextModel(DescribedModel, Closing):
         guard: MemoryGuard | None = None,
         grammars: Callable[[str], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
+        name: str = "",
         keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,
         keep_gain: Callable[[Gain], None] = ignore,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(files or {})
+        self._files = dict(files or {})
+        target = self._files.get("target")
+        self._recommended_sampling = target.sampling if target is not None else {}
+        self._name = name or (target.name if target is not None else "")
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
@@ -92,6 +102,11 @@ class TextModel(DescribedModel, Closing):
         self.keep_costs, self.keep_gain = keep_costs, keep_gain
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._access.lock.closed else ""
+        name = f"{self._name}, " if self._name else ""
+        return f"<TextModel {name}{self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -112,19 +127,21 @@ class TextModel(DescribedModel, Closing):
         """The text of token ids, without control tokens."""
         return self.prompts.detokenize(tokens)
 
-    def prompt_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
+    def prompt_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt as ``generate`` would use it."""
         return self.prompts.tokens_of(prompt, raw=raw)
 
     @overload
-    def generate(self, prompt: str | Messages | None = None, *, n: None = None, **options: Any) -> Reply: ...
+    def generate(
+        self, prompt: Prompt | None = None, *, n: None = None, **options: Unpack[GenerateKeywords]
+    ) -> Reply: ...
 
     @overload
-    def generate(self, prompt: str | Messages | None = None, *, n: int, **options: Any) -> Replies: ...
+    def generate(self, prompt: Prompt | None = None, *, n: int, **options: Unpack[GenerateKeywords]) -> Replies: ...
 
     def generate(
         self,
-        prompt: str | Messages | None = None,
+        prompt: Prompt | None = None,
         *,
         tokens: Sequence[int] | None = None,
         raw: bool = False,
@@ -140,7 +157,7 @@ class TextModel(DescribedModel, Closing):
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
         on_progress: Callable[[str, int, int], object] = ignore,
-        **sampling: Any,
+        **sampling: Unpack[SamplerKeywords],
     ) -> Reply | Replies:
         """A reply, to be iterated over piece by piece; each is written when it is asked for.
 
@@ -195,7 +212,7 @@ class TextModel(DescribedModel, Closing):
 
     def generate_many(
         self,
-        prompts: Iterable[str | Messages],
+        prompts: Iterable[Prompt],
         *,
         raw: bool = False,
         max_tokens: int | None = None,
@@ -207,7 +224,7 @@ class TextModel(DescribedModel, Closing):
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
         on_progress: Callable[[str, int, int], object] = ignore,
-        **sampling: Any,
+        **sampling: Unpack[SamplerKeywords],
     ) -> Replies:
         """Replies to several prompts, written together where the engine can; each is what ``generate`` gives alone.
 
@@ -244,7 +261,7 @@ class TextModel(DescribedModel, Closing):
         return ChatSession(self, system=system, **options)
 
     def sampler_settings(
-        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any
+        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Unpack[SamplerKeywords]
     ) -> SamplerSettings:
         """Settings of a sampler for this model, with a random seed if none is given; see ``generate``.
 
@@ -310,6 +327,91 @@ class TextModel(DescribedModel, Closing):
         self, tokens: Sequence[int], settings: SamplerSettings, **asked: Unpack[ReplyKeywords]
     ) -> ReplyRequest:
         return self._options.request(tokens, settings, opening=self.prompts.opening(tokens), **asked)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What can be said of it now."""
+        target = self._files.get("target")
+        return ModelInfo(
+            name=self._name or self.profile.name,
+            title=target.name if target else "",
+            files={role: file.path for role, file in self._files.items()},
+            architecture=target.architecture if target else "",
+            quantisation=target.quantisation if target else "",
+            n_params=target.n_params if target else 0,
+            weight_bytes=target.weight_bytes if target else 0,
+            n_ctx_train=target.n_ctx_train if target else 0,
+            engine=self.profile.engine,
+            n_ctx=self.n_ctx,
+            n_vocab=self.n_vocab,
+            has_chat_template=self.has_chat_template,
+            speculation=self.mode,
+            drafter=self.drafter_name,
+            lossless=self.lossless,
+            identity=self.identity,
+            profile=self.profile.name,
+            sampling=SamplerSettings.valid(self._recommended_sampling),
+            budget_bytes=self.ledger.budget_bytes,
+            held_bytes=self.ledger.held_bytes,
+        )
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of prompt and reply together."""
+        return self._access.speculator.model.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids."""
+        return self._access.speculator.model.n_vocab
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model knows how conversations are written."""
+        return self._prompts.has_chat_template
+
+    @property
+    def profile(self) -> NumericsProfile:
+        """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
+        return self._access.speculator.model.profile
+
+    @property
+    def identity(self) -> str:
+        """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
+        return self._access.speculator.model.capabilities.identity
+
+    @property
+    def drafter_name(self) -> str:
+        """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
+        return self._access.speculator.drafter.name
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
+        return self._access.speculator.drafter.choices
+
+    def speed_up(self, done: Statistics) -> float | None:
+        """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
+        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``."""
+        plain = self.choices.get("off")
+        if plain is None or not plain.round_s or not done.drafted or not done.decode_s:
+            return None
+        return done.tokens * plain.round_s / done.decode_s
+
+    @property
+    def followed(self) -> Mapping[str, FollowedText]:
+        """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
+        return self._access.speculator.followed
+
+    @property
+    def degradations(self) -> tuple[str, ...]:
+        """What is dropped now because memory is scarce, in order."""
+        return self._access.guard.degradations
+
+    @property
+    def session_cache_bytes(self) -> int:
+        """Memory that the caches of suspended conversations take."""
+        return self._access.sessions.cache.n_bytes
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.

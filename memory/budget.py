@@ -79,6 +79,9 @@ class Footprint:
         copied_bytes: other weights in memory of our own.
         vocabulary_bytes: the tokenizer's tables.
         kv_cache_bytes: keys and values, for the whole context.
+        state_bytes: the state of recurrent layers.
+        snapshot_bytes: its states before the last rows of a decode, which drafts may turn out not to belong to.
+        copy_bytes: its states at other places to which the text can go back.
         compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
         logits_bytes: rows of logits.
         reading_bytes: needed while a chunk of a prompt is read, and freed after it; models read one after the other.
@@ -90,6 +93,9 @@ class Footprint:
     copied_bytes: int = 0
     vocabulary_bytes: int = 0
     kv_cache_bytes: int = 0
+    state_bytes: int = 0
+    snapshot_bytes: int = 0
+    copy_bytes: int = 0
     compute_bytes: int = 0
     logits_bytes: int = 0
     reading_bytes: int = 0
@@ -123,6 +129,9 @@ class Footprint:
             "weights, copied": self.copied_bytes,
             "vocabulary": self.vocabulary_bytes,
             "KV cache": self.kv_cache_bytes,
+            "recurrent state": self.state_bytes,
+            "snapshots for drafts": self.snapshot_bytes,
+            "copies of the state": self.copy_bytes,
             "compute buffers": self.compute_bytes,
             "logits rows": self.logits_bytes,
         }

@@ -12,10 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from edge_spec.memory.device import system_text, whole_number
 
-__all__ = ["Hardware", "HardwareReadings", "describe"]
+__all__ = ["Hardware", "HardwareReadings", "describe", "processor"]
 
 _FEATURES = (
     *("sse3", "ssse3", "sse4_1", "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
@@ -110,6 +111,16 @@ def describe(readings: HardwareReadings | None = None) -> Hardware:
         swap_bytes=readings.swap(),
         unified_memory=system == "Darwin" and machine == "arm64",
     )
+
+
+def processor() -> str:
+    """Return a text that differs between processors that may compute differently."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
+            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
+            return "".join(sorted(lines))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
 
 
 def _field(cpuinfo: str, name: str) -> str:

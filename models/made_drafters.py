@@ -8,7 +8,7 @@ engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,11 @@ def made_drafter(target: ModelFile) -> Path | None:
     return path if path.is_file() else None
 
 
-def drafter_of(target: ModelFile, engine: str = "auto") -> Path | None:
+def drafter_of(
+    target: ModelFile, engine: str = "auto", read_file: Callable[[Path], ModelFile] = inspect
+) -> Path | None:
     """The drafter to use for a model where none is named: the chosen one, or else the made one."""
-    choice = chosen_drafter(target, engine)
+    choice = chosen_drafter(target, engine, read_file)
     return choice.path if choice is not None else made_drafter(target)
 
 
@@ -92,12 +94,14 @@ def choices(target: ModelFile) -> list[Choice]:
         return []
 
 
-def chosen_drafter(target: ModelFile, engine: str = "auto") -> Choice | None:
+def chosen_drafter(
+    target: ModelFile, engine: str = "auto", read_file: Callable[[Path], ModelFile] = inspect
+) -> Choice | None:
     """The drafter that was chosen for a model; None if there is none, or if its file is gone or another one now."""
     for choice in choices(target):
         if choice.engine == engine:
             with suppress(OSError, ModelFileError):
-                return choice if inspect(choice.path).fingerprint == choice.fingerprint else None
+                return choice if read_file(choice.path).fingerprint == choice.fingerprint else None
     return None
 
 

@@ -33,11 +33,15 @@ class ModelFile:
         n_layers: transformer blocks.
         n_embd: width.
         n_head: query heads of the layer that has most.
-        n_head_kv: key and value heads, ``[n_layers]``; 0 where a layer keeps no such cache.
+        n_head_kv: key and value heads, ``[n_layers]``; 0 where a layer keeps no such cache: a recurrent one, one for
+            further tokens (MTP).
         head_dim_k: width of a key.
         head_dim_v: width of a value.
         n_ctx_train: context it was trained for; 0 if the file does not say.
         n_vocab: columns of a row of logits.
+        state_bytes: the states of its recurrent layers, for one text; 0 if it has none. Some architectures have a
+            little more.
+        latent_attention: keys and values are computed from one cached row, which is stored as a key.
         sliding_window: how many tokens layers with a window look back; None if there are none.
         tensors: of all parts; empty for an ONNX model.
         n_merges: merges of its tokenizer; 0 for other kinds of tokenizers.
@@ -80,6 +84,8 @@ class ModelFile:
     trimmed: TrimmedVocabulary | None = None
     license: str = ""
     sampling: Mapping[str, float] = field(default_factory=dict)
+    latent_attention: bool = False
+    state_bytes: int = 0
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -98,8 +104,7 @@ def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "
     """What the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
 
     In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of
-    ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. A cache with a sliding window or a
-    recurrent state takes less.
+    ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. A cache with a sliding window takes less.
 
     Args:
         n_ctx: tokens; rounded up to ``CTX_STEP``.

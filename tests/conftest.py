@@ -16,7 +16,7 @@ from random_cases import Case, random_cases
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 
 # The same examples on every machine and in every run, however slow it is.

@@ -11,7 +11,7 @@ import pytest
 import edge_spec
 from edge_spec.cli import main
 from edge_spec.controller.paying import Gain
-from edge_spec.controller.plan import Plan
+from edge_spec.controller.plan import PlanReport
 from edge_spec.errors import BAD_RECORD
 from edge_spec.loading import plan
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -88,7 +88,7 @@ def keep(cache: Path, speculation: str, *gains: Gain) -> None:
             model.keep_gain(gain)
 
 
-def planned(cache: Path, **settings: Any) -> Plan:
+def planned(cache: Path, **settings: Any) -> PlanReport:
     return plan("demo", cache_dir=cache, **{"engine": "llama", "n_ctx": 256, "n_threads": 1, **settings})
 
 

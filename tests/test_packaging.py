@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import edge_spec
+from edge_spec.extras import how_to_install, not_installed
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"edge_spec": "edge_spec"} | {name: f"edge_spec.{name}" for name in ("models", "memory", "cli", "training")}
+FOLDERS = {"edge_spec": "edge_spec"} | {name: f"edge_spec.{name}" for name in ("models", "memory", "cli")}
 
 
 def run(code: str, *, cwd: Path | None = None) -> str:
@@ -29,9 +32,25 @@ def test_every_module_lies_in_a_package() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"] == {
         package: folder for folder, package in FOLDERS.items()
     }
-    for folder in FOLDERS:
+    for folder in (*FOLDERS, "training"):
         for module in (ROOT / folder).rglob("*.py"):
             assert (module.parent / "__init__.py").is_file(), f"{module.parent} is no package"
+
+
+def test_training_is_a_distribution_of_its_own() -> None:
+    """Both have one version, and the wheel of what trains has every folder of it."""
+    product, training = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8")) for folder in ("", "training")
+    )
+    version = product["project"]["version"]
+    assert training["project"]["version"] == version
+    own, *others = training["project"]["dependencies"]
+    assert own == f"edge-spec=={version}"
+    assert product["project"]["optional-dependencies"]["training"] == others
+    folders = {module.parent.relative_to(ROOT).as_posix() for module in (ROOT / "training").rglob("*.py")}
+    assert set(training["tool"]["setuptools"]["packages"]) == {
+        f"edge_spec.{name.replace('/', '.')}" for name in folders
+    }
 
 
 def test_types_and_models_come_with_the_package() -> None:
@@ -51,6 +70,43 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert run(code).strip() == "[]"
     code = f"import sys, edge_spec.models, edge_spec.memory; print([n for n in {heavy[:4]} if n in sys.modules])"
     assert run(code).strip() == "[]"
+
+
+@pytest.mark.parametrize("extra", ["serve", "hub", "smollm2", "training", "benchmarks"])
+def test_what_an_extra_brings_can_be_installed_from_anywhere(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][extra]
+    command = how_to_install(extra)
+    assert shlex.split(command) == ["pip", "install", *packages]
+    assert str(not_installed("this", extra)) == f"this is not installed; run: {command}"
+
+    def missing(distribution: str) -> None:
+        raise PackageNotFoundError(distribution)
+
+    monkeypatch.setattr("importlib.metadata.requires", missing)
+    assert how_to_install(extra) == f'pip install ".[{extra}]"'
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra", "wrong", "fault"),
+    [
+        ("serve", "uvicorn", "serve", "--port -1", "--port is -1"),
+        ("pull org/repo", "huggingface_hub", "hub", "--memory lots", "--memory is 'lots'"),
+        ("drafter make demo --texts . --out o", "torch", "training", "--width 100", "--width is 100"),
+    ],
+)
+def test_a_verb_says_what_it_lacks_and_wrong_options_first(
+    command: str, missing: str, extra: str, wrong: str, fault: str, tmp_path: Path
+) -> None:
+    def said(arguments: str) -> tuple[int, str, str]:
+        code = f"import sys; sys.modules[{missing!r}] = None; from edge_spec.cli import main; main({arguments.split()})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        return done.returncode, done.stdout, done.stderr
+
+    library = {"torch": "PyTorch"}.get(missing, missing)
+    lacks = f"edge-spec: error: {library} is not installed; run: {how_to_install(extra)}\n"
+    assert said(command) == (1, "", lacks)
+    code, out, error = said(f"{command} {wrong}")
+    assert (code, out) == (2, "") and error.startswith(f"edge-spec: error: {fault}")
 
 
 @pytest.mark.parametrize("folder", ["models", "memory", "cli", "training"])

@@ -1,22 +1,36 @@
-"""Laws of the layout: which folder may import which, that no file leads back to itself, and how large files get."""
+"""Laws of the layout: which folder may import which, that no file leads back to itself, and what is in use at all."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
-from structure import by_folder, component_of, engine_lines, graph_of, longest_chain, modules_of
+from import_graph import (
+    by_folder,
+    component_of,
+    engine_lines,
+    graph_of,
+    imports_of,
+    longest_chain,
+    modules_of,
+    reached_from,
+)
+
+from edge_spec.cli.command import root
+from edge_spec.engines.registry import engines
 
 ROOT = Path(__file__).parent.parent
 
 LEVELS = (
     ("errors",),
-    ("arguments",),
+    ("arguments", "extras"),
     ("tokens",),
     ("memory",),
     ("sampling", "models"),
-    ("speculation",),
+    ("speculation", "llama_cpp"),
     ("engines", "generation"),
     ("controller", "library", "model_info"),
     ("chat",),
@@ -24,19 +38,20 @@ LEVELS = (
     ("loading", "evaluation"),
     ("server",),
     ("",),  # edge_spec itself, which hands out what people import
-    ("training",),
     ("cli",),
     ("__main__",),
+    ("training",),
 )
 """Folders and loose files of ``edge_spec``, the lowest first: each imports itself and what stands on lower lines."""
 
 FOLDERS = [folder for level in LEVELS for folder in level]
-MODULES = modules_of(ROOT)
-IMPORTS = graph_of(MODULES, all_kinds=True)
+PRODUCT = modules_of(ROOT)
+MODULES = PRODUCT | modules_of(ROOT / "training")
+IMPORTS = graph_of(MODULES)
 """Which modules each module imports; imports in functions and those for type checkers count as well."""
 
-PYTHON_FOLDERS = ("edge_spec", "models", "memory", "cli", "training", "benchmarks", "docs", "examples", "tests")
-MAX_LOOSE_FILES, MAX_LINES, MAX_LEVELS = 9, 350, 10
+MAX_LOOSE_FILES, MAX_LEVELS = 9, 11
+ENVIRONMENT = ("environ", "environb", "getenv", "getenvb")
 
 
 def folder_of(module: str) -> str:
@@ -75,10 +90,53 @@ def test_few_files_lie_loose() -> None:
     assert len(list((ROOT / "edge_spec").glob("*.py"))) <= MAX_LOOSE_FILES
 
 
-@pytest.mark.parametrize("folder", PYTHON_FOLDERS)
-def test_no_python_file_is_long(folder: str) -> None:
-    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
-    assert not {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MAX_LINES}
+def test_what_runs_models_imports_nothing_of_the_laboratory() -> None:
+    """Training, recordings, replays and plots lie in ``training`` and ``benchmarks``, which no wheel of it contains."""
+    scripts = (path.stem for folder in ("benchmarks", "tests/support") for path in (ROOT / folder).glob("*.py"))
+    laboratory = {"torch", "matplotlib", "benchmarks", "tests", *scripts}
+    assert not [
+        f"{module} imports {target}"
+        for module, targets in imports_of(PRODUCT).items()
+        for target in targets
+        if target.startswith("edge_spec.training") or target.partition(".")[0] in laboratory
+    ]
+
+
+def test_nothing_lies_in_the_package_that_nobody_reaches() -> None:
+    """From the names that people import, the verbs of the command and the engines."""
+    command = root()
+    verbs = (f"edge_spec.cli.{name}" for name in command.list_commands(click.Context(command)))
+    starts = ("edge_spec", "edge_spec.__main__", "edge_spec.cli", "edge_spec.cli.llm_plugin", "edge_spec.cli.frozen")
+    names = {*starts, *verbs, *(type(engine).__module__ for engine in engines())}
+    reached = reached_from(IMPORTS, names & set(PRODUCT))
+    alone = {name for name, path in PRODUCT.items() if name not in reached and path.name != "__init__.py"}
+    assert alone == {"edge_spec.cli.frozen.hook-edge_spec"}  # PyInstaller finds it by its name
+
+
+def test_only_the_command_and_load_read_the_environment() -> None:
+    """Whatever lies below is given what it needs of it. ONNX Runtime is told by a variable that nobody reads here."""
+    readers = {
+        name
+        for name, path in PRODUCT.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT)
+        or (isinstance(node, ast.alias) and node.name in ENVIRONMENT)
+    }
+    elsewhere = {name for name in readers if folder_of(name) != "cli"}
+    assert elsewhere == {"edge_spec.loading", "edge_spec.engines.onnx.runner"}
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_an_engine_is_opened_by_the_registry_alone(engine: str) -> None:
+    """Nobody imports what lies inside an engine, in functions neither; the registry names its object."""
+    inside = f"edge_spec.engines.{engine}."
+    importers = {
+        module: sorted(target for target in targets if f"{target}.".startswith(inside))
+        for module, targets in IMPORTS.items()
+        if not f"{module}.".startswith(inside)
+    }
+    assert any(f"{module}.".startswith(inside) for module in IMPORTS)
+    assert not {module: found for module, found in importers.items() if found}
 
 
 def test_only_engines_know_their_names() -> None:
@@ -86,7 +144,7 @@ def test_only_engines_know_their_names() -> None:
     assert not engine_lines(MODULES, {name: path.read_text("utf-8") for name, path in MODULES.items()})
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "benchmarks/README.md", "README.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "benchmarks/README.md"])
 def test_documents_name_files_that_exist(document: str) -> None:
     folder = (ROOT / document).parent
     named = re.findall(r"`([\w./-]+)`", (ROOT / document).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Laws of the wheel: it holds the whole package and nothing else, and computes what a checkout computes."""
+"""Laws of the wheels: each holds its whole package and nothing else, and they compute what a checkout computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,24 +19,33 @@ LIBRARY = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a clean copy of the checkout, so that nothing built earlier gets into it."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By name: those in the folder ``EDGE_SPEC_WHEELS``, or of a clean copy of the checkout, where nothing is built."""
+    if built_before := os.environ.get("EDGE_SPEC_WHEELS"):
+        return {path.name.partition("-")[0]: path for path in Path(built_before).glob("*.whl")}
     copy, out = tmp_path_factory.mktemp("copy") / "edge-spec", tmp_path_factory.mktemp("wheel")
     built = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "*.dylib", "*.dll")
     shutil.copytree(ROOT, copy, ignore=built)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(copy)], check=True
-    )
-    (path,) = out.glob("*.whl")
-    return path
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
+    subprocess.run([*pip, str(copy), str(copy / "training")], check=True)
+    return {path.name.partition("-")[0]: path for path in out.glob("*.whl")}
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("installed")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), str(wheel)]
-    subprocess.run(pip, check=True)
-    return folder
+def install(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Installs wheels of some names into a folder of their own."""
+
+    def into_a_folder(*names: str) -> Path:
+        folder = tmp_path_factory.mktemp("installed")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*pip, *(str(wheels[name]) for name in names)], check=True)
+        return folder
+
+    return into_a_folder
+
+
+def names_in(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
 
 
 def on_disk() -> Iterator[str]:
@@ -52,13 +61,41 @@ def on_disk() -> Iterator[str]:
     yield f"edge_spec/sampling/draw{LIBRARY}"
 
 
-def test_a_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
-    assert names == set(on_disk())
+def test_a_wheel_holds_the_package_and_nothing_else(wheels: dict[str, Path]) -> None:
+    assert names_in(wheels["edge_spec"]) == set(on_disk())
 
 
-def test_the_kernels_of_a_wheel_pass_their_tests(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_of_training_holds_training_and_nothing_else(wheels: dict[str, Path]) -> None:
+    modules = (path.relative_to(ROOT).as_posix() for path in (ROOT / "training").rglob("*.py"))
+    assert names_in(wheels["edge_spec_training"]) == {f"edge_spec/{name}" for name in modules}
+
+
+def test_a_verb_of_another_distribution_is_there_with_it_and_else_says_where_it_is(
+    install: Callable[..., Path], tmp_path: Path
+) -> None:
+    said = []
+    for names in (("edge_spec",), ("edge_spec", "edge_spec_training")):
+        # Other packages are those of this environment, whose edge-spec is editable: its finder would be asked first.
+        code = "sys.meta_path[:] = [finder for finder in sys.meta_path if 'ditable' not in repr(finder)]"
+        code = f"import sys\n{code}\nfrom edge_spec.cli import main\nmain(['drafter', 'make', 'demo'])"
+        environment = {**os.environ, "PYTHONPATH": str(install(*names))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        said.append((done.returncode, done.stderr))
+    assert said[0] == (
+        1,
+        "edge-spec: error: the verb 'drafter' is not installed; run in edge-spec's sources: pip install ./training\n",
+    )
+    assert said[1] == (
+        2,
+        "edge-spec: error: Missing option '--texts'; see 'edge-spec drafter make --help'\n",
+    )
+
+
+def test_the_kernels_of_a_wheel_pass_their_tests(install: Callable[..., Path], tmp_path: Path) -> None:
     """In a fresh folder, where nothing of the checkout but its tests can be found."""
+    installed = install("edge_spec")
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "tests" / "test_home.py").write_text(

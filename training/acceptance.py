@@ -1,65 +1,93 @@
-"""Acceptance as the card reports it: of smaller models on the target's replies to held-out prompts."""
+"""How often a smaller model picks what the target has picked, on the target's own text.
+
+Teacher-forced: the smaller model reads what the target wrote and picks every token of it again, with the same noise, as
+a drafter does that drafts one token at a time. Works on any models that share a vocabulary, whatever engine opened
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from edge_spec.evaluation.acceptance import acceptance, write
-from edge_spec.sampling import SamplerSettings
-from edge_spec.training.corpus import clean, read_records, spans_of
-from edge_spec.training.exported import opened
+import numpy as np
 
-__all__ = ["acceptance_of", "prompts_of"]
+from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.tree import Tree
 
-_KINDS = {"greedy": 0.0, "temperature 0.8": 0.8}
+__all__ = ["Acceptance", "Written", "acceptance", "rows_after", "write"]
 
 
-def prompts_of(path: Path, n: int) -> list[str]:
-    """At most ``n`` prompts from records: conversations up to an answer, other texts by their first words.
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A prompt and the reply that the target wrote to it with these settings, its seed among them."""
 
-    Records are taken evenly over the file. The answer is the first of a conversation in one record, the second in the
-    next.
-    """
-    records = list(read_records(path))
-    prompts = []
-    for number, record in enumerate(records[:: max(1, len(records) // n)][:n]):
-        if "turns" not in record:
-            prompts.append(" ".join(clean(record["text"]).split(" ")[:40]))
-            continue
-        turns = [{"role": turn["role"], "text": clean(turn["text"])} for turn in record["turns"]]
-        answers = [place for place, turn in enumerate(turns) if turn["role"] == "assistant" and place]
-        if answers:
-            before = turns[: answers[number % min(2, len(answers))]]
-            prompts.append("".join(span.text for span in spans_of(before, answer=True)))
-    return prompts
+    settings: SamplerSettings
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
 
 
-def acceptance_of(
-    target: Path,
-    others: Mapping[str, Path],
-    evaluation: Path,
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """Share of the target's tokens that a model picks, of so many."""
+
+    share: float
+    n_tokens: int
+
+
+def write(
+    target: LanguageModel,
+    prompts: Iterable[Sequence[int]],
+    settings: SamplerSettings,
     *,
-    n_prompts: int,
-    n_ctx: int,
-    say: Callable[[str], None],
-) -> dict[str, dict[str, Any]]:
-    """For each smaller model its share of the target's tokens, on greedy text and on text drawn at temperature 0.8.
+    ends: Callable[[int], bool],
+    max_tokens: int = 64,
+) -> Iterator[Written]:
+    """Let the target reply to prompts of token ids; empty ones and those that leave no room are left out.
 
-    Other sampler settings are the package's defaults.
+    Args:
+        settings: of target and drafters alike; every prompt adds its number to the seed.
+        ends: whether a token ends a reply.
     """
-    found: dict[str, dict[str, Any]] = {name: {} for name in others}
-    with opened(target, n_ctx) as (model, tokenizer):
-        prompts = [tokenizer.tokenize(prompt, add_special=False) for prompt in prompts_of(evaluation, n_prompts)]
-        texts = {
-            kind: list(write(model, prompts, SamplerSettings(temperature=temperature), ends=tokenizer.ends))
-            for kind, temperature in _KINDS.items()
-        }
-    for name, path in others.items():
-        with opened(path, n_ctx) as (model, _):
-            for kind, those in texts.items():
-                share = acceptance(model, those)
-                found[name][kind] = {"share": share.share, "tokens": share.n_tokens}
-                say(f"acceptance: {name}, {kind}: {share.share:.3f}")
-    return found
+    for number, prompt in enumerate(prompts):
+        if not 0 < len(prompt) <= target.n_ctx - max_tokens:
+            continue
+        own = replace(settings, seed=settings.seed + number)
+        sampler, text = Sampler(own, prompt), list(prompt)
+        target.rollback(0)
+        target.prefill(text[:-1])
+        for _ in range(max_tokens):
+            row = target.decode(Tree.sequence(text[-1:]))[0]
+            token = sampler.pick(row, text)
+            target.keep([0])
+            text.append(token)
+            if ends(token):
+                break
+        yield Written(settings=own, prompt=tuple(prompt), reply=tuple(text[len(prompt) :]))
+
+
+def acceptance(model: LanguageModel, texts: Iterable[Written]) -> Acceptance:
+    """Share of the replies' tokens that a model picks where they stand."""
+    right = total = 0
+    for written in texts:
+        text = [*written.prompt, *written.reply]
+        sampler, first = Sampler(written.settings, written.prompt).over(model.kept), len(written.prompt)
+        for place, row in enumerate(rows_after(model, text[:-1], first - 1), start=first):
+            right += sampler.pick(row, text[:place]) == text[place]
+            total += 1
+    return Acceptance(share=right / max(1, total), n_tokens=total)
+
+
+def rows_after(model: LanguageModel, tokens: Sequence[int], first: int = 0) -> Logits:
+    """Rows after ``tokens[first]`` and each later token of a text, ``[n - first, n_vocab]``."""
+    model.rollback(0)
+    if first:
+        model.prefill(tokens[:first])
+    rows = np.empty((len(tokens) - first, model.n_vocab), np.float32)
+    width = model.capabilities.max_rows
+    for begin in range(first, len(tokens), width):
+        some = list(tokens[begin : begin + width])
+        rows[begin - first : begin - first + len(some)] = model.decode(Tree.sequence(some))
+        model.keep(range(len(some)))
+    return rows

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.extras import not_installed
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.settings import SETTINGS, setting_of
 from edge_spec.training.stages import STAGES, TRAININGS, Recipe
@@ -24,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     try:
+        # What is typed wrong is said before a library is missed.
+        setting, steps, stages = setting_of(given.setting), dict(map(_steps, given.steps)), _stages(given.stage)
         recipe = Recipe(
-            setting=setting_of(given.setting),
+            setting=setting,
             texts=given.corpus,
             evaluation=given.evaluation,
             out=given.out,
@@ -33,16 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=_device(given.device, given.threads),
             clock=Clock(given.time_limit_s),
             say=lambda line: print(line, flush=True),
-            steps=dict(map(_steps, given.steps)),
+            steps=steps,
         )
-        for stage in _stages(given.stage):
+        for stage in stages:
             getattr(recipe, stage)()
     except TimeIsUp as note:
         print(f"training: time limit reached: {note}; run the same command to continue")
         return _TIME_IS_UP
     except ModuleNotFoundError as error:
-        hint = 'run: pip install "edge-spec[training]"'
-        print(f"training: error: {error.name} is not installed; {hint}", file=sys.stderr)
+        print(f"training: error: {not_installed(str(error.name), extra='training')}", file=sys.stderr)
         return 1
     except EdgeSpecError as error:
         print(f"training: error: {error}", file=sys.stderr)

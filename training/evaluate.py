@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_spec.evaluation.acceptance import rows_after
+from edge_spec.training.acceptance import rows_after
 from edge_spec.training.checkpoint import load_model
 from edge_spec.training.corpus import clean, read_records, words_of
 from edge_spec.training.exported import mean_loss, opened, token_ids

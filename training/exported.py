@@ -11,10 +11,10 @@ import numpy as np
 from edge_spec.engines.registry import engine
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer
-from edge_spec.evaluation.acceptance import rows_after
 from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.tokens.tokenizer import Tokenizer
+from edge_spec.training.acceptance import rows_after
 from edge_spec.training.packing import HEAD, ID, Rows
 
 __all__ = ["mean_loss", "opened", "token_ids"]

@@ -188,8 +188,8 @@ class Recipe:
     def evaluate(self) -> None:
         """Measure what the card reports, on llama.cpp."""
         from edge_spec.training import evaluate
-        from edge_spec.training.acceptance import acceptance_of
         from edge_spec.training.card import FILES
+        from edge_spec.training.held_out import acceptance_of
 
         family = self.out / "family"
         rows, bytes_per_token = self.corpus.valid(self.setting.valid_rows)

@@ -13,10 +13,13 @@ __all__ = ["ConversationLoop"]
 _LEAVING = ("exit", "quit")
 
 
-class ConversationLoop(Conversation):
+class ConversationLoop:
     """Reads messages and commands until one side leaves."""
 
-    _last_text = ""
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._reader, self._display, self._autosave = conversation.reader, conversation.display, conversation.autosave
+        self._last_text = ""
 
     def run(self) -> None:
         """Converse until one side leaves.
@@ -24,31 +27,33 @@ class ConversationLoop(Conversation):
         Raises:
             EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
         """
+        conversation = self._conversation
         # A person leaves in other ways; stopping a script ends it.
-        with hears_interrupts((lambda: None) if self.reader.is_interactive else raise_interrupt):
+        with hears_interrupts((lambda: None) if self._reader.is_interactive else raise_interrupt):
             try:
-                while not self.is_over:
+                while not conversation.is_over:
                     self._turn()
             finally:
-                self.autosave.save(self.session, at_the_end=True)
+                self._autosave.save(conversation.session, at_the_end=True)
 
     def _turn(self) -> None:
-        draft, self.draft = self.draft, None
+        conversation = self._conversation
+        draft, conversation.draft = conversation.draft, None
         try:
-            text = self.reader.read(draft or "", self.status(self.last_reply))
+            text = self._reader.read(draft or "", conversation.status(conversation.last_reply))
             if text is None:
-                self.is_over = True
+                conversation.is_over = True
             else:
                 self._do(text, draft)
         except KeyboardInterrupt:
-            if not self.reader.is_interactive:
+            if not self._reader.is_interactive:
                 raise
-            self.display.notice("Ctrl-D or /quit leaves")
+            self._display.notice("Ctrl-D or /quit leaves")
         except (EdgeSpecError, MemoryError) as error:
-            if not self.reader.is_interactive:
+            if not self._reader.is_interactive:
                 raise
             said = in_options(str(error))
-            self.display.error(said or "out of memory; a smaller --ctx or a smaller model needs less")
+            self._display.error(said or "out of memory; a smaller --ctx or a smaller model needs less")
 
     def _do(self, text: str, draft: str | None) -> None:
         if not text.strip():
@@ -59,19 +64,20 @@ class ConversationLoop(Conversation):
             name, _, argument = text[1:].partition(" ")
             self._run(name, argument.strip())
             return
-        if self.reader.is_interactive and text.strip().lower() in _LEAVING and text != self._last_text:
+        if self._reader.is_interactive and text.strip().lower() in _LEAVING and text != self._last_text:
             self._last_text = text
-            self.display.notice(f"/quit or Ctrl-D leaves; to send {text.strip()!r} as a message, type it again")
+            self._display.notice(f"/quit or Ctrl-D leaves; to send {text.strip()!r} as a message, type it again")
             return
         self._last_text = text
         if text.startswith("//") and not is_edited:
             text = text[1:]
-        self.answer(self.session.send(text) if draft is None else self.session.edit(text))
+        conversation = self._conversation
+        conversation.answer(conversation.session.send(text) if draft is None else conversation.session.edit(text))
 
     def _run(self, name: str, argument: str) -> None:
         try:
-            find(name.strip()).run(self, argument)
+            find(name.strip()).run(self._conversation, argument)
         except SettingsError as error:
             # What was set here is not an option of the command line.
             raise SettingsError(error.message, hint=error.hint) from error
-        self.autosave.save(self.session)
+        self._autosave.save(self._conversation.session)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Protocol, TextIO
 
-__all__ = ["THOUGHTS", "Display", "PlainDisplay", "safe"]
+from edge_spec.cli.printing import safe
+
+__all__ = ["THOUGHTS", "Display", "PlainDisplay"]
 
 THOUGHTS = ("show", "dim", "hide")
 """What can be done with a model's thoughts."""
@@ -41,15 +42,6 @@ class Display(Protocol):
 
     def end(self) -> None:
         """The answer has ended."""
-
-
-# Control characters could move the cursor, rename the window or type in the user's name.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def safe(text: str) -> str:
-    """The text with a replacement character for each control character but newlines and tabs."""
-    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 class PlainDisplay:

@@ -14,7 +14,7 @@ from rich.markdown import Heading, Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from edge_spec.cli.terminal.display import safe
+from edge_spec.cli.printing import safe
 
 __all__ = ["Blocks", "RichDisplay", "render"]
 

@@ -21,9 +21,9 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.styles import Style
 
+from edge_spec.cli.printing import safe
 from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.commands import COMMANDS
-from edge_spec.cli.terminal.display import safe
 from edge_spec.cli.terminal.line_reader import is_open, is_quoted, message_of
 
 __all__ = ["CommandCompleter", "TerminalReader", "erase_reflowed", "open_history", "reflowed", "reflows"]

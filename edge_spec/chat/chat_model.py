@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
 from edge_spec.generation.context import Context
+from edge_spec.generation.keywords import ReplyKeywords
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import ReplyKeywords
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.memory import Ledger
-from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling import SamplerKeywords, SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.language_model import NumericsProfile
@@ -62,7 +62,7 @@ class ChatModel(Protocol):
             Closed: the model is closed.
         """
 
-    def sampler_settings(self, *, seed: int | None = None, **sampling: Any) -> SamplerSettings:
+    def sampler_settings(self, *, seed: int | None = None, **sampling: Unpack[SamplerKeywords]) -> SamplerSettings:
         """Settings of a sampler, with a random seed if none is given.
 
         Raises:

@@ -13,7 +13,7 @@ from edge_spec.chat.answer import Answer
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
-from edge_spec.errors import BudgetExceeded, PromptError, SettingsError
+from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, SettingsError, UnfinishedReply
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import require_max_tokens, require_timeout
 from edge_spec.generation.session_cache import SuspendedCaches
@@ -66,9 +66,7 @@ class ChatSession:
         **options: Any,
     ) -> None:
         if not model.prompts.has_chat_template:
-            raise PromptError(
-                "this model has no chat template", hint="use a chat model, or `generate()` with `raw=True`"
-            )
+            raise NoChatTemplate
         self.on_notice = on_notice
         self.on_progress = on_progress
         self.was_read = False
@@ -153,8 +151,8 @@ class ChatSession:
             **options: settings of this answer alone.
 
         Raises:
-            PromptError: the text cannot be used. SettingsError: an option cannot, or an answer is being written.
-            PromptTooLong: the system message leaves no room.
+            PromptError: the text cannot be used. SettingsError: an option cannot.
+            PromptTooLong: the system message leaves no room. UnfinishedReply: an answer is being written.
         """
         with self._lock:
             self._require_idle()
@@ -164,7 +162,8 @@ class ChatSession:
         """Say the last thing differently.
 
         Raises:
-            SettingsError: nothing was said, or an answer is being written. PromptError: the text cannot be used.
+            SettingsError: nothing was said. UnfinishedReply: an answer is being written.
+            PromptError: the text cannot be used.
         """
         with self._lock:
             self._require_idle()
@@ -174,7 +173,7 @@ class ChatSession:
         """Answer the last question again, with other noise.
 
         Raises:
-            SettingsError: there is none, or an answer is being written.
+            SettingsError: there is none. UnfinishedReply: an answer is being written.
         """
         with self._lock:
             self._require_idle()
@@ -186,7 +185,7 @@ class ChatSession:
         """Continue an answer that was cancelled or reached its token limit; the reply's text is what is new.
 
         Raises:
-            SettingsError: there is no unfinished answer, or one is being written.
+            SettingsError: there is no unfinished answer. UnfinishedReply: one is being written.
         """
         with self._lock:
             self._require_idle()
@@ -201,7 +200,7 @@ class ChatSession:
         """Take the last question and its answer back; returns them.
 
         Raises:
-            SettingsError: nothing was said, or an answer is being written.
+            SettingsError: nothing was said. UnfinishedReply: an answer is being written.
         """
         with self._lock:
             self._require_idle()
@@ -212,7 +211,7 @@ class ChatSession:
         """Forget everything but the system message and the settings.
 
         Raises:
-            SettingsError: an answer is being written.
+            UnfinishedReply: an answer is being written.
         """
         with self._lock:
             self._require_idle()
@@ -232,7 +231,7 @@ class ChatSession:
             caches: with what the models have in their caches, so that it resumes with the very same bits.
 
         Raises:
-            OSError: the file cannot be written. SettingsError: an answer is being written.
+            OSError: the file cannot be written. UnfinishedReply: an answer is being written.
         """
         from edge_spec.chat.saving import save
 
@@ -296,9 +295,7 @@ class ChatSession:
     def _require_idle(self) -> None:
         reply = self._last_reply()
         if reply is not None and not reply.has_ended:
-            raise SettingsError(
-                "an answer of this conversation is being written", hint="read it to the end or `close()` it first"
-            )
+            raise UnfinishedReply("an answer of this conversation")
 
     def _start_again(self, messages: Iterable[Message]) -> None:
         self._conversation = self._tokenizer.read([*messages])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +11,7 @@ from edge_spec.engines.base import Engine, Estimator, ModelSettings
 from edge_spec.engines.registry import fallback
 from edge_spec.errors import SettingsError
 from edge_spec.memory import Footprint, reserve_bytes
+from edge_spec.memory.budget import Budget
 from edge_spec.models import ModelFile
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT
@@ -145,19 +146,20 @@ class Estimates(ExitStack):
 
     Args:
         files: by role.
-        base_bytes: what the process holds already.
-        budget_bytes: libraries are only asked about candidates that may fit it: contexts can be of any size.
+        budget: what the process holds already, and what it may hold. Libraries are only asked about candidates that
+            may fit it, since contexts can be of any size; without one about all.
         n_texts: keep room for the caches of so many texts at once.
+        rough: never ask a library about a candidate.
     """
 
     def __init__(
-        self, files: Mapping[str, ModelFile], *, base_bytes: int = 0, budget_bytes: int = 0, n_texts: int = 1
+        self, files: Mapping[str, ModelFile], *, budget: Budget | None = None, n_texts: int = 1, rough: bool = False
     ) -> None:
         super().__init__()
-        self._n_texts = n_texts
         self._files = files
-        self._base_bytes = base_bytes
-        self._budget_bytes = budget_bytes
+        self._budget = budget
+        self._n_texts = n_texts
+        self._rough = rough
         self._estimators: dict[str, Estimator] = {}
 
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
@@ -168,7 +170,9 @@ class Estimates(ExitStack):
         """
         guess = self._candidate(mode, engines, settings, rough=True)
         surely = guess.held_bytes - sum(part.compute_bytes for part in guess.parts.values())
-        return guess if surely > self._budget_bytes else self._candidate(mode, engines, settings, rough=False)
+        if self._rough or (self._budget is not None and surely > self._budget.budget_bytes):
+            return guess
+        return self._candidate(mode, engines, settings, rough=False)
 
     def footprint(self, role: str, engine: Engine, own: ModelSettings, *, rough: bool = False) -> Footprint:
         """What the model of a role takes with settings of its own."""
@@ -202,7 +206,7 @@ class Estimates(ExitStack):
             engines=used,
             models=models,
             parts=parts,
-            base_bytes=self._base_bytes + sum(libraries.values()),
+            base_bytes=(self._budget.held_bytes if self._budget else 0) + sum(libraries.values()),
             tables={name: n_bytes for name, n_bytes in tables.items() if n_bytes},
         )
 
@@ -286,9 +290,21 @@ def _fastest_first(
             variants = [of_target]
             for engine in {engines[role]: None for role in mode.needs if engines[role] is not engines["target"]}:
                 variants += [each for each in engine.variants(of_target, request.fixed) if each not in variants]
+            sizes = _sizes(request, engines["target"], batches, drafts=mode.limit > 0)
             for variant in variants:
-                for chunk, rows in batches[-1:] if least else batches:
+                for chunk, rows in sizes[-1:] if least else sizes:
                     yield mode, replace(variant, prefill_chunk=chunk, max_rows=rows)
+
+
+def _sizes(
+    request: Request, engine: Engine, batches: Sequence[tuple[int, int]], *, drafts: bool
+) -> list[tuple[int, int]]:
+    """Batches with as many rows as the target's engine suggests, where the user did not say how many."""
+    if "max_rows" in request.fixed:
+        return list(batches)
+    least = request.min_rows if drafts else 1
+    found = [(chunk, n) for chunk, most in batches for n in engine.rows(request.target, most, drafts=drafts)]
+    return list(dict.fromkeys(batch for batch in found if batch[1] >= least)) or list(batches)
 
 
 def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> dict[str, Footprint]:

@@ -149,7 +149,7 @@ class Degradation(MemoryGuard):
     def _lower(self, reply: GuardedReply | None) -> Iterator[Candidate]:
         """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
         now = self._models.candidate
-        with Estimates(self._models.files) as estimates:
+        with Estimates(self._models.files, rough=True) as estimates:
             lower = self._candidates(self._modes[self._modes.index(now.mode) :], estimates)
             open_bytes = next(lower).held_bytes
             for candidate in lower:
@@ -162,7 +162,7 @@ class Degradation(MemoryGuard):
         """The best candidate with the same profile that there is room for, if it is better than what is open."""
         now, first = self._models.candidate, self._first
         better = self._modes[: self._modes.index(now.mode)]
-        with Estimates(self._models.files) as estimates:
+        with Estimates(self._models.files, rough=True) as estimates:
             for candidate in islice(self._candidates(better, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
                 n_bytes += sum(candidate.tables.values()) - sum(now.tables.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edge_spec.engines.registry import AUTO, engines
@@ -12,10 +12,15 @@ from edge_spec.models import Family, ModelFile, drafter_of, inspect
 from edge_spec.models.heads import is_own_head, lacking_rows
 from edge_spec.speculation.modes import Mode
 
-__all__ = ["check_head", "own_drafter"]
+__all__ = ["ReadFile", "check_head", "own_drafter"]
+
+ReadFile = Callable[[Path], ModelFile]
+"""Reads the header of a file, see ``inspect``; one that remembers what it has read reads it once."""
 
 
-def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | None, str]:
+def own_drafter(
+    family: Family, target: ModelFile, engine: str, read_file: ReadFile = inspect
+) -> tuple[Path | None, str]:
     """The drafter of a model where none is named: the chosen one, the one made on this computer, or its family's.
 
     A head is passed over where its target does not give hidden states, and that of a family whose target is another
@@ -28,10 +33,10 @@ def own_drafter(family: Family, target: ModelFile, engine: str) -> tuple[Path | 
         Its file, None if there is none, and a sentence about what was passed over, if anything.
     """
     note = ""
-    for path in (drafter_of(target, engine), family.draft):
+    for path in (drafter_of(target, engine, read_file), family.draft):
         if path is None:
             continue
-        file = inspect(path)
+        file = read_file(path)
         if not is_own_head(file) or _gives_hidden_rows(target, engine):
             if path == family.draft and file.trimmed is not None and file.trimmed.teacher != target.fingerprint:
                 return None, f"{path.name} is not used: {target.path.name} is not the file that it was made for"

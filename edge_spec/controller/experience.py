@@ -16,8 +16,8 @@ from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.measured_costs import Costs, MeasuredCosts, settings_of_costs, usual_seconds
 from edge_spec.controller.paying import Gain
 from edge_spec.engines.records import FOLDER, read_record, write_record
-from edge_spec.engines.settings import processor
 from edge_spec.errors import BAD_RECORD
+from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
 from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.adaptive.records import positive, whole

@@ -14,8 +14,8 @@ from typing import Any
 from edge_spec.controller.candidates import Candidate
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.records import FOLDER, read_record, write_record
-from edge_spec.engines.settings import processor
 from edge_spec.errors import BAD_RECORD
+from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
 from edge_spec.speculation.adaptive.records import positive, whole
 

@@ -39,7 +39,7 @@ _HINT = "raise `memory`, or use a smaller `n_ctx` or another `speculation`"
 
 
 class OpenModels:
-    """The target, the smaller models and the drafter of a candidate.
+    """The target, the smaller models and the drafter of a candidate, which are opened at once.
 
     Attributes:
         candidate: what is open, or was, where the target could not be opened again.
@@ -51,17 +51,19 @@ class OpenModels:
         session_cache: copies caches, and keeps those of suspended conversations.
 
     Args:
+        first: the candidate that was planned.
+        openers: open the models, by engine; closed with them.
         folder: where caches can be kept on the disk; the system's own for temporary files if None.
         experience: remembers what drafters learn; nothing does if None.
-    """
 
-    candidate: Candidate
-    speculator: Speculator
-    probed: ProbeResult
+    Raises:
+        BudgetExceeded, UnsupportedModel, BackendError and others of ``FAILURES``: it cannot be opened.
+    """
 
     def __init__(
         self,
         files: Mapping[str, ModelFile],
+        first: Candidate,
         openers: Mapping[Engine, Opener],
         ledger: Ledger,
         *,
@@ -71,17 +73,26 @@ class OpenModels:
         self.files = files
         self.ledger = ledger
         self.notes: list[str] = []
-        self._openers = openers
         self.session_cache = SessionCache(ledger, folder=folder)
-        self._first: Candidate | None = None
+        self.candidate = first
+        self._first = first
+        self._openers = openers
         self._models: dict[str, LanguageModel] = {}
         # What is open: the target's engine and settings, and the mode of the drafter.
-        self._target: tuple[Engine, ModelSettings] | None = None
+        self._target: tuple[Engine, ModelSettings] | None = self._target_of(first)
         self._mode: Mode | None = None
         # What learns in the drafter that is open, and the candidate that it belongs to.
         self._experience = experience or Experience(None, files)
         self._learning: tuple[Candidate, dict[str, Learner]] | None = None
         self._cells: CachesOnDisk | None = None
+        try:
+            opened = self._open("target", first, self._target_of(first)[1])
+            self.probed: ProbeResult = opened.probed
+            self.speculator = Speculator(opened.model, NoDrafter())
+            self._go_to(first)
+        except BaseException:
+            self._close_all()
+            raise
 
     def apply(self, candidate: Candidate) -> None:
         """Open, close or reopen what differs between what is open and what is wanted.
@@ -93,10 +104,6 @@ class OpenModels:
             BudgetExceeded: it does not fit. UnsupportedModel, BackendError and others of ``FAILURES``: it cannot be
                 opened. What was open before is open again then, as far as memory allows.
         """
-        if self._first is None:
-            self._first = candidate
-            self._go_to(candidate)
-            return
         was = self.candidate
         try:
             self._go_to(candidate)
@@ -139,8 +146,11 @@ class OpenModels:
     def close(self) -> None:
         """Free everything. Safe to call twice."""
         self._keep_experience()
-        if self._first is not None and not self.is_lost:
+        if not self.is_lost:
             self.speculator.close()
+        self._close_all()
+
+    def _close_all(self) -> None:
         for model in self._models.values():
             model.close()
         for opener in self._openers.values():
@@ -159,8 +169,8 @@ class OpenModels:
 
     def _target_of(self, candidate: Candidate) -> tuple[Engine, ModelSettings]:
         """The target's engine and settings. What takes trees once takes them always, which costs next to nothing."""
-        first = self._first or candidate
-        return candidate.engines["target"], replace(candidate.models["target"], trees=first.mode.target_trees)
+        own = replace(candidate.models["target"], trees=self._first.mode.target_trees)
+        return candidate.engines["target"], own
 
     def _reopen_target(self, candidate: Candidate) -> None:
         wanted = self._target_of(candidate)
@@ -171,10 +181,7 @@ class OpenModels:
             self._close_target(wanted)
         opened = self._open("target", candidate, wanted[1])
         self._target, self.probed = wanted, opened.probed
-        if not hasattr(self, "speculator"):
-            self.speculator = Speculator(opened.model, NoDrafter())
-        else:
-            self.speculator.change_target(opened.model)
+        self.speculator.change_target(opened.model)
         cells, self._cells = self._cells, None
         if cells is not None:
             self._restore_cells(cells, opened.model)
@@ -204,7 +211,7 @@ class OpenModels:
         can, mode, why = self.speculator.model.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
-        if not can.can_rollback:
+        if not can.rollback:
             why = "this model's cache cannot be rolled back"
         elif mode.target_trees and not can.takes_trees:
             why = "this model does not compute trees like sequences"
@@ -281,7 +288,6 @@ class OpenModels:
             return estimates.footprint(role, candidate.engines[role], own)
 
     def _close(self, role: str, *, keep_weights: bool = True) -> None:
-        assert self._first is not None
         self._models.pop(role).close()
         self.ledger.release(role)
         file = self.files[role]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from edge_spec.controller.candidates import (
     STAGES,
@@ -30,7 +30,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "choose", "make_plan", "notes_of", "refusal", "with_what_pays"]
+__all__ = ["Plan", "PlanReport", "choose", "make_plan", "notes_of", "refusal", "report"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -120,25 +120,43 @@ class Plan:
         budget_bytes: what it has to fit.
         why: in a sentence.
         runners_up: other ways that fit, best first, one of each stage.
-        least: what needs least, by what it makes possible: ``fits``, and every stage but the first. Only ``plan`` asks.
-        profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         notes: sentences about what differs from what was asked for.
-        gains: what each stage has brought on this device, where that was measured. Only ``plan`` asks.
-        pays: what needs least of the ways that pay, by stage, as far as that was measured. Only ``plan`` asks.
-        needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
-            decodes were measured; None where no share would be enough. Only ``plan`` asks.
     """
 
     chosen: Candidate
     budget_bytes: int
     why: str
     runners_up: tuple[Candidate, ...] = ()
-    least: Mapping[str, Candidate] = field(default_factory=dict)
-    profile: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
-    gains: Mapping[str, Gain] = field(default_factory=dict)
-    pays: Mapping[str, Candidate] = field(default_factory=dict)
-    needed_chances: Mapping[str, float | None] = field(default_factory=dict)
+
+    def ledger(self) -> Ledger:
+        """A ledger with the budget, its reserve, and what the process holds besides models and drafters."""
+        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
+        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
+        ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
+        if self.chosen.reading_bytes:
+            ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)
+        return ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport(Plan):
+    """A plan, and what can be said of it before anything is loaded.
+
+    Attributes:
+        least: what needs least, by what it makes possible: ``fits``, and every stage but the first.
+        profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
+        gains: what each stage has brought on this device, where that was measured.
+        pays: what needs least of the ways that pay, by stage, as far as that was measured.
+        needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
+            decodes were measured; None where no share would be enough.
+    """
+
+    least: Mapping[str, Candidate]
+    profile: Mapping[str, str] | None
+    gains: Mapping[str, Gain]
+    pays: Mapping[str, Candidate]
+    needed_chances: Mapping[str, float | None]
 
     @property
     def engine(self) -> str:
@@ -155,15 +173,6 @@ class Plan:
         """Tokens per second over those of plain decoding, by stage, where that was measured on this device."""
         return {stage: gain.speed_up for stage, gain in self.gains.items()}
 
-    def ledger(self) -> Ledger:
-        """A ledger with the budget, its reserve, and what the process holds besides models and drafters."""
-        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
-        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
-        ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
-        if self.chosen.reading_bytes:
-            ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)
-        return ledger
-
 
 def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:
     """The best way to run a request within a budget.
@@ -175,10 +184,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
         BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
         SettingsError: what was asked for contradicts a model.
     """
-    base_bytes, budget_bytes = budget.held_bytes, budget.budget_bytes
-    with Estimates(
-        request.files, base_bytes=base_bytes, budget_bytes=budget_bytes, n_texts=request.n_texts
-    ) as estimates:
+    with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
         while True:
             try:
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
@@ -193,8 +199,17 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
                 request = request.without(role, why)
 
 
-def with_what_pays(found: Plan, experience: Experience, ways: Sequence[Candidate]) -> Plan:
-    """The same plan, with what was measured on this device of ways to draft."""
+def report(
+    found: Plan, frugal: Sequence[Candidate], profile: Mapping[str, str] | None, experience: Experience
+) -> PlanReport:
+    """A plan with what is known of it on this device.
+
+    Args:
+        frugal: ways to run with each kind of speculation that need little memory.
+        profile: see ``PlanReport``.
+        experience: what was measured of ways to draft.
+    """
+    ways = [way for way in (found.chosen, *frugal) if way.mode.limit]
     measured = [(way, gain) for way in ways if (gain := experience.gain(way)) is not None]
     gains: dict[str, Gain] = {}
     for way, gain in measured:
@@ -207,8 +222,10 @@ def with_what_pays(found: Plan, experience: Experience, ways: Sequence[Candidate
         if costs is not None and way.stage not in gains:
             chances = (needed_chance(*costs), needed.get(way.stage))
             needed[way.stage] = min((chance for chance in chances if chance is not None), default=None)
-    return replace(
-        found,
+    return PlanReport(
+        **vars(found),
+        least=smallest_of(frugal),
+        profile=profile,
         gains=gains,
         pays={stage: way for stage, way in pays.items() if stage in STAGES},
         needed_chances=needed,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
-from edge_spec.controller.drafter_choice import check_head, own_drafter
+from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
@@ -162,7 +162,9 @@ class Request:
             yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
 
     def can_run(self, mode: Mode, engines: Mapping[str, Engine]) -> bool:
-        """Whether these engines can run a mode: a head needs a target that gives hidden states."""
+        """Whether these engines can run a mode: the target has to verify drafts, and a head reads its hidden states."""
+        if why_not_draft((engines["target"],), self.target, mode) is not None:
+            return False
         heads = any(is_own_head(self.files[role]) for role in mode.needs)
         return not heads or engines["target"].gives_hidden_rows(self.target)
 
@@ -175,8 +177,8 @@ class Request:
         )
 
     def unrestricted(self, modes: tuple[Mode, ...]) -> Request:
-        """The same files with nothing fixed."""
-        n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
+        """The same files with nothing fixed but the context, up to what the target was trained for."""
+        n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or DEFAULT_N_CTX)
         return replace(
             self,
             settings=ModelSettings(n_ctx=max(_MIN_N_CTX, n_ctx)),
@@ -186,20 +188,28 @@ class Request:
         )
 
 
-def request_of(arguments: LoadArguments) -> Request:
+def request_of(arguments: LoadArguments, read_file: ReadFile = inspect) -> Request:
     """What arguments of ``load`` ask for; only headers of files are read.
+
+    Args:
+        read_file: reads them.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
     family = resolve_family(arguments.model)
-    mode, files, note = _mode_and_files(family, arguments)
+    mode, files, note = _mode_and_files(family, arguments, read_file)
     target, limit = files["target"], arguments.draft_limit
     wanted = arguments.n_ctx or arguments.min_n_ctx
     settings = settings_of(wanted or _n_ctx(target), arguments.settings)
     if limit is not None:
         require_whole("draft_limit", limit, 1, settings.max_rows - 1)
     chosen = {role: _engines(role, file, arguments, settings) for role, file in files.items()}
+    why_plain = why_not_draft(chosen["target"][0], target, mode)
+    plainly = ""
+    if why_plain is not None:
+        plainly = f"speculation {mode.name!r} is off: {why_plain}"
+        mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
     return Request(
@@ -214,7 +224,7 @@ def request_of(arguments: LoadArguments) -> Request:
         n_texts=arguments.texts,
         draft_limit=limit,
         policy=arguments.policy,
-        notes=tuple(filter(None, (note, *_notes(family, target, settings.n_ctx)))),
+        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings.n_ctx)))),
     )
 
 
@@ -236,13 +246,15 @@ def require_n_ctx(name: str, n_ctx: object) -> None:
     require_whole(name, n_ctx, 2, (1 << 31) - 1)
 
 
-def _mode_and_files(family: Family, arguments: LoadArguments) -> tuple[Mode, dict[str, ModelFile], str]:
+def _mode_and_files(
+    family: Family, arguments: LoadArguments, read_file: ReadFile
+) -> tuple[Mode, dict[str, ModelFile], str]:
     """The way to speculate, the files that it needs, by role, and a sentence about them, or none.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    target = inspect(family.target)
+    target = read_file(family.target)
     require_a_model(target)
     if target.trimmed is not None:
         raise UnsupportedModel(
@@ -250,17 +262,21 @@ def _mode_and_files(family: Family, arguments: LoadArguments) -> tuple[Mode, dic
             hint="give that model, and this file as `draft`",
         )
     draft, intermediate, engine = arguments.draft, arguments.intermediate, arguments.engine
-    own, note = own_drafter(family, target, engine) if draft is None else (resolve(draft), "")
-    paths = {"draft": own, "intermediate": family.intermediate if intermediate is None else resolve(intermediate)}
+    own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
+    between = family.intermediate if intermediate is None else resolve(intermediate)
+    if intermediate is None and own is not None and is_own_head(read_file(own)):
+        # The family's own; a head drafts for the target itself.
+        between = None
+    paths = {"draft": own, "intermediate": between}
     roles = given_roles(paths["draft"], paths["intermediate"])
     mode = arguments.speculation
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
     if arguments.policy is not None:
-        # The policy alone says how far to draft: the mode as it is, not a variant that adapts.
+        # The policy alone says how far to draft: the mode as it is, not the variant of ``auto``.
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
-    files = {role: inspect(path) for role in mode.needs if (path := paths[role]) is not None}
+    files = {role: read_file(path) for role in mode.needs if (path := paths[role]) is not None}
     for file in files.values():
         require_a_model(file)
         check_pair(target, file)
@@ -282,6 +298,12 @@ def fallbacks(mode: Mode) -> tuple[Mode, ...]:
             given.remove(role)
             found.append(mode_of("auto", given=frozenset(given)))
     return (*found, MODES["off"]) if mode.limit else ()
+
+
+def why_not_draft(engines: Iterable[Engine], target: ModelFile, mode: Mode) -> str | None:
+    """Why none of some engines can verify the drafts of a mode, as a clause; None if one may be able to."""
+    obstacles = [each.why_not_draft(target, trees=mode.target_trees) for each in engines] if mode.limit else [None]
+    return None if None in obstacles else obstacles[0]
 
 
 def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:

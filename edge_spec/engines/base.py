@@ -249,6 +249,24 @@ class Engine(ABC):
             return f"{unused} would change nothing on {self.title}"
         return self.why_not(file) or self.why_not_here(file)
 
+    def why_not_draft(self, file: ModelFile, *, trees: bool) -> str | None:
+        """Why a target cannot verify drafts, as a clause without a subject; None if nothing speaks against it.
+
+        Only what the header tells; an opened model can still turn out not to.
+
+        Args:
+            trees: whether drafts are trees.
+        """
+        return None
+
+    def rows(self, file: ModelFile, most: int, *, drafts: bool) -> Sequence[int]:
+        """Numbers of rows of a target's decode to choose from, at most ``most``, best first.
+
+        Args:
+            drafts: whether drafts are verified.
+        """
+        return (most,)
+
     def gives_hidden_rows(self, file: ModelFile) -> bool:
         """Whether a model that it runs can be the target of a head, see ``Opener.open_head``."""
         return False

@@ -46,6 +46,9 @@ class CachedModel:
         """How many tokens are committed."""
         return self._n_past
 
+    def hold(self) -> None:
+        """Nothing has to be done where a cache can go back anywhere."""
+
     def _require_room(self, n_new: int, *, drafts: bool = False) -> None:
         """Refuse tokens that do not fit after the text; drafts may extend beyond the context."""
         if self._n_past + n_new > self.n_ctx + drafts * self.settings.max_rows:

@@ -16,33 +16,36 @@ from typing import Protocol
 
 import numpy as np
 
+from edge_spec.engines.going_back import comes_back, how_far_back
 from edge_spec.engines.records import FOLDER, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
-from edge_spec.speculation.language_model import Capabilities, LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
 __all__ = [
-    "OWN_DEPTHS",
+    "OWN_READINGS",
     "PLAIN",
     "ProbeResult",
     "Probed",
     "known_profile",
     "probe",
     "probe_once",
-    "probed_depths",
+    "readings_in",
 ]
 
-PLAIN = Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1)
+PLAIN = Capabilities(rollback=0, takes_trees=False, widths=(1,), max_rows=1)
 """What every model can do."""
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
-_DEPTHS = (24, 256, 520)
-"""Used cells before the rows that are compared: a fresh cache, one from which on llama.cpp's fused attention takes
-another path for a single row (it pads to 512 cells), and one that has passed 512 as well."""
+_Reading = tuple[int, int]
+"""Used cells before a text, and how many tokens of it are read in every width."""
 
-OWN_DEPTHS = (24, 100)
+_READINGS: tuple[_Reading, ...] = ((24, 32), (252, 16), (508, 16))
+"""In a fresh cache, and across 256 and 512 used cells, from where on llama.cpp's attention takes other paths."""
+
+OWN_READINGS: tuple[_Reading, ...] = ((24, 8), (100, 8))
 """The same for our own kernels, which take one path at every depth, tile by tile (the tests hold them to that)."""
 
 _CUTS = 4
@@ -68,58 +71,51 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed, *, external: bool = False, fp16: bool = False, depths: Sequence[int] = _DEPTHS) -> ProbeResult:
+def probe(
+    model: Probed, *, external: bool = False, fp16: bool = False, readings: Sequence[_Reading] = _READINGS
+) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
-    Three things are tried. Rollback: decode two tokens and remove one. Widths: decode the same tokens after the same
-    text in several widths and compare bit by bit. Trees: decode two continuations in one call and compare with each of
-    them alone.
+    Rollback: read some tokens at once and take back all but the first, or fewer. Widths: read the same text in decodes
+    of one row, of two rows and so on, and compare every row and, in a fresh cache, every cell bit by bit. Cells tell
+    more: a kernel that rounds otherwise shows in most of them, but in few rows of logits, since activations are rounded
+    to 8 bits on the way. A width in the middle that differs ends the class, whatever wider ones seem to do. Trees:
+    decode two continuations in one call and compare with each of them alone.
 
     Args:
         external: the model's operators are not known, and one try proves little. What was found is tried again with a
             text divided in many ways, and has to hold for all of them.
         fp16: the model rounds to 16 bits on the way, which hides most differences. A single row, which libraries
             multiply by other code than several, then never counts as one of several, however alike they look.
-        depths: cells in use where rows are compared.
+        readings: where texts are read in every width.
     """
     max_rows = model.settings.max_rows
-    widths = tuple(n for n in _WIDTHS if n <= max_rows)
-    model.capabilities = Capabilities(can_rollback=True, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
     # Any text will do, the same one every time; low ids can be control tokens.
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
-    if not _can_rollback(model, text):
-        model.rollback(0)
-        return ProbeResult(
-            capabilities=Capabilities(can_rollback=False, takes_trees=False, widths=(1,), max_rows=1), seconds={}
-        )
+    rollback = how_far_back(model, text) if model.settings.exact else ANYWHERE * comes_back(model, text)
+    max_rows = min(max_rows, rollback + 1)
+    can = Capabilities(rollback=rollback, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
+    model.capabilities = can
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
-        return _probe_drafter(model, text, depths[0])
+        return _probe_drafter(model, text, readings[0][0])
+    widths = tuple(n for n in _WIDTHS if n <= max_rows)
     seconds: dict[int, float] = {}
-    alike = set(widths)
-    trees = model.settings.trees
-    reached = probed_depths(model.n_ctx, depths)
-    for depth in reached:
-        model.rollback(min(depth, model.n_past))
-        model.prefill(text[model.n_past : depth])
-        rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
-        if depth == reached[0]:
-            # Once more, warm: the first decode of a width pays for page faults.
-            rows = {n: _rows(model, text[depth : depth + n], seconds) for n in reversed(widths)}
-        alike &= _largest_class(rows)
-        trees = trees and _takes_trees(model, text[depth : depth + 4])
-    model.rollback(0)
-    # To compute three rows wherever one is wanted would cost more than identity is worth: report rounding instead.
-    exact = tuple(sorted(alike)) if alike and min(alike) <= 2 else ()
+    exact = _widths_alike(model, text, widths, readings, seconds)
     # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
-    capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=exact, max_rows=most)
+    model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
+    reached = readings_in(model.n_ctx, readings)
+    trees = model.settings.trees and all(_takes_trees(model, text, depth) for depth, _ in reached)
+    model.rollback(0)
+    capabilities = replace(model.capabilities, takes_trees=trees)
     if external and exact:
         capabilities = _confirmed(model, capabilities, text, max_rows, single=not fp16)
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
-        capabilities = replace(capabilities, reuse_step=int(_reads_alike(model, text, reached[-1])))
+        alike = all(_reads_alike(model, text, depth + n) for depth, n in (reached[0], reached[-1]))
+        capabilities = replace(capabilities, reuse_step=int(alike))
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
@@ -127,48 +123,103 @@ def probe(model: Probed, *, external: bool = False, fp16: bool = False, depths: 
 
 
 def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResult:
-    model.prefill(text[model.n_past : min(depth, model.n_ctx)])
-    trees = model.settings.trees and _takes_trees(model, text[model.n_past : model.n_past + 4])
+    trees = model.settings.trees and _takes_trees(model, text, min(depth, model.n_ctx))
     model.rollback(0)
-    capabilities = Capabilities(can_rollback=True, takes_trees=trees, widths=(), max_rows=model.settings.max_rows)
-    return ProbeResult(capabilities=capabilities, seconds={})
+    return ProbeResult(capabilities=replace(model.capabilities, takes_trees=trees), seconds={})
 
 
-def probed_depths(n_ctx: int, depths: Sequence[int] = _DEPTHS) -> list[int]:
-    """The depths that a text in a context can reach; at least one."""
-    return [min(depths[0], n_ctx), *(depth for depth in depths[1:] if depth <= n_ctx)]
+def readings_in(n_ctx: int, readings: Sequence[_Reading] = _READINGS) -> list[_Reading]:
+    """Those that a context has room for, in whole or in part; at least one."""
+    (first, n), *deeper = readings
+    start = max(0, min(first, n_ctx - n))
+    return [(start, min(n, n_ctx - start)), *((depth, min(n, n_ctx - depth)) for depth, n in deeper if depth < n_ctx)]
 
 
-def _can_rollback(model: Probed, text: Sequence[int]) -> bool:
-    try:
-        model.prefill(text[:2])
-        model.rollback(1)
-    except BackendError:
-        return False
+def _widths_alike(
+    model: Probed, text: Sequence[int], widths: Sequence[int], readings: Sequence[_Reading], seconds: dict[int, float]
+) -> tuple[int, ...]:
+    """Widths from 1 or 2 on, without gaps, that leave the same rows and cells; the longer of the two runs.
+
+    To compute three rows wherever one is wanted would cost more than identity is worth. None if no two of several are
+    alike: then drafts round.
+    """
+    runs = [tuple(widths[place:]) for place in range(min(2, len(widths)))]
+    for place, (start, n) in enumerate(readings_in(model.n_ctx, readings)):
+        # Where a context has no room for as many tokens as are wanted, more texts are read.
+        for turn in range(1 if place else -(-readings[0][1] // n)):
+            ahead = [*text[turn:], *text[:turn]]
+            model.rollback(0)
+            model.prefill(ahead[:start])
+            left = {
+                width: _read(model, ahead, start, n, width, seconds, cells=place == 0)
+                for width in sorted({width for run in runs for width in run}, reverse=True)
+            }
+            runs = [_alike(run, left) for run in runs]
+            if place == 0:
+                runs = [_everywhere(model, ahead, start, run, left[run[0]].rows) for run in runs]
+    best = max(runs, key=lambda run: (len(run), -run[0]))
+    return best if len(best) > 1 or len(widths) == 1 else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """What reading a text leaves: a digest of each row, and one of all cells.
+
+    The rows themselves, of all widths, would take too much memory on a small computer.
+    """
+
+    rows: tuple[bytes, ...]
+    cells: bytes
+
+
+def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
+    """The widths of a run, from its beginning, that left the same as its first one."""
+    n = next((place for place, width in enumerate(run) if left[width] != left[run[0]]), len(run))
+    return run[:n]
+
+
+def _read(
+    model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float], *, cells: bool
+) -> _Left:
+    """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
+
+    Where the last decode has more rows than tokens are left, the others go the way of rejected drafts.
+    """
+    model.rollback(start)
+    rows: list[bytes] = []
+    while model.n_past < start + n:
+        tokens = text[model.n_past : model.n_past + width]
+        began = perf_counter()
+        computed = model.decode(Tree.sequence(tokens))
+        seconds[width] = min(perf_counter() - began, seconds.get(width, float("inf")))
+        kept = min(width, start + n - model.n_past)
+        rows += [_digest(row.data) for row in computed[:kept]]
+        model.keep(range(kept))
+    return _Left(rows=tuple(rows), cells=_digest(model.save()) if cells else b"")
+
+
+def _digest(values: bytes | memoryview) -> bytes:
+    return blake2b(values, digest_size=16).digest()
+
+
+def _everywhere(
+    model: Probed, text: Sequence[int], start: int, run: tuple[int, ...], rows: Sequence[bytes]
+) -> tuple[int, ...]:
+    """The widths of a run, from its beginning, whose widest gives the same rows from wherever a decode begins."""
+    while len(run) > 1 and not _holds_everywhere(model, text, start, run[-1], rows):
+        run = run[:-1]
+    return run
+
+
+def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes]) -> bool:
+    """Whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
+    model.rollback(start)
+    for place in range(len(rows)):
+        computed = model.decode(Tree.sequence(text[start + place : start + place + width]))[: len(rows) - place]
+        if any(_digest(row.data) != wanted for row, wanted in zip(computed, rows[place:], strict=False)):
+            return False
+        model.keep([0])
     return True
-
-
-def _rows(model: Probed, tokens: Sequence[int], seconds: dict[int, float]) -> list[bytes]:
-    """A digest of each row: the rows themselves, of all widths, would take too much memory on a small computer."""
-    start = perf_counter()
-    rows = model.decode(Tree.sequence(tokens))
-    seconds[len(tokens)] = min(perf_counter() - start, seconds.get(len(tokens), float("inf")))
-    digests = [blake2b(row.data, digest_size=16).digest() for row in rows]
-    model.rollback(model.n_past)
-    return digests
-
-
-def _largest_class(rows: Mapping[int, list[bytes]]) -> set[int]:
-    """The largest set of widths whose rows agree bit for bit wherever two of them have a row."""
-    classes: list[set[int]] = []
-    for n in rows:
-        for members in classes:
-            if all(rows[n][: min(n, m)] == rows[m][: min(n, m)] for m in members):
-                members.add(n)
-                break
-        else:
-            classes.append({n})
-    return max(classes, key=lambda members: (len(members), -min(members)))
 
 
 def _confirmed(
@@ -191,7 +242,7 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     """Whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
-    model.prefill(text[: max(0, min(_DEPTHS[0], model.n_ctx - _CUTS * wide))])
+    model.prefill(text[: max(0, min(_READINGS[0][0], model.n_ctx - _CUTS * wide))])
     cut = 0
     while cut < _CUTS * wide and model.n_past + wide <= model.n_ctx:
         ahead = text[model.n_past : model.n_past + wide]
@@ -206,51 +257,57 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     return True
 
 
-def _reads_alike(model: Probed, text: Sequence[int], deepest: int) -> bool:
+def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
     """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells.
     """
-    depth = min(deepest, model.n_ctx - 4)
-    if depth < _DEPTHS[0] // 2:
+    depth = min(depth, model.n_ctx - 4)
+    if depth < 12:
         return False
-    first: list[bytes] | None = None
+    left: set[tuple[bytes, ...]] = set()
     for chunks in ((depth,), (1, 7, 33, 100, 159), ()):
         model.rollback(0)
         turn = 0
         while model.n_past < depth:
-            left = text[model.n_past : depth]
+            ahead = text[model.n_past : depth]
             if chunks:
-                model.prefill(left[: chunks[turn % len(chunks)]])
+                model.prefill(ahead[: chunks[turn % len(chunks)]])
             else:
-                n = min(len(left), 1 + turn % model.capabilities.max_rows)
-                model.decode(Tree.sequence(left[:n]))
+                n = min(len(ahead), 1 + turn % model.capabilities.max_rows)
+                model.decode(Tree.sequence(ahead[:n]))
                 model.keep(range(n))
             turn += 1
-        rows = _rows(model, text[depth : depth + min(4, model.capabilities.max_rows)], {})
-        first = first or rows
-        if rows != first:
+        rows = model.decode(Tree.sequence(text[depth : depth + min(4, model.capabilities.max_rows)]))
+        left.add(tuple(_digest(row.data) for row in rows))
+        if len(left) > 1:
             break
     model.rollback(0)
-    return rows == first
+    return len(left) == 1
 
 
-def _takes_trees(model: Probed, tokens: Sequence[int]) -> bool:
+def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
-    root, first, side, deep = tokens
+    n = min(4, model.capabilities.max_rows)
+    if n < 3:
+        return False
+    model.rollback(min(depth, model.n_past))
+    model.prefill(text[model.n_past : depth])
+    root, first, side, deep = text[depth : depth + 4]
     try:
-        together = model.decode(Tree((root, first, side, deep), (-1, 0, 0, 2))).copy()
+        together = model.decode(Tree((root, first, side, deep)[:n], (-1, 0, 0, 2)[:n])).copy()
     except BackendError:
         return False
     model.rollback(model.n_past)
-    alone = model.decode(Tree.sequence((root, side, deep, first))).copy()
+    alone = model.decode(Tree.sequence((root, side, deep)[: n - 1])).copy()
     model.rollback(model.n_past)
+    branch = together[[0, 2, 3][: n - 1]]
     if model.settings.exact:
-        return np.array_equal(together[[0, 2, 3]], alone[:3])
-    return np.allclose(together[[0, 2, 3]], alone[:3], atol=0.05 * float(alone.std()) + 1e-3)
+        return np.array_equal(branch, alone)
+    return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 5
+_VERSION = 7
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
@@ -266,7 +323,7 @@ def probe_once(
     can_shift: bool,
     external: bool = False,
     fp16: bool = False,
-    depths: Sequence[int] = _DEPTHS,
+    readings: Sequence[_Reading] = _READINGS,
 ) -> ProbeResult:
     """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
 
@@ -276,20 +333,20 @@ def probe_once(
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading a text of some hundred tokens.
         can_shift: see ``Capabilities``; not probed.
-        external, fp16, depths: see ``probe``.
+        external, fp16, readings: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
-    found = _read(path)
+    found = _recalled(path)
     if found is None:
         on_probe()
         try:
-            found = probe(model, external=external, fp16=fp16, depths=depths)
+            found = probe(model, external=external, fp16=fp16, readings=readings)
         except BaseException:
             model.close()
             raise
-        _write(path, found)
+        _remember(path, found)
     # What cannot be shown to be alike serves only where it would be computed in the very same way.
-    step = found.capabilities.reuse_step or (model.settings.prefill_chunk if found.capabilities.can_rollback else 0)
+    step = found.capabilities.reuse_step or (model.settings.prefill_chunk if found.capabilities.rollback else 0)
     model.capabilities = replace(
         found.capabilities, can_shift=can_shift, reuse_step=step, prefill_chunk=model.settings.prefill_chunk
     )
@@ -301,20 +358,21 @@ def known_profile(
     file: str, settings: ModelSettings, profile_of: ProfileOf, *, cache_dir: Path | None
 ) -> NumericsProfile | None:
     """The profile that ``probe_once`` would give a model; None if it has yet to be probed."""
-    found = _read(_place(cache_dir, file, settings, profile_of(())) if cache_dir is not None else None)
+    found = _recalled(_place(cache_dir, file, settings, profile_of(())) if cache_dir is not None else None)
     return profile_of(found.capabilities.widths) if found is not None else None
 
 
 def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: NumericsProfile) -> Path:
     """The file of a result."""
-    # n_ctx only decides how deep the probe can go.
+    # n_ctx only decides how deep the probe can go: what can be reached stands for it.
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    key = json.dumps([_VERSION, file, values, probed_depths(settings.n_ctx), facts], sort_keys=True)
+    reached = [readings_in(settings.n_ctx, readings) for readings in (_READINGS, OWN_READINGS)]
+    key = json.dumps([_VERSION, file, values, reached, facts], sort_keys=True)
     return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
-def _read(path: Path | None) -> ProbeResult | None:
+def _recalled(path: Path | None) -> ProbeResult | None:
     """A kept result; None if there is none or it is damaged."""
     if path is None:
         return None
@@ -327,7 +385,7 @@ def _read(path: Path | None) -> ProbeResult | None:
         return None
 
 
-def _write(path: Path | None, result: ProbeResult) -> None:
+def _remember(path: Path | None, result: ProbeResult) -> None:
     """Keep a result, whole or not at all; a cache that cannot be written is not a reason to fail."""
     if path is not None:
         write_record(path, {"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)})

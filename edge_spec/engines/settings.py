@@ -1,12 +1,10 @@
-"""How a model is run, on any engine, and the processor that it runs on."""
+"""How a model is run, on any engine, and how many threads that takes."""
 
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from edge_spec.arguments import require_one_of, require_whole
@@ -14,7 +12,7 @@ from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.models.heads import is_own_head
 
-__all__ = ["ModelSettings", "physical_cores", "processor"]
+__all__ = ["ModelSettings", "physical_cores"]
 
 
 def physical_cores() -> int:
@@ -23,16 +21,6 @@ def physical_cores() -> int:
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
-
-
-def processor() -> str:
-    """A text that differs between processors that may compute differently."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as info:
-            lines = {line for line in info if line.startswith(("model name", "flags", "Features", "CPU part"))}
-            return "".join(sorted(lines))
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
 
 
 _SMALL_PARAMS = 20_000_000

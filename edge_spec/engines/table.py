@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.cache_state import check_path, n_new_nodes
+from edge_spec.engines.places import Places
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
@@ -43,7 +44,10 @@ class TableModel:
     Args:
         table: logits, ``[n_vocab] * (order + 1)``, float32.
         n_ctx: the most tokens that can be committed.
-        can_rollback, takes_trees, widths, max_rows, can_shift: see ``Capabilities``.
+        takes_trees, widths, max_rows, can_shift: see ``Capabilities``.
+        n_snapshots: before how many rows of a decode it knows the text, like a recurrent model; beyond these it goes
+            back to what it held, or to nothing. Any number of tokens if None.
+        rollback: see ``Capabilities``; ``n_snapshots`` if None. A drafter need not keep snapshots.
         keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only nodes that lie in order.
         distort: stands for a kernel that rounds: given a row and the number of rows it was computed with.
     """
@@ -53,11 +57,12 @@ class TableModel:
         table: npt.NDArray[np.float32],
         *,
         n_ctx: int = 1 << 20,
-        can_rollback: bool = True,
         takes_trees: bool = True,
         widths: tuple[int, ...] = tuple(range(1, 65)),
         max_rows: int = 64,
         can_shift: bool = True,
+        n_snapshots: int | None = None,
+        rollback: int | None = None,
         keeps_branches: bool = True,
         distort: Callable[[Logits, int], Logits] | None = None,
     ) -> None:
@@ -68,8 +73,14 @@ class TableModel:
         self._n_ctx = n_ctx
         self._keeps_branches = keeps_branches
         self._distort = distort
+        self._places = Places(n_snapshots) if n_snapshots is not None else None
+        rollback = rollback if rollback is not None else ANYWHERE if n_snapshots is None else n_snapshots
         self._capabilities = Capabilities(
-            can_rollback=can_rollback, takes_trees=takes_trees, widths=widths, max_rows=max_rows, can_shift=can_shift
+            rollback=rollback,
+            takes_trees=takes_trees,
+            widths=widths,
+            max_rows=min(max_rows, rollback + 1),
+            can_shift=can_shift,
         )
         self._cells: list[int] = []
         self._pending: Tree = EMPTY
@@ -113,8 +124,9 @@ class TableModel:
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._enter(len(tokens), room=self._n_ctx)
-        self._pending = EMPTY
+        self._forget_pending()
         self._cells.extend(tokens)
+        self._computed(len(tokens))
 
     def decode(self, tree: Tree) -> Logits:
         self._enter(len(tree), room=self._n_ctx + self._capabilities.max_rows)
@@ -128,7 +140,12 @@ class TableModel:
             row = self._row([*self._cells[max(0, len(self._cells) - self._order) :], *path])
             rows[place] = self._distort(row, self._capabilities.padded(n)) if self._distort else row
         self._pending = tree
+        self._computed(self._capabilities.padded(n), n_padding=self._capabilities.padded(n) - n)
         return rows
+
+    def _computed(self, n_rows: int, *, n_padding: int = 0) -> None:
+        if self._places is not None and n_rows:
+            self._places.computed(len(self._cells) + len(self._pending) + n_padding, n_rows)
 
     def _row(self, context: list[int]) -> Logits:
         wanted = [0] * (self._order - len(context)) + context[len(context) - self._order :] if self._order else []
@@ -140,22 +157,33 @@ class TableModel:
             path = [node for place, node in enumerate(path) if list(path[: place + 1]) == list(range(place + 1))]
         self._cells.extend(self._pending.tokens[node] for node in path)
         self._pending = EMPTY
+        self._go_back(len(self._cells))
 
     def rollback(self, n_past: int) -> None:
         if not 0 <= n_past <= len(self._cells):
             raise ValueError(f"rollback to {n_past} of {len(self._cells)} tokens")
-        if n_past < len(self._cells) and n_past > 0 and not self._capabilities.can_rollback:
-            raise ValueError("this model cannot roll back")
         self._pending = EMPTY
-        del self._cells[n_past:]
+        self._go_back(n_past)
+
+    def _go_back(self, n: int) -> None:
+        del self._cells[n if self._places is None else self._places.nearest(n) :]
+
+    def _forget_pending(self) -> None:
+        if self._pending:
+            self.rollback(len(self._cells))
+
+    def hold(self) -> None:
+        self._forget_pending()
+        if self._places is not None:
+            self._places.copies = {len(self._cells): None}
 
     def shift(self, first: int, last: int) -> None:
         self._enter(0, room=self._n_ctx)
-        self._pending = EMPTY
+        self._forget_pending()
         del self._cells[first:last]
 
     def save(self) -> bytes:
-        self._pending = EMPTY
+        self._forget_pending()
         body = np.asarray(self._cells, dtype="<i4").tobytes()
         return _STATE.pack(_MAGIC, len(self._cells), self._seal(body)) + body
 
@@ -201,7 +229,7 @@ class TableModel:
             raise Closed("the table model")
         if self._cancelled:
             self._cancelled = False
-            self._pending = EMPTY
+            self._forget_pending()
             raise Cancelled
         if len(self._cells) + n > room:
             raise ContextFull(n_past=len(self._cells), n_new=n, n_ctx=self._n_ctx)

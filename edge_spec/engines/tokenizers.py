@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
-from edge_spec.engines.llama.grammar import LlamaGrammar
-from edge_spec.engines.llama.weights import LlamaWeights, vocabulary_bytes
+from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
+from edge_spec.llama_cpp.grammar import LlamaGrammar
+from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
 from edge_spec.memory import Footprint, Ledger, usage
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes

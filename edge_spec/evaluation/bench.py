@@ -38,7 +38,9 @@ class Speed:
         interval: 95 % interval of ``speed_up``, by resampling the prompts and then the runs of each, see
             ``interval_of_median``. Of one prompt it says nothing of other ones.
         mean_length: mean accepted length, bonus tokens included.
+        drafted: how many tokens were drafted.
         acceptance: share of the drafted tokens that were accepted.
+        draft_rounds: share of the rounds that drafted.
         draft_share, verify_share, rest_share: shares of the time; the rest is sampling and bookkeeping.
         share_of_limit: what is reached of the speed-up that this acceptance would bring if drafting, verifying further
             rows and bookkeeping took no time, which is tokens per round; the median over the runs. At most
@@ -57,7 +59,9 @@ class Speed:
     total_speed_up: float
     interval: tuple[float, float]
     mean_length: float
+    drafted: int
     acceptance: float
+    draft_rounds: float
     draft_share: float
     verify_share: float
     rest_share: float
@@ -187,7 +191,9 @@ def speed_of(
         total_speed_up=total("tokens") / total("decode_s") * total("decode_s", plainly) / total("tokens", plainly),
         interval=interval_of_median(of_prompt),
         mean_length=total("tokens") / total("rounds"),
+        drafted=int(total("drafted")),
         acceptance=total("accepted") / total("drafted") if total("drafted") else 0.0,
+        draft_rounds=drafters.total() / total("rounds"),
         draft_share=draft_share,
         verify_share=verify_share,
         rest_share=max(0.0, 1 - draft_share - verify_share),

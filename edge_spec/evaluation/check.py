@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_spec.model import TextModel
-from edge_spec.speculation.round import Round
 
 __all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
 
@@ -22,9 +21,6 @@ class RandomPolicy:
 
     def limit(self) -> int:
         return self._random.randint(0, self._max_drafted)
-
-    def learn(self, done: Round) -> None:
-        """Nothing to learn."""
 
 
 @dataclass(frozen=True)

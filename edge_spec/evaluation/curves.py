@@ -9,11 +9,10 @@ from statistics import median
 from time import perf_counter
 
 from edge_spec.model import TextModel
-from edge_spec.speculation.adaptive.costs import CostCurve
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["DEPTHS", "CostOfRows", "cost_curves", "costs_by_role", "n_decodes", "role_of", "speed_up_of_chains"]
+__all__ = ["DEPTHS", "CostOfRows", "cost_curves", "costs_by_role", "n_decodes", "role_of"]
 
 DEPTHS = (32, 512, 2048)
 """Cells in use before the rows."""
@@ -46,18 +45,6 @@ class CostOfRows:
             return 0.0
         first, last = self.milliseconds[widths[0]], self.milliseconds[widths[-1]]
         return (last - first) / (first * (widths[-1] - widths[0]))
-
-
-def speed_up_of_chains(target: CostOfRows, draft: CostOfRows, length: int, chance: float) -> float:
-    """What chains of so many tokens bring over plain decoding, if each is accepted with the same chance.
-
-    A round writes ``1 + chance + ... + chance ** length`` tokens for one decode of the target and ``length`` single
-    rows of the drafter (Leviathan et al., arXiv 2211.17192, with measured costs). Between measured widths costs are
-    taken as linear, and beyond them in proportion.
-    """
-    curve = CostCurve(target.milliseconds)
-    tokens = sum(chance**depth for depth in range(length + 1))
-    return tokens * curve(1) / (curve(length + 1) + length * draft.milliseconds[1])
 
 
 def role_of(name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,8 +46,14 @@ class ObservedSampler(Sampler):
         seen: log probability of each pick, and the likeliest tokens with theirs; whoever reads it empties it.
     """
 
-    def __init__(self, request: ReplyRequest, n_top: int) -> None:
-        super().__init__(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
+    def __init__(self, request: ReplyRequest, n_top: int, is_cancelled: Callable[[], bool]) -> None:
+        super().__init__(
+            request.settings,
+            request.prompt,
+            grammar=request.grammar,
+            breakers=request.breakers,
+            is_cancelled=is_cancelled,
+        )
         self.seen: list[tuple[float, dict[int, float]]] | None = []
         self._n_top = n_top
 
@@ -82,6 +89,8 @@ class EventLog:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
+        # A reply can be ended by another thread while its reader takes what there is.
+        self._taking = threading.Lock()
         self._ready: list[TokenEvent] = []
         self._texts: list[str] = []
         self._n_rounds = 0
@@ -112,12 +121,17 @@ class EventLog:
 
     def ended(self, text: str) -> None:
         """The reply has ended, and ``text``, which had been held back, belongs to it."""
-        if text and self._ready:
-            self._ready[-1] = replace(self._ready[-1], text=self._ready[-1].text + text)
-        elif text:
-            self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
+        # A round that was cancelled half-way had taken some tokens.
+        text = "".join(self._texts) + text
+        self._texts.clear()
+        with self._taking:
+            if text and self._ready:
+                self._ready[-1] = replace(self._ready[-1], text=self._ready[-1].text + text)
+            elif text:
+                self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
 
     def take(self) -> list[TokenEvent]:
         """The events that nobody has taken yet."""
-        ready, self._ready = self._ready, []
+        with self._taking:
+            ready, self._ready = self._ready, []
         return ready

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.closing import Closing
@@ -27,25 +28,46 @@ class Interruptible(Closing):
 
     def __init__(self, timeout: float | None) -> None:
         self.reader = Reader.here()
-        self._deadline = Deadline(timeout)
-        self._cancelled = threading.Event()
+        self._deadline = deadline = Deadline(timeout)
+        self._cancelled = cancelled = threading.Event()
+        # For what works for it: it must not hold the reply itself, which ends when nobody does any more.
+        self._is_over: Callable[[], bool] = lambda: cancelled.is_set() or deadline.is_over
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
         self._advances_in: int | None = None
+        self._unread_since = monotonic()
 
     @property
     def is_cancelled(self) -> bool:
         """Whether it has to stop: it was asked to, or its time is up."""
-        return self._cancelled.is_set() or self._deadline.is_over
+        return self._is_over()
 
     @property
     def is_advancing_here(self) -> bool:
         """Whether this thread is writing a piece of it now."""
         return self._advances_in == threading.get_ident()
 
-    @abstractmethod
+    @property
+    def unread_s(self) -> float:
+        """For how many seconds nobody has asked for a piece of it; 0 while one is written."""
+        return 0.0 if self._advances_in is not None else monotonic() - self._unread_since
+
     def cancel(self) -> None:
-        """Stop soon, from any thread. What was written stays."""
+        """Stop soon, from any thread; if nobody is reading it now, it ends at once. What was written stays."""
+        self.ask_to_stop()
+        self.end_unread()
+
+    @abstractmethod
+    def ask_to_stop(self) -> None:
+        """Let whoever writes a piece of it stop soon."""
+
+    def end_unread(self) -> None:
+        """End it if it has to stop and nobody writes a piece of it: there may never be another one."""
+        if self.is_cancelled and not self.is_advancing_here and self._advancing.acquire(blocking=False):
+            try:
+                self._end_cancelled()
+            finally:
+                self._advancing.release()
 
     @abstractmethod
     def _end(self, reason: str) -> None:
@@ -64,14 +86,20 @@ class Interruptible(Closing):
     @contextmanager
     def _advanced_by(self, reader: Reader) -> Iterator[None]:
         """Wait until nobody else writes; inside, ``reader`` does."""
-        with self._advancing:
-            self.reader = reader
-            self._advances_in = threading.get_ident()
-            self._deadline.start()
-            try:
-                yield
-            finally:
-                self._advances_in = None
+        try:
+            with self._advancing:
+                self.reader = reader
+                self._advances_in = threading.get_ident()
+                self._deadline.start()
+                try:
+                    yield
+                finally:
+                    self._unread_since = monotonic()
+                    self._advances_in = None
+        finally:
+            # Whoever cancelled it meanwhile could not end it.
+            if self._cancelled.is_set():
+                self.end_unread()
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled:

@@ -95,6 +95,9 @@ class ReusingContext(Context):
         if self._shared and step > 1:
             # Beyond whole chunks others would begin elsewhere than in a fresh prompt.
             speculator.replace(min(self._shared, speculator.model.n_past // step * step), ())
+            while speculator.model.n_past % step:
+                # It went back further than it had to, into the middle of a chunk.
+                speculator.replace(speculator.model.n_past // step * step, ())
         speculator.begin(text, sampler, reuse=self._shared > 0)
         self.n_reused = min(speculator.model.n_past, len(text))
         self._text.n_read, self._text.profile = len(text) - 1, speculator.model.profile.name

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from jinja2.nodes import Node
     from jinja2.parser import Parser
 
-__all__ = ["Messages", "PromptBuilder", "render_chat"]
+__all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
+
+Prompt = str | Messages
 
 _MESSAGE = 'a message is {"role": "user", "content": "..."}'
 
@@ -52,7 +54,7 @@ class PromptBuilder:
         """Whether the model knows how conversations are written."""
         return self._chat_template is not None
 
-    def tokens_of(self, prompt: str | Messages, *, raw: bool = False) -> list[int]:
+    def tokens_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a text or messages; a text is a user's message unless it is ``raw``.
 
         Raises:

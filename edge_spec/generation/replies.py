@@ -30,7 +30,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     On an engine that can advance several texts in one decode they are written together, as many at a time as a decode
     has rows and the memory budget has room for; on others one after the other. Each has the text that it has alone.
     An error of one of them is found in its ``error`` and leaves the others alone. As with a single reply: read it to
-    its end, close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
+    its end, cancel or close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
 
     Args:
         context: makes what keeps a reply inside the model's context, where they are written one after the other.
@@ -151,13 +151,17 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     # --- ending them
 
     def cancel(self, index: int | None = None) -> None:
-        """Stop one of them soon, or all, from any thread. What was written stays."""
-        if index is not None:
-            answer, reply = self.answers[index], self._reply
-            answer.is_cancelled = True
-            if reply is not None and answer.is_written_by(reply):
-                reply.cancel()
+        """Stop one of them soon, or all, from any thread; if nobody is reading them now, all end at once. What was
+        written stays."""
+        if index is None:
+            super().cancel()
             return
+        answer, reply = self.answers[index], self._reply
+        answer.is_cancelled = True
+        if reply is not None and answer.is_written_by(reply):
+            reply.ask_to_stop()
+
+    def ask_to_stop(self) -> None:
         self._cancelled.set()
         with self._ending:
             reply = self._reply
@@ -165,7 +169,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             if self._turn is not None:
                 self._access.speculator.cancel()
         if reply is not None:
-            reply.cancel()
+            reply.ask_to_stop()
         self._access.lock.wake()
 
     def __del__(self) -> None:
@@ -203,7 +207,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
 
     def _advance(self) -> None:
         self._check_cancelled()
-        if not self._unfinished():
+        if self._reply is None and not self._unfinished():
             self._end("")
         elif self._alone:
             self._advance_alone()
@@ -231,7 +235,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         if self._batch is None or self._batch.model is not model:
             self._close_batch()
             ledger = access.sessions.cache.ledger
-            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished())
+            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished(), self._is_over)
         if self._batch is None:
             self._alone = True
             self._end_turn()
@@ -239,22 +243,26 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             self._queue(self._batch.round())
 
     def _advance_alone(self) -> None:
-        """Write on in the first reply that has not ended."""
-        answer = self._unfinished()[0]
-        if answer.is_cancelled and (self._reply is None or not answer.is_written_by(self._reply)):
+        """Write on in the reply that is being written, or begin the next one."""
+        reply = self._reply
+        writing = (each for each in self.answers if reply is not None and each.is_written_by(reply))
+        answer = next(writing, None) or self._unfinished()[0]
+        if reply is None and answer.is_cancelled:
             answer.end("cancelled")
             return
         try:
-            if self._reply is None or not answer.is_written_by(self._reply):
+            if reply is None:
                 asked = replace(answer.request, on_notice=self.notice, timeout=self._deadline.left_s)
-                self._reply = Reply(self._access, asked, self._policy(), context=self._context())
-                answer.write_with(self._reply)
-            self._queue([(answer, next(self._reply, ""))])
+                reply = self._reply = Reply(self._access, asked, self._policy(), context=self._context())
+                answer.write_with(reply)
+            self._queue([(answer, next(reply, ""))])
         except OF_ONE_TEXT as error:
             answer.fail(error)
-            if self._reply is not None and answer.is_written_by(self._reply):
-                self._queue([(answer, next(self._reply, ""))])
-        if self._reply is not None and self._reply.finish_reason is not None:
+            if reply is not None:
+                self._queue([(answer, next(reply, ""))])
+        if reply is not None and reply.finish_reason is not None:
+            # It may have been ended between two pieces, with text that was still held back.
+            self._queue([(answer, "".join(reply))])
             self._reply = None
 
     def _queue(self, pieces: Sequence[Piece]) -> None:

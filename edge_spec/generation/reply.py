@@ -35,7 +35,7 @@ class Reply(ReadableReply):
     """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
     Also for ``async for``, and ``await`` for the whole text. A reply that is not read to its end keeps others waiting:
-    close it, use it as a context manager, or drop it.
+    cancel or close it, use it as a context manager, or drop it.
 
     Attributes:
         prompt: token ids of the prompt.
@@ -71,7 +71,7 @@ class Reply(ReadableReply):
         self._recorder = recorder
         self._request = request
         self.prompt_progress = (0, len(request.prompt))
-        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
+        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context, self._is_over)
         self._handed_out: list[str] = []
         self._started = False
         self._ending = threading.Lock()
@@ -152,8 +152,7 @@ class Reply(ReadableReply):
 
     # --- ending it
 
-    def cancel(self) -> None:
-        """Stop soon, from any thread. What was written stays."""
+    def ask_to_stop(self) -> None:
         self._cancelled.set()
         # Once it has ended, the models work for the next reply.
         with self._ending:

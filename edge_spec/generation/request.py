@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import Any, Unpack
 
 from edge_spec.arguments import refuse_unknown, require_whole
 from edge_spec.errors import PromptError, SettingsError
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.sampling import SamplerSettings
+from edge_spec.sampling import SamplerKeywords, SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, find_breakers
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
@@ -22,8 +22,6 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = [
     "Deadline",
-    "RepliesKeywords",
-    "ReplyKeywords",
     "ReplyOptions",
     "ReplyRequest",
     "ignore",
@@ -62,26 +60,6 @@ def require_timeout(value: object) -> None:
 
 def ignore(*event: object) -> None:
     """Do nothing: the default of callbacks."""
-
-
-class RepliesKeywords(TypedDict, total=False):
-    """What replies are asked for besides their sampler's settings; see ``TextModel.generate``."""
-
-    max_tokens: int | None
-    stop: str | Sequence[str] | None
-    grammar: str | None
-    json_schema: str | Mapping[str, Any] | None
-    logprobs: int | None
-    on_progress: Callable[[str, int, int], object]
-
-
-class ReplyKeywords(RepliesKeywords, total=False):
-    """What a single reply is asked for besides that; see ``ReplyRequest``."""
-
-    timeout: float | None
-    on_notice: Callable[[str], object]
-    written: Sequence[int]
-    drawn: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +183,9 @@ class ReplyOptions:
             **fields,
         )
 
-    def settings(self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Any) -> SamplerSettings:
+    def settings(
+        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Unpack[SamplerKeywords]
+    ) -> SamplerSettings:
         """Settings of a sampler, with a random seed if none is given.
 
         Raises:

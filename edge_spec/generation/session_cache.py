@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -106,10 +107,13 @@ class SessionCache:
         """
         n_tokens = len(speculator.text)
         share = min(1.0, (n_tokens + 1) / speculator.model.n_ctx)
-        lines = (line for line in self.ledger if line.name == "KV cache" and (drafters or line.owner == "target"))
-        cells = [int(share * line.predicted_bytes) for line in lines]
+        shares = {"KV cache": share, "recurrent state": 1.0}
+        caches: Counter[str] = Counter()
+        for line in self.ledger:
+            if line.name in shares and (drafters or line.owner == "target"):
+                caches[line.owner] += int(shares[line.name] * line.predicted_bytes)
         # All of them, and the largest up to twice more while its engine hands it out.
-        expected = sum(cells) + 2 * max(cells, default=0) + _TOKEN_BYTES * n_tokens * len(cells)
+        expected = caches.total() + 2 * max(caches.values(), default=0) + _TOKEN_BYTES * n_tokens * len(caches)
         with self.ledger.lend("sessions", "copies to save", expected) as took:
             states = speculator.save(drafters=drafters)
             sizes = [len(state) for state in states.values()]

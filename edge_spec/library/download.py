@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ __all__ = [
 
 _TRIES = 6
 _MOST_WAIT_S = 60.0
+_MOST_BYTES = 1 << 60
 _PIECE = 1 << 22
 """Bytes that are hashed between two reports."""
 
@@ -48,6 +50,9 @@ class RemoteFile:
         address: where it is if it is not on the hub.
         version: what that server calls this state of the file, an ETag or a date; empty if it names none.
         local: where it lies on this computer already, if the hub cannot be asked.
+
+    Raises:
+        DownloadError: the path, hash, commit or size cannot be that of a file. Folders here are named by hashes.
     """
 
     repo: str
@@ -58,6 +63,20 @@ class RemoteFile:
     address: str = ""
     version: str = ""
     local: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.path.isprintable():
+            raise self._impossible("characters that cannot be printed")
+        for what, value, n_digits in (("checksum", self.sha256, 64), ("commit", self.commit, 40)):
+            if value and not re.fullmatch(f"[0-9a-f]{{{n_digits}}}", value):
+                raise self._impossible(f"{value[:120]!r} as its {what}, not {n_digits} hexadecimal digits")
+        if not 0 <= self.n_bytes < _MOST_BYTES:
+            raise self._impossible("an impossible size")
+
+    def _impossible(self, what: str) -> DownloadError:
+        return DownloadError(
+            f"{self.repo} says what cannot be: {self.path[:120]!r} has {what}", hint="fetch the model from elsewhere"
+        )
 
     @property
     def name(self) -> str:

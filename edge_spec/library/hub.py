@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from edge_spec.errors import DownloadError, EdgeSpecError, ModelNotFound
+from edge_spec.errors import DownloadError, ModelNotFound
+from edge_spec.extras import not_installed
 from edge_spec.library.download import Busy, OnStage, Patience, RemoteFile, fetch, stream
 
 __all__ = ["Hub", "RemoteFile"]
@@ -50,7 +51,7 @@ class Hub:
             import huggingface_hub.constants
             import huggingface_hub.utils
         except ImportError:
-            raise EdgeSpecError("huggingface_hub is not installed", hint='run: pip install "edge-spec[hub]"') from None
+            raise not_installed("huggingface_hub", extra="hub") from None
         self._library: Any = huggingface_hub
         self._endpoint = endpoint
         self._pause = pause

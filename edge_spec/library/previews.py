@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from edge_spec.library.download import RemoteFile
+from edge_spec.library.finding import Pull
 from edge_spec.library.hub import Hub
-from edge_spec.library.pulling import Pull
+from edge_spec.library.names import file_called
 from edge_spec.models.gguf.header import header_of
 
 __all__ = ["preview"]
@@ -29,15 +30,17 @@ def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
     """
     found = {}
     for role, files in pull.files.items():
-        for file in files:
+        paths = [
+            folder / role / file_called(file.name, role, number, len(files)) for number, file in enumerate(files, 1)
+        ]
+        for file, path in zip(files, paths, strict=True):
             if file.local is not None:
                 continue
-            path = folder / role / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             remote = _Remote(hub, file)
             header = header_of(cast(BinaryIO, remote), path, file.n_bytes)
             _write_with_hole(path, bytes(remote.held[: header.data_offset]), file.n_bytes)
-        found[role] = files[0].local or folder / role / files[0].name
+        found[role] = files[0].local or paths[0]
     return found
 
 

@@ -10,89 +10,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from edge_spec.engines.base import Progress
 from edge_spec.errors import ModelNotFound, SettingsError
 from edge_spec.library.download import RemoteFile, disk_full_named, require_room, sha256_of
+from edge_spec.library.finding import Pull
 from edge_spec.library.hub import Hub
+from edge_spec.library.names import file_called
 from edge_spec.library.partial import FOLDER, Partial
 from edge_spec.library.stores import all_models
-from edge_spec.library.wanted import Source, Wanted
 from edge_spec.models.catalogue import MANIFEST, family_names
-from edge_spec.models.split_files import is_later_part, parts_of, stem_of
 
-__all__ = ["Pull", "check_name", "find", "pull", "remove", "to_fetch"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pull:
-    """What is to be fetched.
-
-    Attributes:
-        name: what the model is called here.
-        files: by role; a model in several files has them all, the first one first.
-    """
-
-    name: str
-    files: Mapping[str, Sequence[RemoteFile]]
-
-    @property
-    def n_bytes(self) -> int:
-        """Of all files."""
-        return sum(file.n_bytes for files in self.files.values() for file in files)
-
-
-def find(asked: Wanted, hub: Hub) -> Pull:
-    """The files that are meant, on the hub or at an address.
-
-    Raises:
-        ModelNotFound: a repository has no such file; the message says which it has. DownloadError: see ``Hub``.
-    """
-    held: dict[tuple[str, str], list[RemoteFile]] = {}
-    files = {}
-    for role, source in asked.sources.items():
-        if source.address:
-            files[role] = [hub.look(each) for each in _addresses(source.address)]
-            continue
-        place = (source.repo, source.revision)
-        if place not in held:
-            held[place] = [each for each in hub.files(*place) if each.path.lower().endswith(".gguf")]
-        files[role] = _with_parts(_matching(source, held[place]), held[place])
-    return Pull(name=asked.name or stem_of(files["target"][0].name), files=files)
-
-
-def _addresses(address: str) -> list[str]:
-    """Of all files of a model, which are named as those in a folder are."""
-    parts = urlsplit(address)
-    return [parts._replace(path=path).geturl() for path in parts_of(parts.path)]
-
-
-def _matching(source: Source, files: Sequence[RemoteFile]) -> RemoteFile:
-    for pattern in source.patterns:
-        for file in sorted(files, key=lambda file: file.path):
-            names = (file.name.lower(), file.path.lower())
-            is_model = not is_later_part(file.name) and "mmproj" not in names[0]
-            if is_model and any(fnmatchcase(each, pattern.lower()) for each in names):
-                return file
-    known = ", ".join(sorted(file.name for file in files)[:12]) or "no GGUF"
-    raise ModelNotFound(
-        f"{source.repo} has no file like {source.patterns[0]}", hint=f"it holds {known}; name one as org/repo:FILE.gguf"
-    )
-
-
-def _with_parts(first: RemoteFile, files: Sequence[RemoteFile]) -> list[RemoteFile]:
-    by_path = {file.path: file for file in files}
-    paths = parts_of(first.path)
-    missing = [path for path in paths if path not in by_path]
-    if missing:
-        raise ModelNotFound(f"{first.repo} lacks {missing[0]}", hint="choose another quantisation, as org/repo:Q4_0")
-    return [by_path[path] for path in paths]
+__all__ = ["check_name", "pull", "remove", "to_fetch"]
 
 
 def check_name(what: Pull, folder: Path) -> None:
@@ -259,8 +191,10 @@ def _by_name(what: Pull) -> dict[str, RemoteFile]:
     found: dict[str, RemoteFile] = {}
     for role, files in what.files.items():
         held = {file.key for file in found.values()}
-        before = f"{role}-" if any(file.name in found and file.key not in held for file in files) else ""
-        found |= {before + file.name: file for file in files if file.key not in held}
+        names = [file_called(file.name, role, number, len(files)) for number, file in enumerate(files, 1)]
+        named = [(name, file) for name, file in zip(names, files, strict=True) if file.key not in held]
+        before = f"{role}-" if any(name in found for name, _ in named) else ""
+        found |= {before + name: file for name, file in named}
     return found
 
 

@@ -13,21 +13,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError
+from edge_spec.library.user_folder import model_folder, named_in
 from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
 from edge_spec.models.split_files import is_later_part
-from edge_spec.models.user_folder import model_folder, named_in
 
-__all__ = ["Found", "all_models", "all_targets", "locate", "located", "own_models"]
+__all__ = ["Found", "all_models", "all_targets", "locate", "name_of", "own_models"]
 
 _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
 """What names of ollama's models leave out."""
+
+_OWN = "edge-spec"
+"""The store that is the user's own model folder."""
 
 _PROJECTOR = "mmproj"
 _OF_A_SERVICE = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models"))
@@ -36,7 +40,7 @@ _OF_A_SERVICE = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama
 
 @dataclass(frozen=True)
 class Found:
-    """A model on this computer.
+    """A model on this computer: a path that knows by which name it was found.
 
     Attributes:
         name: what ``edge-spec run`` calls it.
@@ -48,27 +52,37 @@ class Found:
     path: Path
     store: str
 
-
-def located(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """A model by any name that ``edge-spec list`` shows, as its path; anything else as it is."""
-    if not isinstance(name_or_path, str) or _needs_no_search(name_or_path):
-        return name_or_path
-    return locate(name_or_path, model_folder(), os.environ) or name_or_path
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
 
 
-def locate(name: str, own: Path, environment: Mapping[str, str]) -> Path | None:
-    """Where the model of a name is; None for a path, a name of the package, and for what is not on this computer."""
-    if _needs_no_search(name):
+def name_of(model: str | os.PathLike[str] | None) -> str:
+    """Return what people call a model: the name that it was found by, or that of its file without the ending.
+
+    Args:
+        model: what ``located`` returns; None for the default model.
+    """
+    if model is None:
+        return resolve_family().name
+    if isinstance(model, Found):
+        return model.name
+    found = Path(model).name or os.fspath(model)
+    return re.sub(r"(?<=.)\.(gguf|onnx)$", "", found, flags=re.IGNORECASE)
+
+
+def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
+    """The model of a name; None for a path, a name of the package, and for what is not on this computer.
+
+    Args:
+        own: the user's folder; if None, the one that the environment or the settings name.
+        environment: variables, which say where programs keep their models.
+    """
+    if name in family_names() or _exists(name):
         return None
-    found = named_in(own, name)
-    if found is not None:
-        return found
-    return next((each.path for each in _of_others(environment) if each.name == name), None)
-
-
-def _needs_no_search(name: str) -> bool:
-    """Whether it is a path, or a name of the package."""
-    return name in family_names() or _exists(name)
+    path = named_in(own or model_folder(environment), name)
+    if path is not None:
+        return Found(name, path, _OWN)
+    return next((each for each in _of_others(environment) if each.name == name), None)
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:
@@ -95,9 +109,9 @@ def own_models(folder: Path) -> Iterator[Found]:
     """The models in the user's folder, by name."""
     for path in _entries(folder):
         if path.suffix.lower() == ".gguf" and not is_later_part(path.name):
-            yield Found(path.stem, path, "edge-spec")
+            yield Found(path.stem, path, _OWN)
         elif (path / MANIFEST).is_file() or _holds_a_model(path):
-            yield Found(path.name, path, "edge-spec")
+            yield Found(path.name, path, _OWN)
 
 
 def _of_others(environment: Mapping[str, str]) -> Iterator[Found]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.gbnf_work import Item, Rule, fail_at, refuse_endless_work
+from edge_spec.sampling.gbnf_work import Item, Rule, deepest_first, fail_at, refuse_endless_work
 
 __all__ = ["check_gbnf"]
 
@@ -183,6 +183,8 @@ def _apply(item: Item, repeat: str, line: int) -> None:
         fail_at(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
     if len(bounds) == 2 and bounds[1] < bounds[0]:
         fail_at(line, f"{repeat} ends before it begins", "write the smaller number first")
+    # A repetition of a repetition costs as much as one of a group.
+    item.nested += repeat in ("*", "+") or "," in repeat or item.optional or item.nested > 0
     if repeat in ("*", "?") or (bounds and bounds[0] == 0):
         item.optional = True
     item.repeats *= max([1, *bounds])
@@ -233,21 +235,9 @@ def _refuse_left_recursion(rules: dict[str, Rule], empty: set[str]) -> list[str]
                     begins[name].append(item.name)
                 if not may_be_empty(item):
                     break
-    done: dict[str, None] = {}
-    for start in rules:
-        # Depth first without recursion: generated grammars may be deep.
-        path: dict[str, Iterator[str]] = {} if start in done else {start: iter(begins[start])}
-        while path:
-            name = next(reversed(path))
-            below = next(path[name], None)
-            if below is None:
-                done[name] = None
-                path.popitem()
-            elif below in path:
-                named = below if not below.startswith("(") else below.split(" in ")[1]
-                fail_at(
-                    rules[below].line, f"rule {named!r} can begin with itself", "let it begin with something else first"
-                )
-            elif below not in done:
-                path[below] = iter(begins[below])
-    return list(done)
+
+    def refuse(name: str) -> None:
+        named = name if not name.startswith("(") else name.split(" in ")[1]
+        fail_at(rules[name].line, f"rule {named!r} can begin with itself", "let it begin with something else first")
+
+    return deepest_first(begins, refuse)

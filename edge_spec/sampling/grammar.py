@@ -1,12 +1,12 @@
 """What a grammar is to the sampler, and what the sampler remembers along a reply.
 
 A grammar is a seam: the sampler asks which tokens may come next and what state follows. llama.cpp's grammars are in
-``edge_spec.engines.llama.grammar``.
+``edge_spec.llama_cpp.grammar``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +14,19 @@ import numpy.typing as npt
 
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress"]
+__all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress", "never"]
+
+
+def never() -> bool:
+    """Say that a reply has not been cancelled: of one that nobody cancels."""
+    return False
 
 
 class GrammarState(Protocol):
-    """How far a reply has come in a grammar. Never changes."""
+    """How far a reply has come in a grammar. Never changes.
+
+    Its methods raise ``Cancelled`` once the reply has been cancelled, unless they return at once.
+    """
 
     def allowed(self, tokens: Sequence[int]) -> list[bool]:
         """Whether each of these tokens may come next."""
@@ -36,8 +44,12 @@ class GrammarState(Protocol):
 class Grammar(Protocol):
     """Which replies are possible."""
 
-    def start(self) -> GrammarState:
-        """The state before the first token of a reply."""
+    def start(self, is_cancelled: Callable[[], bool] = never) -> GrammarState:
+        """The state before the first token of a reply.
+
+        Args:
+            is_cancelled: says whether the reply has been cancelled. To work out what may come next can take long.
+        """
 
 
 class Node:

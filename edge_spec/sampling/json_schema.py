@@ -127,7 +127,10 @@ class _Converter:
         fitting = [value for value in values if kind is None or _has_type(value, kind)]
         if not fitting:
             fail(place, f"no value is of type {kind}", "correct the type")
-        return any_of([json.dumps(value, ensure_ascii=False) for value in fitting])
+        try:
+            return any_of([json.dumps(value, ensure_ascii=False, allow_nan=False) for value in fitting])
+        except ValueError:
+            fail(place, "a number in it is infinite, no number, or too long for JSON", "write a finite number")
 
     def _anyof(self, schemas: Any, place: str, kind: Any) -> str:
         if not isinstance(schemas, list) or not schemas:
@@ -225,7 +228,7 @@ def _has_type(value: Any, kinds: Any) -> bool:
         "boolean": bool,
         "null": type(None),
     }
-    names = kinds if isinstance(kinds, list) else [kinds]
+    names = [str(name) for name in (kinds if isinstance(kinds, list) else [kinds])]
     return any(
         isinstance(value, types.get(name, ())) and (name == "boolean" or not isinstance(value, bool)) for name in names
     )

@@ -70,7 +70,7 @@ class Types:
         if "format" in known:
             if len(known) > 1:
                 fail(f"{place}/format", "format with bounds of the length is not supported")
-            if known["format"] not in FORMATS:
+            if not isinstance(known["format"], str) or known["format"] not in FORMATS:
                 fail(f"{place}/format", f"there is no format {known['format']!r}", f"known: {', '.join(FORMATS)}")
             return self._rules.named(rf'"\"" {FORMATS[known["format"]]} "\""')
         least, most = self._lengths(known, place, "Length")
@@ -115,10 +115,8 @@ class Types:
 
     def _lengths(self, known: dict[str, Any], place: str, what: str) -> tuple[int, int | None]:
         least, most = known.get("min" + what, 0), known.get("max" + what)
-        for name, bound in (("min" + what, least), ("max" + what, most)):
-            if bound is not None and (
-                not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MAX_REPEATS
-            ):
+        for name, bound in (("min" + what, least), ("max" + what, 0 if most is None else most)):
+            if not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= MAX_REPEATS:
                 fail(f"{place}/{name}", f"{bound!r} is not a whole number from 0 to {MAX_REPEATS}", "choose one")
         if most is not None and most < least:
             fail(f"{place}/max{what}", f"max{what} is less than min{what}", "correct them")
@@ -166,6 +164,8 @@ class Types:
         names = known.get("propertyNames", {})
         if not isinstance(names, Mapping):
             fail(f"{place}/propertyNames", "not a schema", "give an object with keywords")
+        if names.get("type", "string") != "string":
+            fail(f"{place}/propertyNames/type", "names are strings", "leave it out")
         names = {"type": "string", **names}
         pair = self._rules.named(f'{self._of(names, f"{place}/propertyNames")} ": " {value}')
         if most == 0:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["SamplerSettings"]
+__all__ = ["SamplerKeywords", "SamplerSettings"]
 
 _LARGEST = 1e9
 """No penalty or bias is larger: beyond it float32 would drown the logit, or overflow."""
@@ -195,6 +195,33 @@ class SamplerSettings:
     def uses_mirostat(self) -> bool:
         """Whether mirostat replaces the filters."""
         return self.mirostat == 2 and self.temperature > 0
+
+
+class SamplerKeywords(TypedDict, total=False):
+    """The fields of ``SamplerSettings`` as keyword arguments, for type checkers; ``seed`` is one of its own there."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    penalty_window: int
+    logit_bias: Mapping[int, float]
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_window: int
+    dry_breakers: Sequence[str]
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    attempt: int
 
 
 def _is(value: object, kind: type) -> bool:

@@ -115,7 +115,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
     record.summary = lambda: _summary(work)
     if prepared.is_stream:
         record.is_stream = True
-        return EventStream(chunks(work, prepared), deadline, record, work.stop)
+        return EventStream(chunks(work, prepared), service.settings, deadline, record, work.stop)
 
     async def answer() -> dict[str, Any]:
         async with asyncio.timeout_at(deadline):

@@ -9,15 +9,9 @@ from typing import Any, NoReturn
 from starlette.requests import ClientDisconnect, Request
 
 from edge_spec.server.errors import ApiError
+from edge_spec.server.settings import ServerSettings
 
 __all__ = ["Bodies", "ClientGone", "json_object"]
-
-_MAX_READ_S = 60.0
-"""A body that takes longer to arrive is not waited for: whoever sends it may want to keep a connection busy."""
-
-_DISCARDED_BYTES = 64 << 20
-"""What is too large is read and thrown away up to so much more: where a connection is closed while its client still
-sends, the client may never see the answer."""
 
 _TOGETHER = 16
 _CLOSE = {"Connection": "close"}
@@ -31,12 +25,14 @@ class Bodies:
     """Reads bodies. Belongs to one event loop.
 
     Args:
-        max_bytes: the largest one. All that are being read may have 16 times as much together.
+        settings: ``max_body_bytes`` is the largest one; all that are being read may have 16 times as much together.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._left = _TOGETHER * max_bytes
+    def __init__(self, settings: ServerSettings) -> None:
+        self._max_bytes = settings.max_body_bytes
+        self._most_read = settings.max_body_bytes + settings.discarded_bytes
+        self._timeout_s = settings.body_timeout_s
+        self._left = _TOGETHER * settings.max_body_bytes
 
     async def read(self, request: Request) -> bytes:
         """The body of a request, which need not be JSON.
@@ -46,10 +42,11 @@ class Bodies:
             ClientGone: it never came whole.
         """
         try:
-            async with asyncio.timeout(_MAX_READ_S):
+            # Whoever sends it so slowly may want to keep a connection busy.
+            async with asyncio.timeout(self._timeout_s):
                 return await self._read(request)
         except TimeoutError:
-            message = f"the body did not arrive within {_MAX_READ_S:g} s; send it again"
+            message = f"the body did not arrive within {self._timeout_s:g} s; send it again"
             raise ApiError(408, message, code="timeout", headers=_CLOSE) from None
         except ClientDisconnect:
             raise ClientGone from None
@@ -72,7 +69,7 @@ class Bodies:
                 if refused is None:
                     self._left -= len(part)
                     raw += part
-                elif n_bytes > self._max_bytes + _DISCARDED_BYTES:
+                elif n_bytes > self._most_read:
                     break
         finally:
             self._left += len(raw)

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edge_spec.server.errors import ApiError
+from edge_spec.server.settings import ServerSettings
 
 __all__ = ["BoundedProtocol", "is_crowded"]
 
@@ -30,28 +31,27 @@ class BoundedProtocol(H11Protocol):
     uvicorn itself bounds only connections that are silent between two requests. Bodies are bounded where they are
     read.
 
-    Attributes:
-        head_s: how many seconds the head of a request may take.
-        max_connections: requests of further ones are marked, see ``is_crowded``.
+    Args:
+        settings: how long the head of a request may take, and how many connections there may be; requests of further
+            ones are marked, see ``is_crowded``.
+        *given, **more: as uvicorn gives them.
     """
 
-    head_s = 30.0
-    max_connections = 1024
-    _timer: asyncio.TimerHandle | None = None
-
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, settings: ServerSettings, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
+        self._head_s, self._max_connections = settings.head_timeout_s, settings.max_connections
+        self._timer: asyncio.TimerHandle | None = None
         app: Any = self.app
 
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-            scope.setdefault("state", {})[_CROWDED] = len(self.connections) > self.max_connections
+            scope.setdefault("state", {})[_CROWDED] = len(self.connections) > self._max_connections
             await app(scope, receive, send)
 
         self.app = marked
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections + _REFUSED_TOGETHER:
+        if len(self.connections) > self._max_connections + _REFUSED_TOGETHER:
             transport.abort()
         self._watch()
 
@@ -83,7 +83,7 @@ class BoundedProtocol(H11Protocol):
         if not self._waits_for_head:
             self._forget()
         elif self._timer is None:
-            self._timer = self.loop.call_later(self.head_s, self._give_up)
+            self._timer = self.loop.call_later(self._head_s, self._give_up)
 
     def _forget(self) -> None:
         if self._timer is not None:

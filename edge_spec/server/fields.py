@@ -44,6 +44,17 @@ class StreamFields(Fields):
     include_usage: bool = False
 
 
+class JsonSchemaFields(Fields):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=True)
+    name: str = ""
+    json_schema: dict[str, Any] = Field(default={}, alias="schema")
+
+
+class FormatFields(Fields):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFields | None = None
+
+
 class ReplyFields(Fields):
     """What completions and chat completions have in common.
 
@@ -58,6 +69,7 @@ class ReplyFields(Fields):
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] = []
     seed: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
+    response_format: FormatFields | None = None
     # Ours.
     grammar: str | None = None
     speculation: str | None = None
@@ -117,17 +129,6 @@ class MessageFields(Fields):
     reasoning_content: str | None = None
 
 
-class JsonSchemaFields(Fields):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=True)
-    name: str = ""
-    json_schema: dict[str, Any] = Field(default={}, alias="schema")
-
-
-class FormatFields(Fields):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFields | None = None
-
-
 class NamedFields(Fields):
     name: str
 
@@ -142,7 +143,6 @@ class ChatFields(ReplyFields):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] = 0
-    response_format: FormatFields | None = None
     tools: list[ToolFields] = []
     tool_choice: Literal["none", "auto", "required"] | ChoiceFields = "auto"
     parallel_tool_calls: bool = True

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
+from edge_spec.generation.keywords import RepliesKeywords
 from edge_spec.generation.replies import Replies
-from edge_spec.generation.request import RepliesKeywords
 from edge_spec.model import TextModel
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.json_schema import schema_to_gbnf
@@ -26,6 +26,7 @@ from edge_spec.server.fields import (
     ChatFields,
     ChoiceFields,
     CompletionFields,
+    FormatFields,
     FunctionFields,
     ReplyFields,
 )
@@ -97,7 +98,7 @@ class JobMaker:
             raise
         except PromptError as error:
             raise _bad("prompt", str(error).replace("`", "")) from None
-        return self._job(asked, body, prompts, grammar=asked.grammar, logprobs=asked.logprobs)
+        return self._job(asked, body, prompts, grammar=_wanted_grammar(asked), logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
         """Answer messages."""
@@ -111,23 +112,18 @@ class JobMaker:
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         opening = self._model.prompts.opening(tokens)
-        given = {"tools": bool(functions), "response_format": _has_format(asked), "grammar": asked.grammar is not None}
-        names = [name for name, is_given in given.items() if is_given]
-        if len(names) > 1:
-            raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
+        grammar = _wanted_grammar(asked, functions)
         if functions:
             is_required = asked.tool_choice != "auto"
             # Where the answer is free it may begin with a thought, whatever the template knows.
             may_think = not opening and (not is_required or "</think>" in (self._model.prompts.chat_template or ""))
-            grammar: str | None = calls_grammar(
+            grammar = calls_grammar(
                 functions,
                 syntax,
                 required=is_required,
                 several=asked.parallel_tool_calls,
                 may_think=may_think,
             )
-        else:
-            grammar = _format_grammar(asked) if given["response_format"] else asked.grammar
         if grammar is not None and opening:
             grammar = after_thought(grammar)
         logprobs = asked.top_logprobs if asked.logprobs else None
@@ -200,7 +196,7 @@ class JobMaker:
             # OpenAI's way to ask for the best token alone.
             values["top_p"] = sys.float_info.min
         if asked.logit_bias:
-            if not all(name.isascii() and name.isdecimal() for name in asked.logit_bias):
+            if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in asked.logit_bias):
                 raise _bad("logit_bias", "its names must be token ids")
             values["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
         seed = asked.seed % (1 << 64) if asked.seed is not None else None
@@ -254,14 +250,17 @@ def _require_short(schemas: Any, param: str) -> None:
         )
 
 
-def _has_format(asked: ChatFields) -> bool:
-    return asked.response_format is not None and asked.response_format.type != "text"
+def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()) -> str | None:
+    """The grammar that a client asks for, or that of the JSON that it wants; None if it asks for neither."""
+    wanted = asked.response_format if asked.response_format and asked.response_format.type != "text" else None
+    given = {"tools": functions or None, "response_format": wanted, "grammar": asked.grammar}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
+    return _format_grammar(wanted) if wanted is not None else asked.grammar
 
 
-def _format_grammar(asked: ChatFields) -> str:
-    """The grammar of JSON that a client wants."""
-    wanted = asked.response_format
-    assert wanted is not None
+def _format_grammar(wanted: FormatFields) -> str:
     schema: Mapping[str, Any] = {"type": "object"}
     if wanted.type == "json_schema":
         if wanted.json_schema is None:

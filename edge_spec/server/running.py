@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Self
 
@@ -25,6 +26,7 @@ from edge_spec.server.settings import ServerSettings
 __all__ = ["ModelServer", "listen"]
 
 _BACKLOG = 2048
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _IDLE_S = 75
 _LEAVE_S = 5
 """When the server stops, clients have so long to take the rest of their answers."""
@@ -66,7 +68,7 @@ class _Uvicorn(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self.handle_exit) for number in _STOP_SIGNALS}
         try:
             yield
         finally:
@@ -75,6 +77,9 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
+        # What does not let the server stop does not keep a second one from ending the process at once.
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         self.stop()
 
     def stop(self) -> None:
@@ -124,7 +129,7 @@ class ModelServer:
             uvicorn.Config(
                 make_app(model, settings, lambda service: self._uvicorn.started_with(service)),
                 loop="asyncio",
-                http=BoundedProtocol,
+                http=partial(BoundedProtocol, settings),  # type: ignore[arg-type]  # called like the class
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -32,7 +32,7 @@ class Service:
     def __init__(self, model: TextModel, settings: ServerSettings) -> None:
         self.model = model
         self.settings = settings
-        self.bodies = Bodies(settings.max_body_bytes)
+        self.bodies = Bodies(settings)
         self.queue = WorkQueue(settings.max_waiting)
         self.metrics = Metrics(self.queue, model.ledger)
         self.thread = WritingThread(self.queue)

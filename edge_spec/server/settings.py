@@ -44,7 +44,14 @@ class ServerSettings:
         allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.
         max_waiting: requests that may wait while another one is answered; further ones are refused with 429.
         max_body_bytes: the largest request.
+        discarded_bytes: a body that is too large is read and thrown away up to so much more: where a connection is
+            closed while its client still sends, the client may never see the answer.
         timeout_s: the most seconds from the arrival of a request to the end of its answer, waiting included.
+        head_timeout_s, body_timeout_s: how long the head of a request, and its body, may take to arrive.
+        keep_alive_s: while nothing is written a comment is sent so often: programs in between may close silent
+            connections.
+        last_words_s: what a client has to take the error that ends a stream.
+        max_connections: requests of further ones are refused with 503.
         max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
         sampling: fields of ``SamplerSettings`` where a request does not say.
         log: called with a line for each request, without its text.
@@ -62,18 +69,29 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     max_waiting: int = 64
     max_body_bytes: int = 4 << 20
+    discarded_bytes: int = 64 << 20
     timeout_s: float = 1800.0
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    keep_alive_s: float = 15.0
+    last_words_s: float = 5.0
+    max_connections: int = 1024
     max_tokens: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     log: Callable[[str], object] = lambda line: None
 
     def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise SettingsError(
+                f"is {self.name!r} and must be printable characters", argument="name", hint="choose another one"
+            )
         if not 0 <= self.port < 1 << 16:
             raise SettingsError(f"is {self.port} and must be from 0 to 65535", argument="port")
         if self.max_waiting < 0:
             raise SettingsError(f"is {self.max_waiting} and must be 0 or more", argument="max_waiting")
-        if not self.timeout_s > 0:  # nor is it NaN
-            raise SettingsError(f"is {self.timeout_s:g} and must be above 0", argument="timeout_s")
+        for name in ("timeout_s", "head_timeout_s", "body_timeout_s", "keep_alive_s", "last_words_s"):
+            if not getattr(self, name) > 0:  # nor is it NaN
+                raise SettingsError(f"is {getattr(self, name):g} and must be above 0", argument=name)
         if self.max_body_bytes < 1024:
             raise SettingsError(f"is {self.max_body_bytes} and must be 1024 or more", argument="max_body_bytes")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):

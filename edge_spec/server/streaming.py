@@ -14,16 +14,11 @@ from starlette.types import Receive, Scope, Send
 from edge_spec.server.bodies import ClientGone
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.request_log import GONE, Record
+from edge_spec.server.settings import ServerSettings
 
 __all__ = ["EventStream", "unless_gone"]
 
 T = TypeVar("T")
-
-_KEEP_ALIVE_S = 15
-"""While nothing is written a comment is sent so often: programs in between may close silent connections."""
-
-_LAST_WORDS_S = 5
-"""What a client has to take the error that ends a stream."""
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -60,6 +55,7 @@ class EventStream(Response):
     An error that comes after the first event is an event as well.
 
     Args:
+        settings: how often a silent connection gets a comment, and how long a client has to take the last error.
         deadline: when it has to end, by the clock of the event loop.
         record: where the outcome goes: an error that comes after the first event cannot change the status any more.
         on_close: called at the end, also if nothing was ever sent.
@@ -68,11 +64,17 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[dict[str, Any]], deadline: float, record: Record, on_close: Callable[[], object]
+        self,
+        events: AsyncIterator[dict[str, Any]],
+        settings: ServerSettings,
+        deadline: float,
+        record: Record,
+        on_close: Callable[[], object],
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self._settings = settings
         self._deadline = deadline
         self._record = record
         self._on_close = on_close
@@ -80,7 +82,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A client that takes nothing for so long gets no more.
         try:
-            async with asyncio.timeout_at(self._deadline + _LAST_WORDS_S):
+            async with asyncio.timeout_at(self._deadline + self._settings.last_words_s):
                 await unless_gone(receive, self._run(send))
         except (ClientGone, OSError) as error:
             self._record.status = _status_of(error)
@@ -111,7 +113,7 @@ class EventStream(Response):
 
     async def _keep_alive(self, send: Send) -> None:
         while True:
-            await asyncio.sleep(_KEEP_ALIVE_S)
+            await asyncio.sleep(self._settings.keep_alive_s)
             await _send(send, b": waiting\n\n")
 
 

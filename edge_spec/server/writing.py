@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
@@ -11,11 +12,15 @@ from edge_spec.errors import Cancelled
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.replies import Replies
+from edge_spec.llama_cpp.leavable import LeavableCalls
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
 __all__ = ["Work", "WritingThread"]
 
 T = TypeVar("T")
+
+_RECHECK_S = 0.05
+"""What waits for room checks for it so often."""
 
 Batch = tuple[int, list[TokenEvent]]
 """The number of a reply, and events of some of its tokens."""
@@ -109,11 +114,20 @@ class WritingThread:
         self._queue = queue
         self._writer = ThreadPoolExecutor(1, "edge-spec-writer")
         self._preparer = ThreadPoolExecutor(1, "edge-spec-preparer")
+        self._preparing = LeavableCalls("requests")
         self._works: set[Work] = set()
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Do something that takes a while, in parallel with the writing."""
-        return await asyncio.get_running_loop().run_in_executor(self._preparer, work)
+        """Do something that takes a while, in parallel with the writing. If nobody waits for it any more, the next one
+        need not wait for it either."""
+        while not self._preparing.has_room:
+            await asyncio.sleep(_RECHECK_S)
+        is_over = threading.Event()
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._preparer, self._preparing.call, work, is_over.is_set)
+        finally:
+            is_over.set()
 
     def begin(self, ticket: Ticket, start: Callable[[], Replies]) -> Work:
         """Let replies be written when it is their turn."""
@@ -135,3 +149,4 @@ class WritingThread:
             await asyncio.wait([work.task for work in self._works])
         self._writer.shutdown()
         self._preparer.shutdown()
+        self._preparing.close()

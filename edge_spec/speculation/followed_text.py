@@ -38,12 +38,13 @@ class FollowedText:
         self.tokens: list[int] = []
 
     def begin(self, prompt: Sequence[int], *, reuse: bool) -> None:
-        """Follow another text. With ``reuse`` the cache keeps what both texts begin with; ``read`` comes next."""
+        """Follow another text; ``read`` comes next.
+
+        Args:
+            reuse: the cache keeps what both texts begin with, as far as the model can go back to it.
+        """
         model = self.model
-        shared = common_prefix(self.tokens[: model.n_past], prompt[:-1]) if reuse else 0
-        if shared < model.n_past and not model.capabilities.can_rollback:
-            shared = 0
-        model.rollback(shared)
+        model.rollback(common_prefix(self.tokens[: model.n_past], prompt[:-1]) if reuse else 0)
         self.tokens = list(prompt)
 
     @property

@@ -6,6 +6,7 @@ A language model here is weights and one KV cache. The cache holds ``n_past`` co
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from edge_spec.speculation.tree import Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
+__all__ = ["ANYWHERE", "Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
 
 Logits = npt.NDArray[np.float32]
 """Rows of logits, ``[n, n_vocab]``."""
@@ -41,12 +42,17 @@ class NumericsProfile:
         return f"{self.engine}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
+ANYWHERE = sys.maxsize
+"""How far a cache can be rolled back that forgets any number of tokens and keeps the others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What a loaded model can do, as found by trying it.
 
     Attributes:
-        can_rollback: tokens can be taken out of the end of the cache again; without it nothing can be drafted.
+        rollback: how many rows of a decode can be taken back, padding included, while those before them stay. 0: none,
+            so nothing can be drafted. A recurrent model keeps as many of its earlier states.
         takes_trees: one decode may hold several continuations of the same text.
         widths: the numbers of rows per decode whose rows are bit for bit the same, ascending. ``decode``
             computes every call in one of them, padding where needed. Empty if rows round differently from
@@ -59,10 +65,10 @@ class Capabilities:
         prefill_chunk: ``prefill`` computes so many tokens at a time; 0 if it does not matter.
 
     Raises:
-        ValueError: more rows than the widest width has.
+        ValueError: more rows than the widest width has, or than can be taken back but for the first.
     """
 
-    can_rollback: bool
+    rollback: int
     takes_trees: bool
     widths: tuple[int, ...]
     max_rows: int
@@ -73,11 +79,13 @@ class Capabilities:
     def __post_init__(self) -> None:
         if self.widths and self.max_rows > self.widths[-1]:
             raise ValueError(f"widths up to {self.widths[-1]} and {self.max_rows} rows in one decode")
+        if self.max_rows > self.rollback + 1:
+            raise ValueError(f"{self.max_rows} rows in one decode, of which {self.rollback} can be taken back")
 
     @property
     def identity(self) -> str:
         """``bitwise``: drafts never change a bit of a row. ``rounding``: they may change the last ones."""
-        return "bitwise" if self.widths or not self.can_rollback else "rounding"
+        return "bitwise" if self.widths or not self.rollback else "rounding"
 
     def padded(self, n: int) -> int:
         """The number of rows that a decode of ``n`` rows computes."""
@@ -144,7 +152,17 @@ class LanguageModel(Protocol):
         """
 
     def rollback(self, n_past: int) -> None:
-        """Forget pending nodes and all committed tokens but the first ``n_past``."""
+        """Forget pending nodes and all committed tokens but the first ``n_past``.
+
+        A model that cannot go back anywhere may forget more, down to the last place that it has a state of. ``n_past``
+        tells; the next decode begins with the tokens after it.
+        """
+
+    def hold(self) -> None:
+        """Be able to come back to the committed text as it is now, until something else is held or it is changed.
+
+        For drafters, whose guesses reach over several decodes. Models that can go back anywhere do nothing.
+        """
 
     def shift(self, first: int, last: int) -> None:
         """Forget the committed tokens from ``first`` up to ``last``, and move those after them up.

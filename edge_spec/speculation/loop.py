@@ -101,7 +101,6 @@ class Speculator:
         watch = Stopwatch()
         draft = self._draft(min(policy.limit(), self.drafter.limit(most + 1), most), n_uncommitted=len(tokens))
         done = self._round(draft, draft.under(tokens), len(tokens) - 1, watch, ends, self.drafter.accept)
-        policy.learn(done)
         self.drafter.learn(done)
         return done
 
@@ -144,6 +143,11 @@ class Speculator:
         self._target.rollback(length)
         self.drafter.accept(tokens)
         self.text.extend(tokens)
+
+    def hold(self) -> None:
+        """Make the text, as far as the target has to read it now, a place to which it can go back."""
+        self._target.uncommitted(self.model.capabilities.max_rows)
+        self.model.hold()
 
     def end_reply(self) -> None:
         """Drop everything that was guessed beyond the text of a reply that has ended.

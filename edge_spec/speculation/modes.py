@@ -89,7 +89,6 @@ class Mode:
         needs: which of ``draft`` and ``intermediate`` must be given.
         n_bytes: the most memory that the drafter's own tables take for a context of so many tokens.
         target_trees, draft_trees: whether the target, or the smaller models, must take trees.
-        adapts: whether it drafts only as far as that pays by what is measured.
         lossless: whether the text has the model's own distribution; a mode that trades it away says so here.
         trusted: whether drafts can be decoded as they come; those of other modes are checked before.
     """
@@ -101,7 +100,6 @@ class Mode:
     n_bytes: Callable[[int], int] = lambda n_ctx: 0
     target_trees: bool = False
     draft_trees: bool = False
-    adapts: bool = False
     lossless: bool = True
     trusted: bool = False
 
@@ -190,7 +188,7 @@ MODES = {
 
 def _auto(name: str, build: Callable[[DraftModels], Drafter], n_tables: int = 1) -> Mode:
     n_bytes = partial(_tables_bytes, n_tables)
-    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes, adapts=True)
+    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes)
 
 
 def _tables_bytes(n_tables: int, n_ctx: int) -> int:

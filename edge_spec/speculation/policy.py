@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edge_spec.speculation.round import Round
-
 __all__ = ["FixedPolicy", "Policy"]
 
 
 class Policy(Protocol):
-    """Chooses the draft limit of each round and learns from what came of it."""
+    """Chooses the draft limit of each round."""
 
     def limit(self) -> int:
         """The most tokens to draft now; 0 for plain decoding."""
-
-    def learn(self, done: Round) -> None:
-        """A round is over."""
 
 
 class FixedPolicy:
@@ -30,6 +25,3 @@ class FixedPolicy:
 
     def limit(self) -> int:
         return self._limit
-
-    def learn(self, done: Round) -> None:
-        """A fixed policy learns nothing."""

@@ -69,6 +69,9 @@ class TrimmedModel:
     def rollback(self, n_past: int) -> None:
         self._inner.rollback(n_past)
 
+    def hold(self) -> None:
+        self._inner.hold()
+
     def shift(self, first: int, last: int) -> None:
         self._inner.shift(first, last)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    pass
+from typing import Protocol
 
 __all__ = ["TOKEN_BYTES_LIMIT", "FileTokenizer", "TokenBytes", "Tokenizer", "Vocabulary", "VocabularyIdentity"]
 
@@ -17,6 +15,12 @@ TOKEN_BYTES_LIMIT = 1 << 19
 
 
 _KEY_BYTES = 32
+
+_MEDIA = re.compile(rb"<(?=[^<>]*[_|])[^<>\s]*(?:image|audio|video|vision)[^<>\s]*>|\[multimodal\]")
+"""Tokens that mark an image or a sound, such as ``<start_of_image>``; ``<img>``, ``<audio>`` and so on are HTML.
+
+GGUFs list them as user-defined like tags and white space, which are text, and llama.cpp shows them.
+"""
 
 
 class TokenBytes:
@@ -37,10 +41,13 @@ class TokenBytes:
         return sys.getsizeof(self._known) + self._content_bytes
 
     def of(self, token: int, read: Callable[[int], bytes]) -> bytes:
-        """The bytes of a token; ``read`` asks the tokenizer where they are not cached."""
+        """The bytes of a token, none if it marks an image or a sound; ``read`` asks the tokenizer where they are not
+        cached."""
         found = self._known.get(token)
         if found is None:
             found = read(token)
+            if found[:1] in (b"<", b"[") and _MEDIA.fullmatch(found):
+                found = b""
             n_bytes = sys.getsizeof(found) + _KEY_BYTES
             # A full table grows to twice its size, and exists in both sizes meanwhile.
             if 4 * sys.getsizeof(self._known) + self._content_bytes + n_bytes > self._max_bytes:
@@ -114,10 +121,6 @@ class FileTokenizer(Tokenizer, Protocol):
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-
-    @property
-    def eos(self) -> int:
-        """The token that ends a text; -1 if there is none."""
 
     def close(self) -> None:
         """Free it. Safe to call twice."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
+from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
@@ -19,6 +20,9 @@ from edge_spec.tokens.tokenizer import VocabularyIdentity
 __all__ = ["inspect_gguf", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
+
+_DIFFUSION = frozenset(("dream", "llada", "llada-moe", "rnd1"))
+"""Architectures that llama.cpp runs by diffusion; as a model that writes token after token they end the process."""
 
 
 def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
@@ -35,11 +39,18 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
     _require_a_whole_model(header, len(tensors))
     facts = _Facts(header, len(tensors))
+    if facts.architecture in _DIFFUSION:
+        raise UnsupportedModel(
+            f"{header.path} is a diffusion model ({facts.architecture}), which fills in a whole text at once",
+            hint="choose a model that writes one token after another",
+        )
     n_layers = facts.required("block_count")
     n_embd = facts.required("embedding_length")
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
+    recurrence = recurrence_of(tensors, n_embd, facts.optional)
+    n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     vocabulary = read_vocabulary(header)
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in tensors)
     in_layers = bytes_by_type((t.type_name, t.n_bytes) for t in tensors if t.name.startswith("blk."))
@@ -56,11 +67,13 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
-        n_head_kv=facts.per_layer("attention.head_count_kv", n_layers, default=n_heads),
+        n_head_kv=tuple(0 if layer in recurrence.without_cells else n for layer, n in enumerate(n_head_kv)),
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
         n_vocab=_n_vocab(header, tensors, vocabulary, facts),
+        state_bytes=recurrence.state_bytes,
+        latent_attention=_has_latent_attention(facts),
         sliding_window=facts.optional("attention.sliding_window", 0) or None,
         tensors=tensors,
         n_merges=merges.length if isinstance(merges, GGUFArray) else 0,
@@ -74,6 +87,12 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         license=_printable(named_license) if isinstance(named_license, str) else "",
         sampling=of_gguf(header.metadata),
     )
+
+
+def _has_latent_attention(facts: _Facts) -> bool:
+    """See ``ModelFile.latent_attention``; deepseek4 is built so without saying it in these keys."""
+    lengths = (facts.optional("attention.key_length_mla", 0), facts.optional("attention.value_length_mla", 0))
+    return all(lengths) or facts.architecture == "deepseek4"
 
 
 def _further_parts(header: GGUFHeader) -> list[Path]:

@@ -13,7 +13,7 @@ from chat_world import chat_model, chat_table
 from conversations import converse
 
 from edge_spec import TextModel
-from edge_spec.errors import Closed, SettingsError
+from edge_spec.errors import Closed, UnfinishedReply
 
 
 def test_an_answer_in_progress_is_protected(load: Callable[..., TextModel], tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_an_answer_in_progress_is_protected(load: Callable[..., TextModel], tmp_
         lambda: session.save(tmp_path / "x"),
         lambda: session.set_system("x"),
     ):
-        with pytest.raises(SettingsError):
+        with pytest.raises(UnfinishedReply, match="an answer of this conversation is not finished"):
             forbidden()
     reply.close()
     assert session.messages[-1].finish_reason == "cancelled"

@@ -16,6 +16,7 @@ from played_conversation import Played, Script, errors
 import edge_spec
 from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
+from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
@@ -47,7 +48,7 @@ def test_transcripts_and_sessions_are_what_their_names_say(play: Play, tmp_path:
     again = play("left behind", f"/load {chat}", path=tmp_path / "session.chat")
     assert again.contents == first.contents
     assert play(f"/load {tmp_path / 'session.chat'}").contents[0] == "left behind"
-    assert (again.loop.autosave.path, again.loop.session.n_turns) == (Path(chat), 1)
+    assert (again.conversation.autosave.path, again.conversation.session.n_turns) == (Path(chat), 1)
 
 
 def test_nothing_else_is_written_over(play: Play, tmp_path: Path) -> None:
@@ -73,7 +74,8 @@ def test_every_turn_is_on_the_disk_before_the_next_one(model: TextModel, tmp_pat
     display = PlainDisplay(io.StringIO(), io.StringIO())
     autosave = Autosave(path, on_notice=display.notice)
     reader = Looking("Hello", "More", "/undo", "/stats")
-    ConversationLoop(model.chat(seed=3, max_tokens=5), reader=reader, display=display, autosave=autosave).run()
+    session = model.chat(seed=3, max_tokens=5)
+    ConversationLoop(Conversation(session, reader=reader, display=display, autosave=autosave)).run()
     assert seen == [0, 2, 4, 2, 2]
 
 
@@ -82,9 +84,9 @@ def test_who_only_looks_into_a_file_leaves_it_as_it_is(play: Play, tmp_path: Pat
     play("Hello", path=path)
     before = path.stat().st_mtime_ns, path.read_bytes()
     again = play(f"/load {path}", "/stats", "/quit", path=path)
-    assert again.loop.session.n_turns == 1
+    assert again.conversation.session.n_turns == 1
     assert (path.stat().st_mtime_ns, path.read_bytes()) == before
-    assert play(f"/load {path}", "More", path=path).loop.session.n_turns == 2
+    assert play(f"/load {path}", "More", path=path).conversation.session.n_turns == 2
     assert path.read_bytes() != before[1]
 
 

@@ -84,25 +84,23 @@ def test_folders_are_settings(said: Callable[..., str], tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "line", "code"),
     [
-        ("memory 3", "config.toml is not TOML"),
-        ("[plna]\nmemory = 3", "config.toml: there is no verb 'plna' for [plna]"),
-        ("ctx = -3", "it comes from your settings: see 'edge-spec config'"),
-        ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model"),
-        ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`"),
-        ("ctx = 'many'", "--ctx"),
-        ("threads = 'many'", "'many' is not a valid integer; see 'edge-spec config'"),
-        ("threads = [1]", "config.toml: threads is [1] and must be a single value"),
+        ("memory 3", "config.toml is not TOML", 1),
+        ("[plna]\nmemory = 3", "config.toml: there is no verb 'plna' for [plna]", 1),
+        ("ctx = -3", "it comes from your settings: see 'edge-spec config'", 2),
+        ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model", 1),
+        ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`", 1),
+        ("ctx = 'many'", "--ctx", 2),
+        ("threads = 'many'", "'many' is not a valid integer; see 'edge-spec config'", 2),
+        ("threads = [1]", "config.toml: threads is [1] and must be a single value", 1),
     ],
 )
-def test_a_mistake_in_the_file_is_named(text: str, line: str, said: Callable[..., str], tmp_path: Path) -> None:
+def test_a_mistake_in_the_file_is_named(
+    text: str, line: str, code: int, said: Callable[..., str], tmp_path: Path
+) -> None:
     configure(tmp_path, text)
-    with pytest.raises(SystemExit) as left:
-        main(["plan", "demo"])
-    assert left.value.code in (1, 2)
-    configure(tmp_path, text)
-    assert line in said("plan", "demo", code=int(left.value.code))
+    assert line in said("plan", "demo", code=code)
 
 
 ARGUMENTS = {
@@ -151,9 +149,63 @@ def test_a_setting_for_all_verbs_is_right_for_each(settings: dict[str, Any], tmp
     assert n_taken >= 3
 
 
-def test_a_table_of_no_verb_is_named_where_settings_are_shown(said: Callable[..., str], tmp_path: Path) -> None:
-    configure(tmp_path, "[plam]\nctx = 3")
-    assert "no verb 'plam'" in said("config", code=1)
+WRONG = """\
+memroy = 3
+ctx = 300
+threads = [1]
+model-dir = 3
+[plam]
+ctx = 3
+[plan]
+memroy = 3
+speculation = "off"
+spexulation = "on"
+[cache]
+clean = 1
+[cache.list]
+josn = true
+"""
+
+
+def test_settings_are_shown_with_every_mistake_in_them(
+    tmp_path: Path, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(tmp_path, WRONG)
+    path = tmp_path / "edge-spec" / "config.toml"
+    known = ", ".join(COMMON)
+    mistakes = [
+        f"{path}: 'memroy' cannot be set for all verbs; these can: {known}; "
+        "put others under the name of their verb, such as [run]",
+        f"{path}: threads is [1] and must be a single value; correct it",
+        f"{path}: model-dir is 3 and must be the path of a folder; correct it",
+        f"{path}: there is no verb 'plam' for [plam]; see `edge-spec --help`",
+        f"{path}: [plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`",
+        f"{path}: [plan] has 'spexulation', which is not one of its options; see `edge-spec plan --help`",
+        f"{path}: [cache] has 'clean', which is not one of its verbs; see `edge-spec cache --help`",
+        f"{path}: [cache.list] has 'josn', which is not one of its options; see `edge-spec cache list --help`",
+    ]
+    for json_too in ((), ("--json",)):
+        with pytest.raises(SystemExit) as left:
+            main(["config", *json_too])
+        assert left.value.code == 1
+        shown = capsys.readouterr()
+        if json_too:
+            found = json.loads(shown.out)
+            assert found["mistakes"] == mistakes
+            assert (found["settings"]["ctx"], found["settings"]["plan"]["memroy"]) == (300, 3)
+        else:
+            assert shown.err.splitlines() == [f"edge-spec: error: {mistake}" for mistake in mistakes]
+            cells = {tuple(line.split()) for line in shown.out.splitlines()}
+            assert {("memroy", "3", "config.toml"), ("plan.spexulation", "on", "config.toml")} <= cells
+    # The other verbs stop at the first one.
+    assert said("plan", code=1) == f"edge-spec: error: {mistakes[0]}\n"
+    configure(tmp_path, "[cache]\nclean = 1")
+    assert said("cache", "list", code=1) == f"edge-spec: error: {mistakes[6]}\n"
+
+
+def test_settings_without_a_mistake_are_shown_without_one(said: Callable[..., str], tmp_path: Path) -> None:
+    configure(tmp_path, "ctx = 300")
+    assert json.loads(said("config", "--json"))["mistakes"] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -93,8 +93,10 @@ def test_a_plan_names_the_profile_that_results_will_carry(engine: str, tmp_path:
     with edge_spec.load("demo", **asked) as model:
         profile = model.profile
     assert plan("demo", **asked).profile == {"name": profile.name, **dict(profile.facts)}
-    other = plan("demo", **{**asked, "kv_k": "f16", "kv_v": "f16"}).profile
-    assert other is None or other["name"] != profile.name
+    # What was found out of a model holds for a shorter context too; its profile is another one.
+    other = plan("demo", **{**asked, "n_ctx": 290}).profile
+    assert other is not None
+    assert (other["name"] != profile.name, other["n_ctx"]) == (True, "290")
 
 
 def test_the_command_prints_the_profile(probe_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edge_spec.errors import ModelNotFound
-from edge_spec.models import catalogue
+from edge_spec.models import resolve
 
 
 def test_pyinstaller_is_told_of_models_libraries_verbs_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,6 @@ def test_pyinstaller_is_told_of_models_libraries_verbs_and_engines(monkeypatch: 
 
 
 def test_missing_package_data_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_package_folder", lambda: tmp_path)
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
     with pytest.raises(ModelNotFound, match=r"models that come with edge-spec are missing.*--collect-data edge_spec"):
-        catalogue.resolve("demo")
+        resolve("demo")

@@ -46,7 +46,9 @@ def test_a_model_in_the_model_folder_is_listed_and_run_by_name(
     found = {each["name"]: each for each in records(said("list", "--json"))}
     assert found["tiny"]["path"] == str(tiny)
     assert found["demo"]["draft"] == str(resolve_family("demo").draft)
-    assert records(said("info", "tiny", "--json"))[0]["path"] == str(tiny)
+    for name in ("tiny", str(tiny)):
+        assert records(said("info", name, "--json"))[0]["path"] == str(tiny)
+        assert said("info", name).startswith("name             tiny\n")
     assert inspect(tiny).name in said("info", "tiny")
     assert "\ntiny " in said("list")
     plan = json.loads(said("plan", "tiny", "--ctx", "256", "--json"))
@@ -63,6 +65,9 @@ def test_a_damaged_model_is_listed_with_what_is_wrong(said: Callable[..., str], 
 def test_info_in_json_and_in_words_agree(said: Callable[..., str]) -> None:
     (facts,) = records(said("info", "demo", "--json"))
     text = said("info", "demo")
+    assert (facts["name"], facts["title"]) == ("demo", inspect(resolve_family("demo").target).name)
+    assert text.startswith("name             demo\n")
+    assert f"\ntitle            {facts['title']}\n" in text
     assert facts["engines"]["llama"] is None and "llama (llama.cpp): runs it" in text
     for drafter in facts["drafters"]:
         assert drafter["path"] in text

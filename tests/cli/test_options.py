@@ -115,6 +115,36 @@ def test_without_arguments_it_prints_its_help(capsys: pytest.CaptureFixture[str]
         assert re.search(rf"^  {verb} ", said.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("verb", "below"), [("cache", ["clear", "list"]), ("drafter", ["export", "make"])])
+def test_a_verb_of_verbs_alone_lists_them(verb: str, below: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb])
+    assert not left.value.code
+    said = capsys.readouterr()
+    assert said.out.startswith(f"Usage: edge-spec {verb}") and said.err == ""
+    listed = said.out[said.out.index("Commands:") :].splitlines()[1:]
+    assert [line.split()[0] for line in listed] == below
+    assert not any(line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["What is the capital of France?"], "for a prompt use -p"),
+        (["Why?"], "for a prompt use -p"),
+        (["no-such-model"], "known names: "),
+        (["no such model", "-p", "Hi"], "known names: "),
+    ],
+)
+def test_run_with_a_question_for_a_model_tells_how_to_ask_it(
+    typed: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", *typed])
+    assert left.value.code == 1
+    assert capsys.readouterr().err.startswith(f"edge-spec: error: there is no model '{typed[0]}'; {hint}")
+
+
 def test_python_runs_it_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "edge_spec", "--help"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -47,14 +47,13 @@ def test_words_behind_the_model_follow_what_is_piped(standard_input: Callable[[i
 
 
 def test_a_pipe_that_nobody_closes_is_not_waited_for_in_silence(
-    standard_input: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    standard_input: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("edge_spec.cli.prompts._SILENT_S", 0.02)
     reader, writer = os.pipe()
     standard_input(reader)
     closing = threading.Timer(0.2, os.close, [writer])
     closing.start()
-    assert read_prompt(None, None, "Hello") == "Hello"
+    assert read_prompt(None, None, "Hello", silent_s=0.02) == "Hello"
     said = "edge-spec: reading standard input until it ends; -p TEXT does not read it ...\n"
     assert capsys.readouterr().err == said
     standard_input(piped(b"at once"))

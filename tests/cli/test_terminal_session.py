@@ -64,8 +64,8 @@ def open_chat(surroundings: dict[str, str], home: Path, monkeypatch: pytest.Monk
 def test_a_chat_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     chat = open_chat("-n", "24", "--session", "talk.chat")
     greeting = chat.prompt()
-    assert "edge-spec " in greeting and "/help lists the commands" in greeting
-    # How large the demo is stands in its name already.
+    assert "edge-spec " in greeting and ": demo, " in greeting and "/help lists the commands" in greeting
+    # How large it is stands there once.
     assert len(re.findall(r"\d+(?:\.\d+)?M\b", greeting)) == 1
     answer = chat.say("Tell me a story about a dog.")
     assert len(answer.split()) > 10

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_spec.engines.llama.library import leave_out_amx, library
+from edge_spec.llama_cpp.library import leave_out_amx, library
 
 
 class FakeLibrary(SimpleNamespace):

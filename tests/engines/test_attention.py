@@ -46,6 +46,23 @@ def test_it_rotates_pairs_half_a_head_apart_as_well_as_neighbors() -> None:
         assert np.allclose(world.run(open_session(interleaved=0)), world.exact(interleaved=False), atol=2e-5)
 
 
+def test_queries_grow_with_their_place() -> None:
+    world = World(20, [-1, 0, 1, 1, -1], grows=True)
+    together = world.run(open_session(grows=True))
+    assert np.allclose(together, world.exact(), atol=2e-5)
+    assert np.array_equal(world.run(open_session(grows=True), calls=[2, 1, 2]), together)
+    for variant in ("avx512", "avx2", "neon"):
+        try:
+            session = open_session(variant, grows=True)
+        except Exception:
+            continue  # it does not run here
+        assert np.array_equal(world.run(session), world.run(open_session("reference", grows=True)))
+    assert world.scales is not None
+    world.scales = world.scales[:-1]
+    with pytest.raises(Exception, match="one scale of queries for every place"):
+        world.run(open_session(grows=True))
+
+
 def test_a_window_as_long_as_the_text_changes_nothing(session: Any) -> None:
     world = World(30, [-1, 0, 1, 2])
     assert np.array_equal(world.run(open_session(window=34)), world.run(session))

@@ -22,24 +22,30 @@ from edge_spec.models.gguf.types import TYPES, TYPES_BY_NUMBER
 needs_kernels = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))
 VARIANTS = kernels.features() if kernels.available() is None else ()
 QUIET_NAN = 0x7FC00000
+FLOATS = ("F32", "F16", "BF16")
 
 
 def sane_blocks(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Random codes under small finite scales."""
+    """Random codes under small finite scales, or random floats."""
+    if kind in FLOATS:
+        values = rng.standard_normal((n_out, n_in)).astype(np.float32) * np.float32(0.05)
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind]).view(np.uint8)
     n_units = n_in // TYPES[kind].block
     blocks = rng.integers(0, 256, (n_out, n_units, TYPES[kind].block_bytes), dtype=np.uint8)
     scales = (rng.random((n_out, n_units, 2)) * 0.01).astype(np.float16).view(np.uint8)
-    if kind == "Q6_K":
-        blocks[..., 208:210] = scales[..., :2]
+    if kind == "MXFP4":
+        blocks[..., 0] = rng.integers(115, 123, blocks.shape[:2], dtype=np.uint8)
     else:
-        n = 2 if kind in ("Q4_0", "Q5_0", "Q8_0") else 4
-        blocks[..., :n] = scales[..., :n]
+        n = 4 if kind in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 2
+        start = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(kind, 0)
+        blocks[..., start : start + n] = scales[..., :n]
     return blocks.reshape(n_out, -1)
 
 
 def values_of(blocks: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    stored = blocks.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
     with np.errstate(all="ignore"):
-        return np.asarray(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]), np.float32)
+        return np.asarray(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind]), np.float32)
 
 
 def same_bits(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> bool:
@@ -82,7 +88,7 @@ def test_every_variant_gives_the_bits_of_the_reference(
 ) -> None:
     rng = np.random.default_rng(seed)
     block = TYPES[kind].block
-    n_in = block * (-(-n_units // 8) if block == 256 else n_units)
+    n_in = block * {1: 29 * n_units, 32: n_units, 256: -(-n_units // 8)}[block]
     blocks = sane_blocks(kind, n_out, n_in, rng)
     if any_scales:  # NaN, infinite, denormal and negative ones among them
         blocks = rng.integers(0, 256, blocks.shape, dtype=np.uint8)
@@ -96,7 +102,7 @@ def test_every_variant_gives_the_bits_of_the_reference(
 
 @needs_kernels
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", *FLOATS])
 def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str, kind: str) -> None:
     rng = np.random.default_rng(3)
     packed = kernels.pack(sane_blocks(kind, 40, 8192 + 256, rng), kind)
@@ -111,8 +117,9 @@ def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str
 @pytest.mark.parametrize("kind", kernels.KINDS)
 def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(kind: str, variant: str) -> None:
     rng = np.random.default_rng(4)
-    packed = kernels.pack(sane_blocks(kind, 37, 2304, rng), kind)
-    x = activations(100, 2304, "plain", rng)
+    n_in = 2311 if kind in FLOATS else 2304
+    packed = kernels.pack(sane_blocks(kind, 37, n_in, rng), kind)
+    x = activations(100, n_in, "plain", rng)
     together = matmul_rows(packed, x, variant=variant)
     for width in (1, 2, 3, 7, 8, 16, 17, 33):
         for start in (0, 41):
@@ -121,9 +128,10 @@ def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(kind: str, varian
 
 
 @needs_kernels
-def test_threads_that_share_the_groups_give_the_same_bits() -> None:
+@pytest.mark.parametrize("kind", ["Q4_0", *FLOATS])
+def test_threads_that_share_the_groups_give_the_same_bits(kind: str) -> None:
     rng = np.random.default_rng(5)
-    packed = kernels.pack(sane_blocks("Q4_0", 100, 512, rng), "Q4_0")
+    packed = kernels.pack(sane_blocks(kind, 100, 512, rng), kind)
     x = activations(5, 512, "plain", rng)
     parts = np.full((5, 100), np.float32(-1))
     for groups in (range(0, 3), range(3, 4), range(4, 7), range(7, 7)):
@@ -146,18 +154,24 @@ def test_packing_changes_no_weight(kind: str) -> None:
 
 
 @needs_kernels
+def test_every_exponent_of_mxfp4_keeps_its_value() -> None:
+    blocks = np.zeros((256, 17), np.uint8)
+    blocks[:, 0] = np.arange(256)
+    blocks[:, 1:] = np.arange(0, 256, 16) + np.arange(16)
+    assert same_bits(weights(kernels.pack(blocks, "MXFP4")), values_of(blocks, "MXFP4"))
+
+
+@needs_kernels
 @pytest.mark.parametrize("kind", kernels.KINDS)
-def test_packing_in_portions_is_packing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_in_portions_is_packing(kind: str) -> None:
     blocks = sane_blocks(kind, 100, 512, np.random.default_rng(7))
-    whole = kernels.pack(blocks, kind)
-    monkeypatch.setattr("edge_spec.engines.onnx.kernels.packing._PORTION", 1)
-    assert (kernels.pack(blocks, kind) == whole).all()
+    assert (kernels.pack(blocks, kind, portion=1) == kernels.pack(blocks, kind)).all()
 
 
 @needs_kernels
 @pytest.mark.parametrize("flavour", ["plain", "sparse", "zero"])
 @pytest.mark.parametrize("kind", kernels.KINDS)
-def test_the_product_is_off_by_no_more_than_8_bit_activations_explain(kind: str, flavour: str) -> None:
+def test_the_product_is_off_by_no_more_than_the_rounding_of_activations_explains(kind: str, flavour: str) -> None:
     rng = np.random.default_rng(8)
     blocks = sane_blocks(kind, 33, 1024, rng)
     values = values_of(blocks, kind).astype(np.float64)
@@ -167,14 +181,15 @@ def test_the_product_is_off_by_no_more_than_8_bit_activations_explain(kind: str,
     # Half a step of the activations' scale per value, and some rounding of the sum.
     half_step = np.abs(x.astype(np.float64)).reshape(4, -1, 32).max(-1, keepdims=True) / 254
     bound = np.broadcast_to(half_step, (4, 32, 32)).reshape(4, 1024) @ np.abs(values).T
-    bound = bound * 1.001 + 1e-5 * (np.abs(x.astype(np.float64)) @ np.abs(values).T)
+    bound = bound * (0 if kind in FLOATS else 1.001) + 1e-5 * (np.abs(x.astype(np.float64)) @ np.abs(values).T)
     assert (np.abs(y - exact) <= bound).all()
 
 
 @needs_kernels
-def test_a_row_with_a_nan_or_an_infinity_is_nan_and_no_other_row_is() -> None:
+@pytest.mark.parametrize("kind", ["Q4_K", "Q2_K", "IQ4_NL"])
+def test_a_row_with_a_nan_or_an_infinity_is_nan_and_no_other_row_is(kind: str) -> None:
     rng = np.random.default_rng(9)
-    packed = kernels.pack(sane_blocks("Q4_K", 20, 256, rng), "Q4_K")
+    packed = kernels.pack(sane_blocks(kind, 20, 256, rng), kind)
     x = activations(4, 256, "plain", rng)
     expected = matmul_rows(packed, x)
     for poison in (np.nan, np.inf, -np.inf):
@@ -209,8 +224,8 @@ def test_damaged_weights_are_refused_or_still_fit_their_memory(position: int, va
 
 
 def test_kinds_without_a_kernel_and_broken_rows_are_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="IQ4_NL"):
-        kernels.pack(np.zeros((16, 18), np.uint8), "IQ4_NL")
+    with pytest.raises(UnsupportedModel, match="IQ3_S"):
+        kernels.pack(np.zeros((16, 110), np.uint8), "IQ3_S")
     with pytest.raises(SettingsError, match="18"):
         kernels.pack(np.zeros((16, 19), np.uint8), "Q4_0")
     with pytest.raises(SettingsError, match="256"):

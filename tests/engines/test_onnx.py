@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import GEMMA3, PHI3, write_gguf
+from families import FAMILIES
+from gguf_files import GEMMA3, MATRICES, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logits_rows import next_row, some_text
@@ -21,7 +22,7 @@ from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -66,7 +67,7 @@ def small(open_demo_onnx: Opener) -> OnnxModel:
 def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> None:
     model = open_demo_onnx("target")
     assert isinstance(model, LanguageModel)
-    assert model.capabilities.can_rollback
+    assert model.capabilities.rollback == ANYWHERE
     assert set(range(2, 9)) <= set(model.capabilities.widths)
     assert 1 in model.capabilities.widths
     assert open_demo_onnx("target", trees=True).capabilities.takes_trees
@@ -106,7 +107,20 @@ def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
-@pytest.mark.parametrize("made", [LLAMA, GEMMA3, PHI3], ids=["llama", "gemma3", "phi3"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(LLAMA, id="llama"),
+        pytest.param(GEMMA3, id="gemma3"),
+        pytest.param(PHI3, id="phi3"),
+        pytest.param(FAMILIES["smollm3"], id="smollm3"),
+        pytest.param(FAMILIES["mistral3"], id="mistral3"),
+        pytest.param(FAMILIES["granite"], id="granite"),
+        pytest.param(FAMILIES["olmo2 with windows"], id="olmo2"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "BF16")}, id="BF16"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "Q2_K")}, id="Q2_K"),
+    ],
+)
 def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
     given_values = ModelSettings(n_ctx=600, n_threads=1, trees=True, kv_k=kv, kv_v=kv)
@@ -162,11 +176,13 @@ def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxModel, da
     small.rollback(len(text))
     alone = small.decode(Tree.sequence([*branch, 777])).copy()
     small.rollback(small.n_past)
-    if small.capabilities.takes_trees and small.settings.exact and small.capabilities.identity == "bitwise":
-        assert np.array_equal(rows[path], alone[:-1])
-        assert np.array_equal(after, alone[-1])
-    assert np.allclose(rows[path], alone[:-1], atol=1e-3)
-    assert np.allclose(after, alone[-1], atol=1e-3)
+    assert (small.capabilities.takes_trees, small.settings.exact, small.capabilities.identity) == (
+        True,
+        True,
+        "bitwise",
+    )
+    assert np.array_equal(rows[path], alone[:-1])
+    assert np.array_equal(after, alone[-1])
 
 
 def test_a_first_branch_is_kept_bit_for_bit(small: OnnxModel) -> None:

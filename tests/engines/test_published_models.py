@@ -22,7 +22,7 @@ from edge_spec.errors import (
     ContextFull,
     StateError,
 )
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
 from edge_spec.speculation.tree import Tree
 
 EVERY = pytest.mark.parametrize("name", SIGNATURES)
@@ -100,7 +100,7 @@ def test_a_graph_that_is_told_what_each_token_sees_takes_trees(open_it: Opener, 
 def test_a_flat_mask_takes_sequences_only_and_says_so(open_it: Opener, published: Any, name: str) -> None:
     model = open_it(name, trees=True)
     assert not model.capabilities.takes_trees
-    assert model.capabilities.can_rollback
+    assert model.capabilities.rollback == ANYWHERE
     with pytest.raises(ValueError, match="sequences"):
         model.decode(Tree((400, 401), (-1, -1)))
     folder = published(name)

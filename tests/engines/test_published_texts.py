@@ -18,7 +18,6 @@ from published_signatures import reference
 from published_weights import Weights, read_weights
 
 import edge_spec
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_published
 from edge_spec.engines.settings import ModelSettings
@@ -29,6 +28,7 @@ from edge_spec.errors import (
     SettingsError,
     UnsupportedModel,
 )
+from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.speculation.tree import Tree

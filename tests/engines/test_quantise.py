@@ -10,8 +10,8 @@ from gguf_files import MATRICES, write_gguf
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.engines.llama.quantise import quantisations, quantise
 from edge_spec.errors import DiskFull, SettingsError
+from edge_spec.llama_cpp.quantise import quantisations, quantise
 from edge_spec.models import ModelFile, check_pair, inspect
 
 

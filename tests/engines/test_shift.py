@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from families import FAMILIES
 from gguf_files import write_gguf
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.tree import Tree
@@ -34,6 +35,7 @@ MADE: dict[str, dict[str, Any]] = {
         "tied": True,
         "extra": {"attention.sliding_window": 500, "attention.sliding_window_pattern": 2, "rope.freq_base": 1e6},
     },
+    "granite without positions": FAMILIES["granite without positions"],
     "phi3": {"architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}},
 }
 
@@ -83,6 +85,8 @@ def test_in_a_model_of_one_layer_a_shift_is_as_if_the_tokens_had_never_been(
     made: str, engine: str, tmp_path: Path
 ) -> None:
     """Keys and values of one layer depend on token and place alone, so a shift may only round."""
+    if made == "granite without positions" and engine.startswith("llama"):
+        pytest.skip("llama.cpp 0.3.36 ends the process where no layer knows positions")
     path = write_gguf(tmp_path / "model.gguf", **{"n_layers": 1, **MADE[made]})
     model, free = opened(engine, path)
     text = np.random.default_rng(1).integers(300, 384, 170).tolist()

@@ -4,38 +4,54 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from edge_spec.engines.llama import special_tokens
-from edge_spec.engines.llama.special_tokens import SpecialTokens
-from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.llama_cpp.special_tokens import SpecialTokens
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import resolve_family
 
 
-@pytest.fixture(scope="module")
-def weights() -> Iterator[LlamaWeights]:
-    found = LlamaWeights(Path(resolve_family("demo").target), vocab_only=True)
+@pytest.fixture(scope="module", params=[False, True], ids=["no first token", "a first token"])
+def weights(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaWeights]:
+    """The demo family's vocabulary, as it is and with a token that begins every text."""
+    raw = bytearray(resolve_family("demo").target.read_bytes())
+    key = b"tokenizer.ggml.add_bos_token"
+    raw[raw.index(key) + len(key) + 4] = request.param  # behind the type of the value
+    path = tmp_path_factory.mktemp("vocabulary") / "model.gguf"
+    path.write_bytes(raw)
+    found = LlamaWeights(path, vocab_only=True)
+    assert len(found.tokenize("", add_special=True)) == request.param
     yield found
     found.close()
 
 
-def test_parts_of_a_text_have_its_tokens(weights: LlamaWeights, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_texts", "n_pieces"), [(50, 80), (1, 5000)], ids=["short", "long"])
+def test_parts_of_a_text_have_its_tokens(weights: LlamaWeights, n_texts: int, n_pieces: int) -> None:
+    """Short texts are tokenized whole, long ones in large parts; both are compared with the smallest parts."""
     names = [weights.name(token) for token in range(weights.n_vocab) if not weights.token_bytes(token)]
+    small = SpecialTokens({name.encode(): False for name in names}, whole_bytes=0, least_bytes=8)
     pieces = [*filter(None, names), " ", "\n", "a", "<|im", "|>", "Once upon a time", "é", "🙂", "x" * 30]
     draw = random.Random(1)
-    texts = ["".join(draw.choices(pieces, k=80)) for _ in range(50)]
-    whole = [weights.tokenize(text, add_special=True) for text in texts]
-    monkeypatch.setattr(special_tokens, "_WHOLE_BYTES", 0)
-    monkeypatch.setattr(special_tokens, "_LEAST_BYTES", 8)
-    assert [weights.tokenize(text, add_special=True) for text in texts] == whole
-    assert all(len([*weights._special_tokens.parts(text.encode())]) > 5 for text in texts)
+    for _ in range(n_texts):
+        text = "".join(draw.choices(pieces, k=n_pieces))
+        parts = [part.decode() for part in small.parts(text.encode())]
+        assert len(parts) > 5
+        tokens = [token for n, part in enumerate(parts) for token in weights.tokenize(part, add_special=n == 0)]
+        assert weights.tokenize(text, add_special=True) == tokens
 
 
-def test_no_token_is_cut_in_two_nor_loses_its_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(special_tokens, "_WHOLE_BYTES", 0)
-    monkeypatch.setattr(special_tokens, "_LEAST_BYTES", 1)
-    found = SpecialTokens({b"<a>": False, b"x<a>y": False, b"<m>": True})
+def test_no_token_is_cut_in_two_nor_loses_its_space() -> None:
+    found = SpecialTokens({b"<a>": False, b"x<a>y": False, b"<m>": True}, whole_bytes=0, least_bytes=1)
     assert [*found.parts(b"one<a>two x<a>y <m><a>")] == [b"one", b"<a>two ", b"x<a>y <m>", b"<a>"]
-    assert [*SpecialTokens({}).parts(b"one<a>")] == [b"one<a>"]
+    found = SpecialTokens({b"<a>": False, b"x<a>y": True}, whole_bytes=0, least_bytes=1)
+    assert [*found.parts(b"one<a>two x<a>y<a>")] == [b"one", b"<a>two x<a>y", b"<a>"]
+    assert [*SpecialTokens({}, whole_bytes=0).parts(b"one<a>")] == [b"one<a>"]
+
+
+def test_short_texts_and_short_parts_stay_whole() -> None:
+    text = b"one<a>two<a>three<a>four"
+    assert [*SpecialTokens({b"<a>": False}).parts(text)] == [text]
+    assert [*SpecialTokens({b"<a>": False}, whole_bytes=len(text), least_bytes=1).parts(text)] == [text]
+    found = SpecialTokens({b"<a>": False}, whole_bytes=len(text) - 1, least_bytes=6)
+    assert [*found.parts(text)] == [b"one<a>two", b"<a>three", b"<a>four"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +11,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import Case
 
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.engines.table import TableModel
+from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.adaptive import AdaptiveDrafter
+from edge_spec.speculation.drafters import Drafter
+from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.drafters.wrapping import WrappingDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import Tree
@@ -32,60 +40,79 @@ def check_table(model: TableModel, text: list[int]) -> None:
     assert not model.pending
 
 
-def check_part(part: Any, text: list[int]) -> None:
-    """A drafter holds ``text``, as if it had read it just now."""
-    if isinstance(part, NgramDrafter):
+def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
+    """A drafter holds ``text``, as if it had read it just now. Counts the kinds of those that were looked into."""
+    seen[type(part)] += 1
+    if isinstance(part, WrappingDrafter):
+        check_part(part.inner, text, seen)
+    elif isinstance(part, AdaptiveDrafter):
+        # What was written while it is paused it is given later.
+        for each in part.drafters:
+            check_part(each, text[: len(text) - len(part.pause.tokens)], seen)
+    elif isinstance(part, NgramDrafter):
         fresh = NgramDrafter(longest=part._lengths[0], shortest=part._lengths[-1])
-        fresh._extend(text)
-        assert list(part._text) == text
+        fresh.begin(text, Sampler(SamplerSettings(), ()))
         assert part.draft(3).tokens == fresh.draft(3).tokens
     elif isinstance(part, ModelDrafter):
         (followed,) = part.followed.values()
         assert followed.tokens == text
         check_table(followed.model, text)
-        assert not part._pending
     elif isinstance(part, HierarchyDrafter):
         # It may have gone ahead of the text, but never elsewhere.
-        assert part._length == len(text)
         inner = part._inner
         assert inner.text[: len(text)] == text
         check_table(inner.model, inner.text)
-        check_part(inner.drafter, inner.text)
+        check_part(inner.drafter, inner.text, seen)
+    else:
+        # The leaf of a hierarchy follows the text through it.
+        assert isinstance(part, NoDrafter | LeafDrafter)
 
 
-def check_speculator(speculator: Speculator) -> None:
+def check_speculator(speculator: Speculator, seen: Counter[type]) -> None:
     assert speculator.model.n_past < len(speculator.text)
     check_table(speculator.model, speculator.text)
-    check_part(speculator.drafter, speculator.text)
+    check_part(speculator.drafter, speculator.text, seen)
 
 
-@given(st.data())
-@settings(max_examples=300)
-def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
-    case = data.draw(cases)
-    speculator = case.speculator()
-    chance = random.Random(case.seed)
-    sampler = Sampler(case.sampling, case.prompt)
-    speculator.begin(case.prompt, sampler, reuse=False)
-    check_speculator(speculator)
-    while len(speculator.text) < case.n_ctx:
-        most = case.n_ctx - len(speculator.text) - 1
-        done = speculator.step(FixedPolicy(chance.randint(0, 8)), most, lambda token: token == case.end)
-        assert 1 <= len(done.tokens) <= len(done.drafted) + 1
-        assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
-        check_speculator(speculator)
-        if chance.random() < 0.2:
-            # Take some back and continue elsewhere.
-            length = chance.randint(len(case.prompt), len(speculator.text))
-            room = case.n_ctx - length - 1
-            others = [chance.randrange(case.n_vocab) for _ in range(chance.randint(0, max(0, min(3, room))))]
-            speculator.replace(length, others)
-            kept = speculator.text
-            assert speculator.model.n_past <= length
-            check_table(speculator.model, kept)
-            check_part(speculator.drafter, kept)
-        if chance.random() < 0.05:
-            break
+def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrategy[Case]) -> None:
+    seen: Counter[type] = Counter()
+
+    @given(case=cases)
+    @settings(max_examples=300)
+    def play(case: Case) -> None:
+        speculator = case.speculator()
+        chance = random.Random(case.seed)
+        sampler = Sampler(case.sampling, case.prompt)
+        speculator.begin(case.prompt, sampler, reuse=False)
+        check_speculator(speculator, seen)
+        while len(speculator.text) < case.n_ctx:
+            most = case.n_ctx - len(speculator.text) - 1
+            done = speculator.step(FixedPolicy(chance.randint(0, 8)), most, lambda token: token == case.end)
+            assert 1 <= len(done.tokens) <= len(done.drafted) + 1
+            assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
+            check_speculator(speculator, seen)
+            if chance.random() < 0.2:
+                # Take some back and continue elsewhere.
+                length = chance.randint(len(case.prompt), len(speculator.text))
+                room = case.n_ctx - length - 1
+                others = [chance.randrange(case.n_vocab) for _ in range(chance.randint(0, max(0, min(3, room))))]
+                speculator.replace(length, others)
+                assert speculator.model.n_past <= length
+                check_table(speculator.model, speculator.text)
+                check_part(speculator.drafter, speculator.text, seen)
+            if chance.random() < 0.05:
+                break
+
+    play()
+    assert set(seen) == {
+        GrammarGuided,
+        AdaptiveDrafter,
+        HierarchyDrafter,
+        LeafDrafter,
+        ModelDrafter,
+        NgramDrafter,
+        NoDrafter,
+    }
 
 
 @given(st.data())
@@ -99,11 +126,11 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
         fresh = case.speculator()
         for speculator in (used, fresh):
             speculator.begin(prompt, sampler, reuse=data.draw(st.booleans()))
-            check_speculator(speculator)
+            check_speculator(speculator, Counter())
             for _ in range(6):
                 if len(speculator.text) < case.n_ctx:
                     speculator.step(FixedPolicy(4), case.n_ctx - len(speculator.text) - 1, lambda token: False)
-                    check_speculator(speculator)
+                    check_speculator(speculator, Counter())
         n = min(len(used.text), len(fresh.text))
         assert used.text[:n] == fresh.text[:n]
 

@@ -11,12 +11,12 @@ from gguf_files import MATRICES, N_VOCAB, write_gguf
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
 
@@ -101,8 +101,15 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         pytest.param({"extra": {"rope.scaling.factor": 3.0}}, 1.3, id="factor alone"),
         pytest.param({"extra": {"rope.scaling.attn_factor": 1.2}}, 1.3, id="growing"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "F16")}, 1.5, id="F16"),
+        # llama.cpp rounds activations to BF16, with flash attention and without.
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "BF16")}, 2.0, id="BF16"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "IQ4_NL")}, 1.3, id="IQ4_NL"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "MXFP4")}, 1.3, id="MXFP4"),
         # llama.cpp rounds activations for these in other groups than it does elsewhere, and than the kernels do.
         pytest.param({"kinds": MIX}, 2.0, id="Q4_K_M"),
+        pytest.param({"kinds": MIX | dict.fromkeys(("attn_q", "attn_k", "ffn_up"), "Q3_K")}, 2.0, id="Q3_K_M"),
+        pytest.param({"kinds": MIX | dict.fromkeys(("attn_q", "attn_k", "ffn_up"), "Q2_K")}, 2.0, id="Q2_K"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "IQ4_XS")}, 2.0, id="IQ4_XS"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "Q5_1")}, 1.3, id="Q5_1"),
     ],
 )
@@ -160,7 +167,7 @@ def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str)
         ({**GEMMA3, "extra": {"attention.sliding_window": 8, "attention.sliding_window_pattern": "?"}}, "window"),
         ({"head_norms": True}, "attn_q_norm"),
         ({"architecture": "qwen3"}, "lacks the tensor"),
-        ({"kinds": {"ffn_up": "BF16"}}, "BF16"),
+        ({"kinds": {"ffn_up": "TQ1_0"}}, "TQ1_0"),
         ({"head_dim": 24}, "heads of 24 numbers"),
     ],
 )

@@ -4,37 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
+from abandoned import PATIENCE_S, WHOLE, asked, run, text_model, text_of
 from chat_world import chat_model, chat_table
 
-from edge_spec import Reply, TextModel
-from edge_spec.errors import SettingsError
-
-PATIENCE_S = 60
-
-
-def text_model() -> TextModel:
-    return chat_model(chat_table(end=-20.0), n_ctx=4000)
-
-
-def asked(model: TextModel, max_tokens: int | None = 12) -> Reply:
-    return model.generate("ab", seed=1, max_tokens=max_tokens)
-
-
-WHOLE = asked(text_model()).read()
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine; an endless wait is an error."""
-    return asyncio.run(asyncio.wait_for(work, PATIENCE_S))
-
-
-async def text_of(reply: Reply) -> str:
-    return "".join([piece async for piece in reply])
-
+from edge_spec import Reply
+from edge_spec.errors import UnfinishedReply
 
 # --- closing
 
@@ -111,9 +87,11 @@ def test_a_reply_that_is_kept_makes_the_next_one_of_its_task_an_error() -> None:
         async for _ in kept:
             break
         for _ in range(2):
-            with pytest.raises(SettingsError, match="not finished") as caught:
+            with pytest.raises(UnfinishedReply, match="not finished") as caught:
                 await text_of(asked(model))
-            assert "close" in caught.value.hint
+            assert str(caught.value) == (
+                "another reply of this model is not finished; read it to its end, or `cancel()` or `close()` it first"
+            )
         # It can be read on, or closed.
         assert kept.text + await text_of(kept) == WHOLE
         assert await text_of(asked(model)) == WHOLE
@@ -125,7 +103,7 @@ def test_a_reply_begun_before_the_event_loop_makes_one_inside_it_an_error() -> N
     model = text_model()
     kept = asked(model)
     next(kept)
-    with pytest.raises(SettingsError, match="not finished"):
+    with pytest.raises(UnfinishedReply, match="not finished"):
         run(text_of(asked(model)))
     assert kept.read() == WHOLE
     assert run(text_of(asked(model))) == WHOLE
@@ -137,7 +115,7 @@ def test_a_sync_reply_in_an_event_loop_does_not_wait_for_an_awaited_one() -> Non
         kept = asked(model)
         async for _ in kept:
             break
-        with pytest.raises(SettingsError, match="not finished"):
+        with pytest.raises(UnfinishedReply, match="not finished"):
             asked(model).read()
         await kept.aclose()
         assert asked(model).read() == WHOLE
@@ -166,7 +144,7 @@ def test_a_reply_left_by_a_task_that_has_ended_makes_others_an_error(waits_first
             assert not waiting.done()
         leave.set()
         await beginning
-        with pytest.raises(SettingsError, match="not finished"):
+        with pytest.raises(UnfinishedReply, match="not finished"):
             await waiting
         await kept.aclose()
         assert await text_of(asked(model)) == WHOLE
@@ -220,7 +198,7 @@ def test_a_reply_asked_for_by_a_notice_is_an_error(awaits: bool) -> None:
         for use in (lambda: asked(model, 3).read(), lambda: session.save("nowhere")):
             try:
                 use()
-            except SettingsError as error:
+            except UnfinishedReply as error:
                 caught.append(error)
 
     session = model.chat(seed=1, max_tokens=60, on_notice=listen)

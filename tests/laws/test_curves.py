@@ -7,7 +7,7 @@ from letters import LetterTokenizer
 
 from edge_spec import TextModel
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.evaluation.curves import CostOfRows, cost_curves, costs_by_role, n_decodes, speed_up_of_chains
+from edge_spec.evaluation.curves import CostOfRows, cost_curves, costs_by_role, n_decodes
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
@@ -71,15 +71,3 @@ def test_the_slope_is_what_a_further_row_takes() -> None:
     curve = CostOfRows(model="target", depth=32, milliseconds={1: 2.0, 4: 3.0, 16: 8.0})
     assert curve.row == pytest.approx((8 - 2) / (2 * 15))
     assert CostOfRows(model="target", depth=32, milliseconds={1: 2.0}).row == 0
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.5, 0.9])
-def test_chains_gain_what_their_tokens_save_of_single_decodes(chance: float) -> None:
-    draft = CostOfRows(model="sequence", depth=32, milliseconds={1: 0.5})
-    flat = CostOfRows(model="target", depth=32, milliseconds={1: 4.0, 8: 4.0})
-    # Rows cost nothing: three tokens of the drafter against the single decodes that they save.
-    tokens = 1 + chance + chance**2 + chance**3
-    assert speed_up_of_chains(flat, draft, 3, chance) == pytest.approx(tokens * 4 / (4 + 3 * 0.5))
-    # Each row costs a whole decode: nothing can be gained.
-    steep = CostOfRows(model="target", depth=32, milliseconds={1: 4.0, 8: 32.0})
-    assert speed_up_of_chains(steep, draft, 3, chance) < 1

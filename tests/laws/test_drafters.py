@@ -185,7 +185,7 @@ def test_a_model_that_cannot_do_what_drafting_takes_is_refused() -> None:
         ModelDrafter(TableModel(TABLE, takes_trees=False), width=2)
     assert caught.value.hint
     ModelDrafter(TableModel(TABLE, takes_trees=False))
-    stuck = TableModel(TABLE, can_rollback=False)
+    stuck = TableModel(TABLE, n_snapshots=0)
     for build in (lambda: ModelDrafter(stuck), lambda: HierarchyDrafter(NoDrafter(), stuck)):
         with pytest.raises(SettingsError, match="back"):
             build()

@@ -16,6 +16,14 @@ def doubled(form: str) -> str:
     return "".join(f"r{n} ::= {form.format(f'r{n + 1}')}\n" for n in range(14)) + 'r14 ::= "a"'
 
 
+def chained(form: str, n: int) -> str:
+    """``n`` rules that each have the next one in them."""
+    return "".join(f"r{i} ::= {form.format(f'r{i + 1}')}\n" for i in range(n)) + f'r{n} ::= "a"'
+
+
+DEEP_ENDS = "in rule 'root' too many parts may go on where another one ends"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -25,12 +33,34 @@ def doubled(form: str) -> str:
         ("root ::= " + " | ".join(f'"{n}"' for n in range(10_001)), "more than 10000 ways in rule 'root'"),
         ('root ::= "x" r0\n' + doubled("{0} | {0}"), "more than 10000 ways in rule 'root'"),
         ("root ::= r0\n" + doubled("{0} {0}") + '| ""', "more than 10000 ways in rule 'root'"),
+        ('root ::= "a"' + "+" * 300, DEEP_ENDS),
+        ('root ::= "a"' + "*" * 9, DEEP_ENDS),
+        ('root ::= "a"' + "{1,2}" * 9, DEEP_ENDS),
+        ('root ::= "x"\nunused ::= "a"' + "?" * 300, DEEP_ENDS.replace("root", "unused")),
+        ("root ::= " + "(" * 9 + '"a"' + ")+" * 9, DEEP_ENDS),
+        ("root ::= r0\n" + chained("{0}+", 9), DEEP_ENDS),
+        ("root ::= r0\n" + chained("{0}+", 9) + ' | "b" r0', DEEP_ENDS),
+        ("root ::= r0\n" + chained('"x" {0} "y"?', 101), DEEP_ENDS),
     ],
 )
 def test_what_would_take_minutes_is_refused(text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         check_gbnf(text)
     check_gbnf("root ::= " + '"a"? ' * 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root ::= " + "(" * 8 + '"a"' + ")+" * 8,
+        "root ::= " + '("a" ' * 150 + ")?" * 150,
+        "root ::= r0\n" + chained('"[" {0}* "]"', 1000),
+        "root ::= r0\n" + chained('"x" {0} "y"?', 100),
+        'root ::= "(" root ")"? | "x"+',
+    ],
+)
+def test_what_ends_one_after_the_other_is_no_work(text: str) -> None:
+    check_gbnf(text)
 
 
 def test_a_long_chain_of_rules_is_checked_at_once() -> None:

@@ -11,8 +11,7 @@ import random
 from typing import Any
 
 import pytest
-
-from edge_spec.evaluation.replay import Replay, fixed_speed, replayed_rounds
+from replay import Replay, fixed_speed, replayed_rounds
 
 STEP_S = 1e-3
 """Of the intermediate model."""

@@ -17,6 +17,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.sampling.gbnf import check_gbnf
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.sampling.schema_rules import FORMATS, integers, numbers
+from edge_spec.sampling.schema_types import KEYWORDS
 
 
 def valid(text: str, schema: dict[str, Any]) -> bool:
@@ -79,10 +80,21 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "number", "minimum": 0.5}, "at #/minimum: the bound 0.5 is not a whole number"),
     ({"type": "integer", "minimum": 3, "maximum": 2}, "at #: no number lies within the bounds"),
     ({"type": "string", "format": "email"}, "at #/format: there is no format 'email'"),
+    ({"type": "string", "format": []}, r"at #/format: there is no format \[\]"),
     ({"type": "string", "minLength": 3, "maxLength": 2}, "at #/maxLength: maxLength is less"),
+    ({"type": "array", "minItems": None}, "at #/minItems: None is not"),
     ({"type": "array", "maxItems": -1}, "at #/maxItems: -1 is not"),
     ({"enum": []}, "at #/enum: it must be a list of at least one value"),
     ({"enum": [1], "type": "string"}, "at #/enum: no value is of type string"),
+    ({"enum": [1], "type": [[]]}, r"at #/enum: no value is of type \[\[\]\]"),
+    ('{"const": 1e999}', "at #/const: a number in it is infinite"),
+    ('{"const": {"a": [-Infinity]}}', "at #/const: a number in it is infinite"),
+    (
+        {"properties": {"a": {"enum": [1, float("nan")]}}},
+        "at #/properties/a/enum: a number in it is",
+    ),
+    ({"const": 10**5000}, "at #/const: a number in it is infinite, no number, or too long for JSON"),
+    ({"type": "object", "propertyNames": {"type": "integer"}}, "at #/propertyNames/type: names are strings"),
     ({"anyOf": [{}], "minimum": 3}, "at #/minimum: minimum with anyOf"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
     ({"allOf": [{}, {}]}, "at #/allOf: allOf of more than one"),
@@ -100,11 +112,42 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
+WORDS = (
+    *("a", "b", "$ref", "$defs", "title", "enum", "const", "anyOf", "oneOf", "allOf", "required", "properties"),
+    *sorted({keyword for keywords in KEYWORDS.values() for keyword in keywords}),
+)
+
+
 @pytest.mark.parametrize(("schema", "words"), REFUSED)
 def test_what_a_grammar_could_not_keep_is_refused_with_its_place(schema: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as caught:
         schema_to_gbnf(schema)
     assert caught.value.hint
+
+
+def random_value(chance: random.Random, depth: int) -> Any:
+    """Something of JSON that may stand anywhere in a schema, most often where it has no meaning."""
+    words = ("object", "array", "string", "integer", "number", "boolean", "null", "date", "#", "#/$defs/a", "a", "")
+    kind = chance.randrange(16)
+    if depth == 0 or kind < 7:
+        return chance.choice([None, True, False, 0, 1, -1, 2.5, float("inf"), float("nan"), 10**20, *words])
+    if kind < 10:
+        return [random_value(chance, depth - 1) for _ in range(chance.randrange(4))]
+    found = {chance.choice(WORDS): random_value(chance, depth - 1) for _ in range(chance.randrange(4))}
+    return {"type": chance.choice(words[:7]), **found} if kind < 13 else found
+
+
+def test_no_schema_is_an_error_of_ours() -> None:
+    """Whatever stands where, it is a grammar or refused."""
+    chance, n_grammars = random.Random(5), 0
+    for _ in range(20_000):
+        schema = random_value(chance, 4)
+        try:
+            schema_to_gbnf(schema if isinstance(schema, dict) else {"items": schema})
+            n_grammars += 1
+        except SettingsError as error:
+            assert error.argument == "json_schema"
+    assert n_grammars > 1000
 
 
 def test_annotations_are_no_constraints() -> None:

@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from edge_spec.engines.llama.weights import LlamaWeights
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, adjusted, dry_penalties, find_breakers
 from edge_spec.sampling.candidates import Row, candidates_of, mirostat, next_mu

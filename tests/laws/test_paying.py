@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from letters import LetterTokenizer
+from plot_bench import speed_up_of_chains
 
 from edge_spec import TextModel
 from edge_spec.controller.paying import Gain, needed_chance
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.bench import bench
-from edge_spec.evaluation.curves import CostOfRows, speed_up_of_chains
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
@@ -34,13 +34,11 @@ def test_slower_drafters_must_be_right_more_often() -> None:
 
 @pytest.mark.parametrize("step_s", [0.0003, 0.001])
 def test_the_share_is_where_chains_begin_to_pay(step_s: float) -> None:
-    target = CostOfRows(model="target", depth=32, milliseconds={n: 1e3 * s for n, s in SLOPED.items()})
-    draft = CostOfRows(model="sequence", depth=32, milliseconds={1: 1e3 * step_s})
     needed = needed_chance(SLOPED, step_s)
     assert needed is not None
 
     def best(chance: float) -> float:
-        return max(speed_up_of_chains(target, draft, n, chance) for n in range(1, 8))
+        return max(speed_up_of_chains(SLOPED, step_s, n, chance) for n in range(1, 8))
 
     assert best(needed) >= 1.05 > best(needed - 0.01)
 

@@ -1,7 +1,7 @@
 """Laws of recorded claims: what drafters claim, calibrated, is how often it comes true.
 
-The recordings in ``claims`` are of the demo family: what ``edge-spec bench --record`` wrote at temperatures 0 and 0.8
-for the prompts beside them, 24 of which are the package's own. They are read in order, as one run would meet them.
+The recordings in ``claims`` are of the demo family: what ``benchmarks/record_drafts.py`` wrote at temperatures 0 and
+0.8 for the prompts beside them, 24 of which are the package's own. They are read in order, as one run would meet them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from replay import read_recordings
 
-from edge_spec.evaluation.replay import read_recordings
 from edge_spec.speculation.adaptive.offer import Offer
 from edge_spec.speculation.tree import Tree
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from letters import LetterTokenizer
+from record_drafts import record
 
 from edge_spec import Mode, TextModel
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.evaluation.recording import record
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.drafters.base import Drafter
@@ -39,7 +39,7 @@ def open_model(mode: Mode | None) -> TextModel:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_recordings_hold_the_plain_text_and_every_draft(temperature: float) -> None:
-    auto = Mode(name="auto", build=lambda models: AdaptiveDrafter(drafters(), AdaptivePolicy()), limit=9, adapts=True)
+    auto = Mode(name="auto", build=lambda models: AdaptiveDrafter(drafters(), AdaptivePolicy()), limit=9)
     found = list(record(open_model, auto, PROMPTS, max_tokens=30, **ENDLESS, seed=5, temperature=temperature))
     assert [recording.drafter for recording in found] == ["sequence", "ngram"] * len(PROMPTS)
     with open_model(None) as plain:

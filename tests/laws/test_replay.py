@@ -1,6 +1,6 @@
 """Laws of the policy over recorded drafts: near the best choice in hindsight, and never below plain decoding.
 
-The recordings in ``traces`` are of the demo family: what ``edge-spec bench --record`` wrote for its target with the
+The recordings in ``traces`` are of the demo family: what ``benchmarks/record_drafts.py`` wrote for its target with the
 intermediate model as drafter, over 16 of the package's own prompts. Time is computed from cost curves, never measured.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-
-from edge_spec.evaluation.replay import Replay, fixed_speed, read_recordings, replayed_rounds
+from replay import Replay, fixed_speed, read_recordings, replayed_rounds
 
 TRACES = Path(__file__).parent / "traces"
 CURVES: dict[str, Mapping[int, float]] = {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 import pytest
 
+from edge_spec import TextModel
 from edge_spec.errors import SettingsError
-from edge_spec.sampling import SamplerSettings
+from edge_spec.generation.keywords import GenerateKeywords
+from edge_spec.sampling import SamplerKeywords, SamplerSettings
 
 OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("temperature", -0.1, "0 or more"),
@@ -113,3 +117,18 @@ def test_penalties_are_off_unless_they_change_something() -> None:
     assert not SamplerSettings(repeat_penalty=2.0, penalty_window=0).uses_penalties
     for name in ("repeat_penalty", "frequency_penalty", "presence_penalty"):
         assert SamplerSettings(**{name: 0.5}).uses_penalties  # type: ignore[arg-type]
+
+
+def test_type_checkers_know_every_setting_by_its_name_and_type() -> None:
+    hints = get_type_hints(SamplerSettings)
+    # Its own argument everywhere; and any list of texts will do.
+    del hints["seed"]
+    assert get_type_hints(SamplerKeywords) == {**hints, "dry_breakers": Sequence[str]}
+    assert not SamplerKeywords.__required_keys__
+
+
+def test_type_checkers_know_what_generate_takes() -> None:
+    parameters = signature(TextModel.generate).parameters.values()
+    taken = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY} - {"n"}
+    assert set(get_type_hints(GenerateKeywords)) == taken | set(get_type_hints(SamplerKeywords))
+    assert not GenerateKeywords.__required_keys__

@@ -172,11 +172,7 @@ def test_what_it_cannot_do_is_refused() -> None:
         TableModel(TABLE, max_rows=2).decode(Tree.sequence([1, 2, 3]))
     with pytest.raises(ValueError, match="axes"):
         TableModel(np.zeros((2, 3), dtype=np.float32))
-    model = TableModel(TABLE, can_rollback=False)
-    model.prefill([1, 2])
-    with pytest.raises(ValueError, match="cannot roll back"):
-        model.rollback(1)
-    model.rollback(0)
+    model = TableModel(TABLE)
     model.decode(tree)
     with pytest.raises(ValueError, match="only be grown"):
         model.decode(Tree((2, 2, 1), (-1, -1, 0)))

@@ -73,8 +73,7 @@ def test_a_tree_hung_below_tokens_says_them_first(tree: Tree, tokens: list[int])
     assert texts(hung)[n:] == [(*tokens, *text) for text in texts(tree)]
     assert hung.tokens[:n] == tuple(tokens)
     assert Tree(hung.tokens[:n], hung.parents[:n]).is_sequence
-    if tree.values:
-        assert hung.values == (1.0,) * n + tree.values
+    assert hung.values == ((1.0,) * n + tree.values if tree.values else ())
 
 
 @given(st.lists(st.integers(0, 4), max_size=6))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import edge_spec
 from edge_spec import Mode, TextModel, Tree
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.library import library
 from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.errors import Closed
+from edge_spec.llama_cpp.library import library
 from edge_spec.speculation.drafters import Drafter
 
 

@@ -24,7 +24,9 @@ def test_the_mode_that_is_significantly_faster_is_the_best() -> None:
             total_speed_up=speed_up,
             interval=(low, 3),
             mean_length=2,
+            drafted=100,
             acceptance=0.5,
+            draft_rounds=0.9,
             draft_share=0.1,
             verify_share=0.8,
             rest_share=0.1,
@@ -78,6 +80,8 @@ def test_the_limit_is_what_acceptance_alone_would_bring() -> None:
             rest_s=rest_s,
             drafters=Counter({"repeat": sum(rows.values())} if rows else {}),
             rows=Counter(rows),
+            drafted=2 * sum(rows.values()),
+            accepted=sum(rows.values()),
         )
         reply: Any = SimpleNamespace(statistics=made, token_ids=[0] * 30)
         return [reply]
@@ -87,6 +91,7 @@ def test_the_limit_is_what_acceptance_alone_would_bring() -> None:
     assert (found.mean_length, found.speed_up, found.share_of_limit) == (3, 1.5, 0.5)
     assert (found.draft_share, found.verify_share, found.rest_share) == (0.2, 0.7, pytest.approx(0.1))
     assert (found.drafter, found.shape, found.rows) == ("repeat", "chain", 6)
+    assert (found.drafted, found.acceptance, found.draft_rounds) == (18, 0.5, 0.9)
     off = speed_of("off", plain, plain=plain)
     assert (off.share_of_limit, off.drafter, off.shape, off.rows) == (1, "", "", 1)
 

@@ -9,9 +9,10 @@ import pytest
 from fake_hub import FAULTS, FakeHub, client, fail, under_their_names
 
 from edge_spec.errors import DownloadError, EdgeSpecError, ModelNotFound
+from edge_spec.library.finding import find
 from edge_spec.library.partial import interrupted
 from edge_spec.library.previews import preview
-from edge_spec.library.pulling import find, pull, remove
+from edge_spec.library.pulling import pull, remove
 from edge_spec.library.wanted import wanted
 from edge_spec.loading import plan
 from edge_spec.models import inspect, resolve_family

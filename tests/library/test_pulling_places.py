@@ -12,8 +12,9 @@ import pytest
 from fake_hub import FakeHub, client, fail
 
 from edge_spec.errors import DiskFull, DownloadError, ModelNotFound, SettingsError
+from edge_spec.library.finding import find
 from edge_spec.library.partial import Partial, held_elsewhere, interrupted
-from edge_spec.library.pulling import check_name, find, pull, remove, to_fetch
+from edge_spec.library.pulling import check_name, pull, remove, to_fetch
 from edge_spec.library.storage import clear, kept_in
 from edge_spec.library.wanted import wanted
 from edge_spec.models import inspect, resolve_family

@@ -9,9 +9,10 @@ import pytest
 from fake_hub import COMMIT, FakeHub, client, fail, fake_hub
 
 from edge_spec.errors import DownloadError, ModelNotFound
+from edge_spec.library.finding import find
 from edge_spec.library.hub import Hub
 from edge_spec.library.previews import preview
-from edge_spec.library.pulling import find, pull
+from edge_spec.library.pulling import pull
 from edge_spec.library.wanted import wanted
 from edge_spec.models import inspect, resolve_family
 
@@ -80,6 +81,16 @@ def test_a_model_in_parts_at_an_address_is_fetched_whole(hub: FakeHub, tmp_path:
     assert [file.name for file in what.files["target"]] == ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
     with pytest.raises(ModelNotFound, match="does not have that file"):
         find(wanted(f"{hub.address}/none.gguf"), client(hub))
+
+
+def test_an_address_cannot_ask_for_thousands_of_files(hub: FakeHub) -> None:
+    with pytest.raises(ModelNotFound, match="would be one of 99,999 files, and a model has at most 500"):
+        find(wanted(f"{hub.address}/m-00001-of-99999.gguf"), client(hub))
+    assert hub.requests == 0
+    hub.plain = {f"/m-{n:05}-of-00500.gguf": b"x" for n in range(1, 500)}
+    with pytest.raises(ModelNotFound, match="does not have that file"):
+        find(wanted(f"{hub.address}/m-00001-of-00500.gguf"), client(hub))
+    assert hub.requests == 1
 
 
 def test_the_token_stays_with_the_hub_where_it_redirects(

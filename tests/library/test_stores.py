@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from gguf_files import write_gguf
 
-from edge_spec.library.stores import all_models, locate
+from edge_spec.library.stores import all_models, locate, name_of
 from edge_spec.models import inspect, resolve_family
 
 
@@ -63,13 +64,33 @@ def test_a_listed_name_is_the_model_that_the_list_means(home: Path) -> None:
     found = list(all_models(home / "own", environment))
     assert len(found) == 8
     for each in found:
-        assert locate(each.name, home / "own", environment) == each.path
+        assert locate(each.name, home / "own", environment) == each
+        assert name_of(each) == each.name
+        assert os.fspath(each) == str(each.path)
         assert inspect(resolve_family(each.path).target).n_vocab == 384
 
 
 def test_other_names_and_paths_are_left_alone(home: Path) -> None:
     for name in ("demo", "smollm2", "unknown", "", "..", ".partial", "a\0b", "x" * 5000, str(home / "model.gguf")):
         assert locate(name, home / "own", {"HOME": str(home)}) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        (None, "smollm2"),
+        ("demo", "demo"),
+        ("a/b/tiny-Q4_0.gguf", "tiny-Q4_0"),
+        (Path("b.GGUF"), "b"),
+        ("models/pair/", "pair"),
+        ("onnx/model_q4.onnx", "model_q4"),
+        ("llama-3.2-1b", "llama-3.2-1b"),
+        (".gguf", ".gguf"),
+        ("/", "/"),
+    ],
+)
+def test_a_model_is_called_what_was_typed_and_a_path_by_its_file(typed: str | Path | None, name: str) -> None:
+    assert name_of(typed) == name
 
 
 def test_a_model_without_a_manifest_is_listed_as_it_is_found(home: Path, tmp_path: Path) -> None:
@@ -98,7 +119,7 @@ def test_an_onnx_model_of_the_hubs_cache_is_named_as_its_repository(tmp_path: Pa
         (snapshot / name).write_bytes(b"x")
     (found,) = all_models(tmp_path / "none", {"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
     assert (found.name, found.path, found.store) == ("org/tiny-ONNX", snapshot, "Hugging Face")
-    assert locate("org/tiny-ONNX", tmp_path / "none", {"HOME": str(tmp_path), "HF_HOME": str(tmp_path)}) == snapshot
+    assert locate("org/tiny-ONNX", tmp_path / "none", {"HOME": str(tmp_path), "HF_HOME": str(tmp_path)}) == found
 
 
 def test_variables_of_other_programs_say_where_they_keep_models(home: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ MIB = 1 << 20
 
 GRAMMARS_HELD = """
 import gc, random
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
-from edge_spec.engines.llama.grammar import LlamaGrammar
+from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
+from edge_spec.llama_cpp.grammar import LlamaGrammar
 from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.memory import usage
 from edge_spec.sampling.grammar import Node

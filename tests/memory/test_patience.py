@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_spec.memory.device import Limit, Readings
 from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch, memory_stall, system_watch
 from edge_spec.memory.usage import resident_bytes, usage
 
@@ -117,15 +118,32 @@ def test_who_holds_more_than_the_budget_is_scarce_whatever_is_available() -> Non
     assert world.log == ["down to 1", "up to 0"]
 
 
-def test_the_watch_on_this_computer_compares_this_process_with_its_budget() -> None:
-    held = 70 << 20
-    for budget_bytes, scarce in ((held - 1, True), (held, False), (None, False)):
-        watch = system_watch(budget_bytes, resident=lambda: held)
-        seen = watch.scarcity()
-        assert seen is not None
-        if seen.available_bytes >= watch.low_bytes and (seen.stalled_percent or 0) < 1:
-            assert watch.is_scarce(seen) == scarce
-        assert seen.left_bytes == (None if budget_bytes is None else budget_bytes - held)
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "stalled", "budget", "left", "scarce"),
+    [
+        (4096, 1024, None, None, None, False),
+        (4096, 1024, 0.0, 70 * MIB - 1, -1, True),
+        (4096, 1024, 0.0, 70 * MIB, 0, False),
+        # A 64th of the memory is low, but never less than 8 MiB.
+        (4096, 64, 0.0, None, None, False),
+        (4096, 63, 0.0, None, None, True),
+        (256, 7, 0.0, None, None, True),
+        (256, 8, 0.0, None, None, False),
+        (4096, 1024, 90.0, None, None, True),
+    ],
+)
+def test_the_watch_on_this_computer_looks_at_it_and_at_this_process(
+    total: int, available: int, stalled: float | None, budget: int | None, left: int | None, scarce: bool
+) -> None:
+    ram = Limit(total_bytes=total * MIB, available_bytes=available * MIB)
+    readings = Readings(ram=lambda: ram, text=lambda path: None)
+    watch = system_watch(budget, resident=lambda: 70 * MIB, readings=readings, stall=lambda: stalled)
+    seen = watch.scarcity()
+    assert seen == PressureReading(available_bytes=available * MIB, stalled_percent=stalled, left_bytes=left)
+    assert watch.is_scarce(seen) == scarce
 
 
 def test_what_this_process_holds_is_read_quickly_and_alike() -> None:

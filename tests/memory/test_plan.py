@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge_spec.controller.candidates import DRAFT_TABLES, STAGES
-from edge_spec.controller.plan import Plan
+from edge_spec.controller.plan import PlanReport
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.models import resolve_family
@@ -41,7 +44,7 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
     assert _rank(more) >= _rank(found)
 
 
-def _rank(found: Plan) -> tuple[int, bool, int, bool, int, int]:
+def _rank(found: PlanReport) -> tuple[int, bool, int, bool, int, int]:
     """How much of what was asked for a plan has, and then how fast it is."""
     chosen = found.chosen
     cache_bytes, is_mapped = chosen.parts["target"].kv_cache_bytes, chosen.choices.get("weights") == "mapped"
@@ -59,12 +62,12 @@ def test_with_memory_to_spare_nothing_asked_for_is_left_out(engine: str, drafter
 
 
 @pytest.fixture(scope="module")
-def every_plan() -> Callable[[str], list[Plan]]:
+def every_plan() -> Callable[[str], list[PlanReport]]:
     """All plans of an engine for the demo family: from all the memory there is down to the smallest budget."""
 
     @cache
-    def of(engine: str) -> list[Plan]:
-        plans: list[Plan] = []
+    def of(engine: str) -> list[PlanReport]:
+        plans: list[PlanReport] = []
         budget = 1 << 40
         with suppress(BudgetExceeded):
             while True:
@@ -76,7 +79,7 @@ def every_plan() -> Callable[[str], list[Plan]]:
 
 
 def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently(
-    every_plan: Callable[[str], list[Plan]],
+    every_plan: Callable[[str], list[PlanReport]],
 ) -> None:
     chosen = [found.chosen for found in every_plan("llama")]
     same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
@@ -104,7 +107,7 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
     ("engine", "kept", "smaller"), [("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")]
 )
 def test_notes_name_types_and_only_those_that_differ(
-    every_plan: Callable[[str], list[Plan]], engine: str, kept: str, smaller: str
+    every_plan: Callable[[str], list[PlanReport]], engine: str, kept: str, smaller: str
 ) -> None:
     seen = set()
     for found in every_plan(engine):
@@ -141,12 +144,9 @@ FIXED = (
 
 @pytest.mark.parametrize("fixed", FIXED, ids=str)
 def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
-    for budget in (92, 100, 400):
-        try:
-            found = plan("demo", memory=budget * MIB, held_bytes=HELD, **fixed)
-        except BudgetExceeded:
-            assert budget < 400
-            continue
+    plenty = plan("demo", memory=400 * MIB, held_bytes=HELD, **fixed)
+    least = plenty.thresholds["fits"]
+    for found in (plenty, *(plan("demo", memory=n, held_bytes=HELD, **fixed) for n in (least, least + 4 * MIB))):
         settings = found.chosen.settings
         known = {**vars(settings), **settings.extras}
         assert {name: known[name] for name in fixed} == fixed
@@ -156,7 +156,7 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
 def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
-    every_plan: Callable[[str], list[Plan]], engine: str, kinds: list[str | None]
+    every_plan: Callable[[str], list[PlanReport]], engine: str, kinds: list[str | None]
 ) -> None:
     choices = [found.chosen.choices for found in every_plan(engine)]
     longest = list(takewhile(lambda each: each["context"] == 1024, choices))
@@ -178,3 +178,26 @@ def test_a_drafter_takes_no_more_for_a_target_that_reads_in_larger_pieces(engine
     ]
     assert len({part["draft"] for part in parts}) == 1
     assert len({part["target"] for part in parts}) == 3
+
+
+def test_a_plan_opens_each_file_as_often_as_one_look_at_it_does(probe_cache: Path) -> None:
+    """However many kinds of speculation it weighs up: each of them asks for the same headers."""
+    code = f"""
+import sys
+from collections import Counter
+from edge_spec.loading import plan
+from edge_spec.models import inspect, resolve_family
+
+opened = Counter()
+demo = resolve_family("demo")
+files = {{str(path) for path in (demo.target, demo.intermediate, demo.draft)}}
+sys.addaudithook(lambda event, found: opened.update([str(found[0])] * (event == "open" and str(found[0]) in files)))
+for path in sorted(files):
+    inspect(path)
+once = Counter(opened)
+opened.clear()
+plan("demo", engine="llama", cache_dir={str(probe_cache)!r})
+assert opened == once and len(once) == 3, (opened, once)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

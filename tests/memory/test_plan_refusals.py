@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_files import write_gguf
 
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.loading import load, plan
@@ -56,10 +58,15 @@ def test_thresholds_say_for_which_context_and_cache() -> None:
     assert (fixed.n_ctx, fixed.kv) == (700, ("f16", "f16"))
 
 
-def test_a_context_beyond_reason_is_advised_against_with_the_trained_size() -> None:
+@pytest.mark.parametrize(("trained", "advised"), [(1024, 1024), (8192, 8192), (40960, 40960), (1 << 22, 1 << 20)])
+def test_a_context_beyond_reason_is_advised_against_with_the_trained_size(
+    trained: int, advised: int, tmp_path: Path
+) -> None:
+    """Or with the next half of it that fits."""
+    model = write_gguf(tmp_path / "model.gguf", extra={"context_length": trained})
     with pytest.raises(BudgetExceeded) as caught:
-        plan("demo", memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
-    assert "with `n_ctx=1024` it would fit" in caught.value.hint
+        plan(model, memory="1GiB", held_bytes=HELD, n_ctx=99_999_999)
+    assert f"with `n_ctx={advised}` it would fit" in caught.value.hint
 
 
 @pytest.mark.parametrize(("memory", "hint"), [("banana", "2GiB"), ("0", "2GiB"), (1 << 59, "choose a smaller")])

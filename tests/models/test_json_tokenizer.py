@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from made_tokenizers import SENTENCE_PIECE, byte_fallback
 
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
-from edge_spec.engines.llama.grammar import LlamaGrammar
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import (
     EdgeSpecError,
     UnsupportedModel,
 )
+from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
+from edge_spec.llama_cpp.grammar import LlamaGrammar
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.json_tokenizer import JsonTokenizer
 

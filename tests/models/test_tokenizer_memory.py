@@ -17,8 +17,8 @@ from edge_spec.models.onnx.tokens import read_tokens, size_of_tokenizer
 
 HELD = """
 import gc, random
-from edge_spec.engines.llama.external_vocabulary import ExternalVocabulary
-from edge_spec.engines.llama.library import library
+from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
+from edge_spec.llama_cpp.library import library
 from edge_spec.engines.tokenizers import external_vocabulary_bytes
 from edge_spec.memory import usage
 

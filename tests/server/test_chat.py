@@ -12,6 +12,8 @@ import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
+from edge_spec.controller.degradation import Degradation
+
 DOG = "Tell me a story about a dog."
 SETTINGS = [
     {"seed": 7},
@@ -156,6 +158,12 @@ def test_json_is_valid_by_its_schema(served: Any) -> None:
         jsonschema.validate(json.loads(answer.choices[0].message.content), schema)
         text = served.model.generate("Name a dog.", json_schema=schema, max_tokens=60, seed=seed).read()
         assert answer.choices[0].message.content == text
+    text = served.model.generate("A dog: ", raw=True, json_schema=schema, max_tokens=60, seed=1).read()
+    continued = served.client.completions.create(
+        model="demo", prompt="A dog: ", max_tokens=60, seed=1, extra_body={"response_format": wanted}
+    )
+    assert continued.choices[0].text == text
+    jsonschema.validate(json.loads(text), schema)
     found = [
         served.chat("Name a dog.", response_format={"type": "json_object"}, max_tokens=400, seed=seed)
         for seed in range(3)
@@ -207,7 +215,7 @@ def test_why_an_answer_ended_is_told_in_two_words(served: Any) -> None:
 
 
 def test_an_answer_that_memory_ends_says_so(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(served.model._access.guard), "before_reply", lambda *_: False)
+    monkeypatch.setattr(Degradation, "before_reply", lambda *_: False)
     choice = served.chat().choices[0]
     assert (choice.finish_reason, choice.ended_by, choice.message.content) == ("length", "memory", "")
 

@@ -59,14 +59,13 @@ def written(template: str, messages: list[dict[str, Any]], tools: list[Any]) -> 
 @pytest.mark.parametrize("system", [[], [SYSTEM]], ids=["no system message", "a system message"])
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_a_conversation_with_calls_is_written_for_every_template(template: str, system: list[dict[str, Any]]) -> None:
-    said = [*system, QUESTION, CALLS, *RESULTS, ANSWER, QUESTION]
-    for n_messages in range(len(system) + 1, len(said) + 1):
-        if said[n_messages - 1]["role"] == "tool" or n_messages == len(said):
-            text = written(template, said[:n_messages], [TOOL])
-            parts = ["get_weather", "<tool_call>", "Weather?", '{"city": "Rome"}', '{"city": "Oslo"}', "rain in Rome"]
-            places = [text.index(part) for part in parts]
-            assert places == sorted(places)
-            assert ("Be brief." in text) == bool(system)
+    called = [*system, QUESTION, CALLS]
+    for more in (*(RESULTS[:n] for n in range(1, len(RESULTS) + 1)), [*RESULTS, ANSWER, QUESTION]):
+        text = written(template, [*called, *more], [TOOL])
+        parts = ["get_weather", "<tool_call>", "Weather?", '{"city": "Rome"}', '{"city": "Oslo"}', "rain in Rome"]
+        places = [text.index(part) for part in parts]
+        assert places == sorted(places)
+        assert ("Be brief." in text) == bool(system)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())

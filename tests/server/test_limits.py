@@ -15,9 +15,8 @@ import httpx2
 import openai
 import pytest
 from server_world import wait_until, waiting
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-from edge_spec.server import bodies, streaming
-from edge_spec.server.connections import BoundedProtocol
 from edge_spec.server.jobs import JobMaker
 
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 1}
@@ -82,9 +81,8 @@ def test_the_time_counts_from_the_arrival_of_the_request(hasty: Any, monkeypatch
     wait_until(lambda: waiting(hasty) == (0, 0))
 
 
-def test_a_body_that_comes_too_slowly_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_MAX_READ_S", 0.2)
-    answer = sent(served, HEAD, b"{")
+def test_a_body_that_comes_too_slowly_is_not_waited_for(serve: Callable[..., Any]) -> None:
+    answer = sent(serve(body_timeout_s=0.2), HEAD, b"{")
     assert b" 408 " in answer and b"connection: close" in answer.lower()
 
 
@@ -103,16 +101,15 @@ def test_bodies_that_arrive_at_once_are_bounded_together(serve: Callable[..., An
     wait_until(lambda: served.post(content=b" " * 1000).status_code == 400)
 
 
-def test_a_body_without_an_end_is_not_read_for_ever(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    served = serve(max_body_bytes=1024)
-    monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 4096)
+def test_a_body_without_an_end_is_not_read_for_ever(serve: Callable[..., Any]) -> None:
+    served = serve(max_body_bytes=1024, discarded_bytes=4096)
     chunked = HEAD.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked")
     chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
     assert b" 413 " in sent(served, chunked, chunk * 8)
 
 
-def test_while_a_stream_waits_for_its_turn_its_connection_is_kept(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_KEEP_ALIVE_S", 0.05)
+def test_while_a_stream_waits_for_its_turn_its_connection_is_kept(serve: Callable[..., Any]) -> None:
+    served = serve(keep_alive_s=0.05)
     chat = served.url + "/v1/chat/completions"
     with httpx2.stream("POST", chat, json={**LONG, "stream": True}, timeout=60) as before:
         lines = before.iter_lines()
@@ -125,21 +122,23 @@ def test_while_a_stream_waits_for_its_turn_its_connection_is_kept(served: Any, m
 def test_a_client_that_takes_nothing_keeps_nobody_waiting(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = serve(timeout_s=1.0, name="patient")
+    served = serve(timeout_s=1.0, last_words_s=0.1, name="patient")
     served.log.clear()
-    given = []
+    sends: list[RequestResponseCycle] = []
+    send = RequestResponseCycle.send
 
-    async def never(send: Any, body: bytes) -> None:
-        given.append(body)
-        await asyncio.sleep(3600)
+    async def never(cycle: RequestResponseCycle, message: Any) -> None:
+        """As if all buffers on the way to the first client were full once it has the head of its answer."""
+        sends.append(cycle)
+        if cycle is sends[0] and sends.count(cycle) > 1:
+            await asyncio.sleep(3600)
+        await send(cycle, message)
 
     with monkeypatch.context() as patched:
-        # As if all buffers on the way were full.
-        patched.setattr(streaming, "_send", never)
-        patched.setattr(streaming, "_LAST_WORDS_S", 0.1)
+        patched.setattr(RequestResponseCycle, "send", never)
         asked = {**ASK, "max_tokens": 8, "ignore_eos": True, "speculation": "off", "stream": True}
         with httpx2.stream("POST", served.url + "/v1/chat/completions", json=asked, timeout=60):
-            wait_until(lambda: bool(given))
+            wait_until(lambda: len(sends) > 1)
             assert served.post(json=ASK).json()["usage"]["completion_tokens"] == 1
             assert ", 8 written, " in logged(served, "POST /v1/chat/completions 504, streamed, ")
     wait_until(lambda: waiting(served) == (0, 0))
@@ -160,14 +159,12 @@ def test_a_client_that_leaves_is_told_apart_in_the_log(served: Any, streams: boo
     assert counted(served, 499) == before + 1
 
 
-def test_too_many_connections_are_told_so_and_counted(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.log.clear()
+def test_too_many_connections_are_told_so_and_counted(serve: Callable[..., Any]) -> None:
+    served = serve(max_connections=1)
     before = counted(served, 503)
     host, _, port = served.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20):
-        monkeypatch.setattr(BoundedProtocol, "max_connections", 0)
         found = served.post(json=ASK)
-        monkeypatch.undo()
     assert (found.status_code, found.json()["error"]["code"]) == (503, "too_many_connections")
     assert found.headers["retry-after"] == "1"
     logged(served, "POST /v1/chat/completions 503")

@@ -38,3 +38,11 @@ def test_what_the_page_names_is_there() -> None:
     assert named == NAMES - {"index.html"}
     for name in re.findall(r'\$\("([\w-]+)"\)', scripts):
         assert f'id="{name}"' in page, name
+
+
+def test_the_figures_do_not_touch_the_ring_of_the_input_above_them() -> None:
+    css = files("edge_spec.server").joinpath("page", "page.css").read_text("utf-8")
+    ring = re.search(r"^:focus-visible { outline: (\d+)px .*; outline-offset: (\d+)px; }$", css, re.MULTILINE)
+    margin = re.search(r"^#figures { .*\bmargin-top: ([\d.]+)rem;", css, re.MULTILINE)
+    assert ring is not None and margin is not None
+    assert 16 * float(margin[1]) > int(ring[1]) + int(ring[2])

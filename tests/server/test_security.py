@@ -11,8 +11,6 @@ import openai
 import pytest
 from server_world import wait_until
 
-from edge_spec.server.connections import BoundedProtocol
-
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 
 
@@ -74,8 +72,8 @@ def test_without_the_key_there_is_only_health(serve: Callable[..., Any]) -> None
         served.client.with_options(api_key="wrong").models.list()
 
 
-def test_a_request_whose_head_never_ends_is_cut_off(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedProtocol, "head_s", 0.3)
+def test_a_request_whose_head_never_ends_is_cut_off(serve: Callable[..., Any]) -> None:
+    served = serve(head_timeout_s=0.3)
     host, _, port = served.url.removeprefix("http://").partition(":")
     whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for before, head in ((b"", b""), (b"", b"GET /hea"), (b"", whole[:-2] + b"X: "), (whole, b"GET /hea")):

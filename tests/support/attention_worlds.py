@@ -17,7 +17,8 @@ N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112
 WIDTH = (N_HEAD + 2 * N_HEAD_KV) * HEAD_DIM
 
 
-def open_session(variant: str = "", *, f16: bool = False, **changes: int) -> Any:
+def open_session(variant: str = "", *, f16: bool = False, grows: bool = False, **changes: int) -> Any:
+    """Attention alone; ``grows`` for worlds whose queries grow with their place."""
     import onnxruntime
 
     from edge_spec.engines.onnx.kernels import library_path
@@ -28,6 +29,9 @@ def open_session(variant: str = "", *, f16: bool = False, **changes: int) -> Any
     for name, rank in zip(inputs, (3, 4, 3, 2, 2, 1), strict=True):
         kind = INT32 if name == "tree" else FLOAT16 if f16 and name in ("keys", "values") else FLOAT
         graph.takes(name, kind, [f"{name}{axis}" for axis in range(rank)])
+    if grows:
+        inputs.append("scales")
+        graph.takes("scales", FLOAT, ["scales0"])
     graph.gives("y", FLOAT, ["b", "s", "w"])
     graph.node("AttendRows", inputs, ["y"], "edge_spec", variant=variant, **facts)
     options = onnxruntime.SessionOptions()
@@ -42,10 +46,18 @@ class World:
     Args:
         n_rotated: numbers of a head that are rotated by position.
         f16: whether the cache holds 16-bit floats.
+        grows: whether queries grow with their place.
     """
 
     def __init__(
-        self, n_text: int, parents: list[int], seed: int = 0, *, n_rotated: int = HEAD_DIM, f16: bool = False
+        self,
+        n_text: int,
+        parents: list[int],
+        seed: int = 0,
+        *,
+        n_rotated: int = HEAD_DIM,
+        f16: bool = False,
+        grows: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.n_text, self.parents, self.n_rotated = n_text, parents, n_rotated
@@ -53,6 +65,7 @@ class World:
         self.rows = rng.standard_normal((len(parents), WIDTH)).astype(np.float32)
         self.text = rng.standard_normal((n_text, WIDTH)).astype(np.float32)
         angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_rotated // 2)
+        self.scales = 1 + rng.random(N_CELLS).astype(np.float32) if grows else None
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def run(self, session: Any, *, calls: list[int] | None = None) -> Array:
@@ -61,6 +74,8 @@ class World:
         keys = np.full((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), 7, self.kind)
         values = np.full((N_HEAD_KV, N_CELLS, HEAD_DIM), np.nan, self.kind)
         cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
+        if self.scales is not None:
+            cache["scales"] = self.scales
 
         def call(rows: Array, tree: list[int]) -> Array:
             result: Array = session.run(None, cache | {"qkv": rows[None], "tree": np.array(tree, np.int32)})[0][0]
@@ -85,6 +100,7 @@ class World:
             seen = seen.reshape(len(seen), -1, HEAD_DIM)
             q, k, v = np.split(seen, [N_HEAD, N_HEAD + N_HEAD_KV], axis=1)
             q, k = self._rotated(q, interleaved)[-1], self._rotated(k, interleaved)
+            q = q if self.scales is None else q * np.float64(self.scales[len(seen) - 1])
             k, v = (x[-window:].astype(self.kind).astype(np.float64) for x in (k, v))
             for head in range(N_HEAD):
                 kv = head // (N_HEAD // N_HEAD_KV)

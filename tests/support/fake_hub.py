@@ -47,6 +47,7 @@ class FakeHub:
         elsewhere: address of another server that holds the files; this one if empty.
         plain: content of files that are no repository's, by path.
         versions: their ETags, by path; those without one have none.
+        lie: changes what it says of a repository.
         stop_at: so many bytes into a file, wait for ``go_on``; 0 for never.
     """
 
@@ -62,6 +63,7 @@ class FakeHub:
         self.elsewhere = ""
         self.plain: dict[str, bytes] = {}
         self.versions: dict[str, str] = {}
+        self.lie: Callable[[dict[str, Any]], object] = lambda listed: None
         self.stop_at = 0
         self.stopped = threading.Event()
         self.go_on = threading.Event()
@@ -155,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             for path, content in self.state.repositories[name].items()
         ]
         listed = {"id": name, "modelId": name, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+        self.state.lie(listed)
         return self._answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
 
     def _file(self, path: str, content: bytes, fault: str, more: dict[str, str] | None = None) -> None:

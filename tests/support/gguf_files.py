@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_DIM, N_LAYERS, N_VOCAB = 256, 512, 4, 2, 6
 
 MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """The last parts of the names of all matrices."""
+
+Fact = str | bool | int | float
+"""What metadata say of a model."""
 
 GEMMA3: dict[str, Any] = {
     "architecture": "gemma3",
@@ -31,8 +34,17 @@ PHI3: dict[str, Any] = {
 }
 """Arguments of ``write_gguf`` for networks with windows, and with heads that are partly turned."""
 
-_HALVES = {"Q4_K": 2, "Q5_K": 2, "Q6_K": 1}
-"""How many half-precision scales a block of these types has; gguf cannot quantise them, so bytes are random."""
+_SCALES = {
+    "Q2_K": (80, (8e-3, 1e-2)),
+    "Q3_K": (108, (8e-4,)),
+    "Q4_K": (0, (3e-4, 2e-3)),
+    "Q5_K": (0, (1.5e-4, 2e-3)),
+    "Q6_K": (208, (5e-5,)),
+    "IQ4_NL": (0, (2e-3,)),
+    "IQ4_XS": (0, (1e-4,)),
+}
+"""Where the half-precision scales of a block of these types are, and values that make numbers about as large as those
+of the other types. gguf cannot quantise them, so the other bytes are random."""
 
 
 def write_gguf(
@@ -42,26 +54,36 @@ def write_gguf(
     kinds: Mapping[str, str] | None = None,
     tied: bool = False,
     biases: bool = False,
+    more_biases: Sequence[str] = (),
     head_norms: bool = False,
+    whole_norms: bool = False,
+    pre_norms: Sequence[str] = ("attn_norm", "ffn_norm"),
     post_norms: bool = False,
     fused: bool = False,
+    gated: bool = True,
     rope_factors: bool = False,
     long_factors: int = 0,
     n_layers: int = N_LAYERS,
+    heads: tuple[int, int] = (N_HEAD, N_HEAD_KV),
     head_dim: int = HEAD_DIM,
-    extra: Mapping[str, str | int | float] | None = None,
+    extra: Mapping[str, Fact] | None = None,
     seed: int = 0,
 ) -> Path:
     """Write a model.
 
     Args:
         kinds: weight types by the last part of a tensor's name, such as ``attn_v``; Q4_0 where nothing is said.
+        biases: of queries, keys and values.
+        more_biases: further matrices of a layer that have one.
+        whole_norms: queries and keys are normalized, all heads together.
+        pre_norms: names of norms before attention and the feed-forward network.
+        heads: of queries, and of keys and values.
         fused: queries, keys and values are one matrix, and so are gate and up.
         long_factors: pairs of numbers that are turned by other angles in short and in long contexts.
         extra: further metadata; the architecture is put before its names, unless they begin with ``general.``.
     """
     writer = GGUFWriter(path, architecture)
-    _add_facts(writer, architecture, n_layers, head_dim, extra or {})
+    _add_facts(writer, architecture, n_layers, heads, head_dim, extra or {})
     _add_vocabulary(writer)
     tensors = _Tensors(writer, kinds or {}, seed)
     tensors.add_matrix("token_embd", N_EMBD, N_VOCAB)
@@ -73,11 +95,20 @@ def write_gguf(
     for number, name in enumerate(("rope_factors_short", "rope_factors_long")):
         if long_factors:
             writer.add_tensor(f"{name}.weight", np.linspace(1, 2 + 6 * number, long_factors).astype(np.float32))
-    norms = ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
+    norms = (*pre_norms, *(("post_attention_norm", "post_ffw_norm") if post_norms else ()))
     for layer in range(n_layers):
         for name in norms:
             tensors.add_vector(f"blk.{layer}.{name}.weight", N_EMBD, 1)
-        tensors.add_layer(f"blk.{layer}.", head_dim, fused=fused, biases=biases, head_norms=head_norms)
+        tensors.add_layer(
+            f"blk.{layer}.",
+            heads[0] * head_dim,
+            heads[1] * head_dim,
+            fused=fused,
+            gated=gated,
+            biases=(*(("attn_q", "attn_k", "attn_v") if biases else ()), *more_biases),
+            norms=(head_dim, head_dim) if head_norms else (heads[0] * head_dim, heads[1] * head_dim),
+            normed=head_norms or whole_norms,
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -86,15 +117,20 @@ def write_gguf(
 
 
 def _add_facts(
-    writer: GGUFWriter, architecture: str, n_layers: int, head_dim: int, extra: Mapping[str, str | int | float]
+    writer: GGUFWriter,
+    architecture: str,
+    n_layers: int,
+    heads: tuple[int, int],
+    head_dim: int,
+    extra: Mapping[str, Fact],
 ) -> None:
-    facts: dict[str, str | int | float] = {
+    facts: dict[str, Fact] = {
         "context_length": 512,
         "embedding_length": N_EMBD,
         "block_count": n_layers,
         "feed_forward_length": N_FF,
-        "attention.head_count": N_HEAD,
-        "attention.head_count_kv": N_HEAD_KV,
+        "attention.head_count": heads[0],
+        "attention.head_count_kv": heads[1],
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": 1e-6,
@@ -102,7 +138,8 @@ def _add_facts(
         "rope.freq_base": 10000.0,
     }
     for name, value in (facts | dict(extra)).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        adds = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        add: Any = adds[type(value)]
         add(name if name.startswith("general.") else f"{architecture}.{name}", value)
 
 
@@ -121,36 +158,45 @@ class _Tensors:
     def add_vector(self, name: str, n: int, mean: float) -> None:
         self._writer.add_tensor(name, (mean + 0.1 * self._rng.standard_normal(n)).astype(np.float32))
 
-    def add_layer(self, blk: str, head_dim: int, *, fused: bool, biases: bool, head_norms: bool) -> None:
-        n_q, n_kv = N_HEAD * head_dim, N_HEAD_KV * head_dim
-        if fused:
-            self.add_matrix(blk + "attn_qkv", N_EMBD, n_q + 2 * n_kv)
-        for name, n_out in () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
-            self.add_matrix(blk + name, N_EMBD, n_out)
-            if biases:
+    def add_layer(
+        self,
+        blk: str,
+        n_q: int,
+        n_kv: int,
+        *,
+        fused: bool,
+        gated: bool,
+        biases: Sequence[str],
+        norms: tuple[int, int],
+        normed: bool,
+    ) -> None:
+        def add(name: str, n_in: int, n_out: int) -> None:
+            self.add_matrix(blk + name, n_in, n_out)
+            if name in biases:
                 self.add_vector(f"{blk}{name}.bias", n_out, 0)
-        self.add_matrix(blk + "attn_output", n_q, N_EMBD)
-        if head_norms:
-            for name in ("attn_q_norm", "attn_k_norm"):
-                self.add_vector(f"{blk}{name}.weight", head_dim, 1)
-        for name in ("ffn_up",) if fused else ("ffn_gate", "ffn_up"):
-            self.add_matrix(blk + name, N_EMBD, 2 * N_FF if fused else N_FF)
-        self.add_matrix(blk + "ffn_down", N_FF, N_EMBD)
+
+        if fused:
+            add("attn_qkv", N_EMBD, n_q + 2 * n_kv)
+        for name, n_out in () if fused else (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
+            add(name, N_EMBD, n_out)
+        add("attn_output", n_q, N_EMBD)
+        if normed:
+            for name, n in zip(("attn_q_norm", "attn_k_norm"), norms, strict=True):
+                self.add_vector(f"{blk}{name}.weight", n, 1)
+        for name in ("ffn_up",) if fused or not gated else ("ffn_gate", "ffn_up"):
+            add(name, N_EMBD, 2 * N_FF if fused else N_FF)
+        add("ffn_down", N_FF, N_EMBD)
 
 
 def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:
-    if kind not in _HALVES:
+    if kind not in _SCALES:
         values = rng.standard_normal((n_out, n_in)).astype(np.float32) / np.sqrt(n_in) * 2
         blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, GGMLQuantizationType[kind])
         return blocks
     weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     raw = rng.integers(0, 256, (n_out, n_in // weights, n_bytes), dtype=np.uint8)
-    n = _HALVES[kind]
-    # Scales that make numbers about as large as those of the other types.
-    sizes = {"Q4_K": (3e-4, 2e-3), "Q5_K": (1.5e-4, 2e-3), "Q6_K": (5e-5,)}[kind]
-    halves = np.broadcast_to(np.array(sizes, np.float16), (n_out, n_in // weights, n))
-    place = slice(-2, None) if kind == "Q6_K" else slice(0, 2 * n)
-    raw[..., place] = np.ascontiguousarray(halves).view(np.uint8)
+    start, sizes = _SCALES[kind]
+    raw[..., start : start + 2 * len(sizes)] = np.array(sizes, np.float16).view(np.uint8)
     return raw.reshape(n_out, -1)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from edge_spec.sampling.grammar import never
 
 LETTERS = (b"a", b"b", b"\xc3", b"\xbc", b"cd", b"", b"b a")
 """What tokens of a table model stand for: among them halves of a character, and nothing."""
@@ -36,7 +38,7 @@ class LetterGrammar:
             n = chance.choice([1, 1, 2, n_vocab])
             self.next.append({token: chance.randrange(5) for token in chance.sample(range(n_vocab), n)})
 
-    def start(self) -> LetterState:
+    def start(self, is_cancelled: Callable[[], bool] = never) -> LetterState:
         return LetterState(self, 0)
 
     def takes(self, tokens: list[int]) -> bool:

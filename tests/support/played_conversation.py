@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.cli.terminal.autosave import Autosave
+from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
@@ -40,17 +41,17 @@ class Played:
         display = PlainDisplay(self.out, self.notes)
         autosave = Autosave(path, folder=folder, on_notice=display.notice)
         session = model.chat(**{"seed": 3, "max_tokens": 12, **options})
-        self.loop = ConversationLoop(session, reader=self.reader, display=display, autosave=autosave)
-        self.loop.run()
+        self.conversation = Conversation(session, reader=self.reader, display=display, autosave=autosave)
+        ConversationLoop(self.conversation).run()
         self.said = self.notes.getvalue()
 
     @property
     def path(self) -> Path | None:
-        return self.loop.autosave.path
+        return self.conversation.autosave.path
 
     @property
     def contents(self) -> list[str]:
-        return [message.content for message in self.loop.session.messages]
+        return [message.content for message in self.conversation.session.messages]
 
 
 def errors(played: Played) -> list[str]:

@@ -21,6 +21,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import guided
 from edge_spec.speculation.policy import FixedPolicy
@@ -31,7 +32,8 @@ class Case:
     """A random world: a target, a recipe for a drafter, and what is asked for.
 
     Every call of ``speculator`` builds models of its own; those of the drafter are then in ``models``. The
-    speculator of the latest reply is ``last``.
+    speculator of the latest reply is ``last``. Of a ``recurrent`` world the target knows the text before the last rows
+    of a decode, its drafters what they held, and all of them take sequences only.
     """
 
     seed: int
@@ -48,6 +50,7 @@ class Case:
     end: int
     constrained: bool
     takes_trees: bool = True
+    recurrent: bool = False
     models: list[TableModel] = field(default_factory=list)
     parts: list[Drafter] = field(default_factory=list)
     last: Any = None
@@ -56,6 +59,16 @@ class Case:
         return random_table(self.n_vocab, order=self.order, seed=self.seed)
 
     def target(self) -> TableModel:
+        if self.recurrent:
+            most = self.max_rows
+            return TableModel(
+                self.table(),
+                n_ctx=self.n_ctx,
+                max_rows=most,
+                widths=tuple(sorted({min(2, most), most})),
+                takes_trees=False,
+                n_snapshots=most - 1,
+            )
         return TableModel(
             self.table(),
             n_ctx=self.n_ctx,
@@ -95,6 +108,7 @@ class Case:
             drafter = AdaptiveDrafter([self._build(part) for part in rest], RandomChoices(self.seed))
         elif kind == "shared":
             model, width, intermediate = rest
+            width = 1 if self.recurrent else width
             part = self._build(model)
             leaf = guided(AdaptiveDrafter([part, NgramDrafter()], RandomChoices(self.seed + 1)))
             hierarchy = HierarchyDrafter(leaf, self._model(intermediate), policy=FixedPolicy(5), width=width)
@@ -102,6 +116,7 @@ class Case:
             drafter = AdaptiveDrafter(offers, RandomChoices(self.seed))
         elif kind == "model":
             width, beam, depth, min_value, model = rest
+            width, beam = (1, 1) if self.recurrent else (width, beam)
             drafter = ModelDrafter(self._model(model), width=width, beam=beam, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
@@ -115,7 +130,12 @@ class Case:
             self.n_vocab, order=self.order, seed=self.seed + 1 + len(self.models), scale=scale, like=self.table()
         )
         n_ctx = max(len(self.prompt), self.n_ctx - less)
-        model = TableModel(like, n_ctx=n_ctx, max_rows=max_rows, keeps_branches=keeps_branches)
+        if self.recurrent:
+            model = TableModel(
+                like, n_ctx=n_ctx, max_rows=max_rows, takes_trees=False, n_snapshots=0, rollback=ANYWHERE
+            )
+        else:
+            model = TableModel(like, n_ctx=n_ctx, max_rows=max_rows, keeps_branches=keeps_branches)
         self.models.append(model)
         return model
 

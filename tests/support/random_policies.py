@@ -58,6 +58,3 @@ class RandomLimits:
 
     def limit(self) -> int:
         return self._random.randint(0, self._most)
-
-    def learn(self, done: Round) -> None:
-        """Learns nothing."""

@@ -128,7 +128,7 @@ class World:
         self.tokens += len(tokens)
         self.limits.append(len(draft))
         drafter.accept(tokens)
-        policy.learn(Round(tokens, accepted, (1,) * len(draft), len(draft) + 1, draft_s, verify_s, 0.0))
+        drafter.learn(Round(tokens, accepted, (1,) * len(draft), len(draft) + 1, draft_s, verify_s, 0.0))
 
     def drafter_of(self, policy: Policy) -> Drafter:
         if not isinstance(policy, AdaptivePolicy):

@@ -14,8 +14,8 @@ import pytest
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
-from edge_spec.evaluation.acceptance import write
 from edge_spec.sampling import SamplerSettings
+from edge_spec.training.acceptance import write
 from edge_spec.training.drafter.answers import divided, prepare, read_answers
 from edge_spec.training.drafter.exchanges import Exchange, exchanges_in
 from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions

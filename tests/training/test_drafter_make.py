@@ -157,7 +157,6 @@ def test_load_finds_the_installed_drafter_and_writes_the_same_text(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
-    # A file alone is a target without a drafter.
     target = resolve_family("demo").target
     assert made_drafter(inspect(target)) is None
     folder = made.maker.install()
@@ -166,7 +165,7 @@ def test_load_finds_the_installed_drafter_and_writes_the_same_text(
     found = {}
     for mode in ("off", "sequence", "auto"):
         with edge_spec.load(target, speculation=mode, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
-            assert model.mode == ("sequence" if mode == "auto" else mode)
+            assert model.info.files.get("draft") == (folder / "drafter.gguf" if mode != "off" else None)
             reply = model.generate("Tell me a story.", seed=3, max_tokens=40)
             reply.read()
             found[mode] = (reply.token_ids, reply.statistics.drafted)
@@ -324,4 +323,4 @@ def test_the_command_says_what_is_missing(
     assert "hidden states" in said("--kind", "head", "--engine", "llama")
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert 'pip install "edge-spec[training]"' in said()
+    assert said() == 'edge-spec: error: PyTorch is not installed; run: pip install "torch>=2.6" "tokenizers>=0.21"\n'

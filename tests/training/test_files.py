@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import ModelFileError
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
 from edge_spec.training.checkpoint import read_weights
 from edge_spec.training.corpus import TEMPLATE, Document, Span, spans_of

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.base import Engine
-from edge_spec.evaluation.acceptance import Written, acceptance, write
 from edge_spec.evaluation.bench import bench
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.loading import load, possible_modes
@@ -20,6 +19,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.modes import MODES, DraftModels, Mode, mode_of
 from edge_spec.speculation.trimmed_model import TrimmedModel
+from edge_spec.training.acceptance import Written, acceptance, write
 from edge_spec.training.drafter.opened import opened, opened_drafter
 
 __all__ = ["CHAIN", "FORCED", "KINDS", "TREE", "measure"]
@@ -105,7 +105,7 @@ class _Opened:
 
     def modes(self) -> list[str]:
         """Those that are timed; trees where the models take them."""
-        trees = "tree" in possible_modes(self.target.path, self.draft, engine=self.on.name)
+        trees = "tree" in possible_modes(self.target.path, draft=self.draft, engine=self.on.name)
         return ["ngram", "sequence", *(["tree"] if trees else []), "auto", CHAIN, *([TREE] if trees else [])]
 
     def mode(self, name: str) -> TextModel:

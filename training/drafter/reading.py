@@ -11,9 +11,9 @@ from pathlib import Path
 
 from edge_spec.engines.base import HiddenRows
 from edge_spec.errors import PromptError
-from edge_spec.evaluation.acceptance import rows_after
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.training.acceptance import rows_after
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.exchanges import Exchange
 from edge_spec.training.drafter.portions import portion_at, portion_number, read_paths, read_portion_path, save_portion

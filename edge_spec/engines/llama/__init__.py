@@ -1,4 +1,1 @@
-"""GGUF models on llama.cpp.
-
-The library's low-level functions are named only in this package, and its failures become edge-spec's errors here.
-"""
+"""GGUF models on llama.cpp: an engine on the library in ``edge_spec.llama_cpp``."""

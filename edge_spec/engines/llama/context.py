@@ -10,10 +10,10 @@ import numpy as np
 
 from edge_spec.engines.cache_state import CachedModel, check_path, n_new_nodes, pack_state, unpack_state
 from edge_spec.engines.llama.batch import Batch, Branches, in_plain_order
-from edge_spec.engines.llama.library import AbortFlag, library
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
+from edge_spec.llama_cpp.library import AbortFlag, library
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -76,9 +76,13 @@ class LlamaModel(CachedModel):
         self._drop_pending()
         for start in range(0, len(tokens), self.settings.prefill_chunk):
             chunk = tokens[start : start + self.settings.prefill_chunk]
-            self._batch.put_run(chunk, self._n_past, len(chunk))
-            self._decode(len(chunk), logits=False)
+            # A chunk of few tokens leaves the cells that they would have as rows of a decode.
+            n_rows = self.capabilities.padded(len(chunk))
+            self._batch.put_run(chunk, self._n_past, n_rows)
+            self._decode(n_rows, logits=False)
             self._n_past += len(chunk)
+            if n_rows > len(chunk):
+                self._unpad(0, self._n_past)
 
     def decode(self, tree: Tree) -> Logits:
         first = len(self._pending)
@@ -91,10 +95,15 @@ class LlamaModel(CachedModel):
             self._branches.clear()
         last_sequence, end = self._place(tree, first, n_rows)
         self._decode(n_rows, logits=True)
-        if n_rows > n and not self._c.llama_memory_seq_rm(self._memory, last_sequence, end, -1):
-            raise BackendError("llama.cpp did not remove padding from its cache")
+        if n_rows > n:
+            self._unpad(last_sequence, end)
         self._pending = tree
         return self._rows(n)
+
+    def _unpad(self, sequence: int, end: int) -> None:
+        """Remove the cells of padding, which come after position ``end`` of a sequence."""
+        if not self._c.llama_memory_seq_rm(self._memory, sequence, end, -1):
+            raise BackendError("llama.cpp did not remove padding from its cache")
 
     def _place(self, tree: Tree, first: int, n_rows: int) -> tuple[int, int]:
         """Fill the batch with the new nodes of a tree; returns the last node's sequence and the position after it."""
@@ -132,19 +141,21 @@ class LlamaModel(CachedModel):
         end = self._n_past + len(kept)
         chosen = self._branches.id_of(kept[-1]) if kept else 0
         self._cut(chosen, end)
-        self._n_past = end
 
     def rollback(self, n_past: int) -> None:
         self._open()
         self._require_tokens("rollback", n_past, self._n_past)
         if n_past == 0:
-            # Recurrent models cannot forget a part of a text, but all of it.
-            self._c.llama_memory_clear(self._memory, False)
-            self._branches.clear()
-            self._pending = EMPTY
+            self._clear()
         elif n_past < self._n_past or self._pending:
             self._cut(0, n_past)
-        self._n_past = n_past
+
+    def _clear(self) -> None:
+        """Forget the whole text, which every model can."""
+        self._c.llama_memory_clear(self._memory, False)
+        self._branches.clear()
+        self._pending = EMPTY
+        self._n_past = 0
 
     def _cut(self, chosen: int, end: int) -> None:
         """Keep the cells of one sequence before position ``end`` as the text, and nothing else."""
@@ -157,6 +168,7 @@ class LlamaModel(CachedModel):
                 c.llama_memory_seq_keep(memory, 0)
         self._branches.clear()
         self._pending = EMPTY
+        self._n_past = end
         if not good:
             raise BackendError(f"llama.cpp did not roll {self._weights.path.name} back to {end} tokens")
 
@@ -228,14 +240,15 @@ class LlamaModel(CachedModel):
         if self._handle is None:
             raise Closed(f"the model {self._weights.path.name}")
 
+    def _run(self, n: int, *, logits: bool) -> int:
+        """Run the batch's first ``n`` tokens; the library's code, 0 for success."""
+        return int(self._c.llama_decode(self._handle, self._batch.taken(n, logits=logits)))
+
     def _decode(self, n: int, *, logits: bool) -> None:
         """Run the batch's first ``n`` tokens; on failure the cache is the committed text again."""
-        if not self._abort.is_raised:
-            code = self._c.llama_decode(self._handle, self._batch.taken(n, logits=logits))
-            if code == 0:
-                return
-        else:
-            code = _ABORTED
+        code = _ABORTED if self._abort.is_raised else self._run(n, logits=logits)
+        if code == 0:
+            return
         self._abort.lower()
         try:
             self._cut(0, self._n_past)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
-from edge_spec.engines.llama.library import library
+from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
-from edge_spec.engines.llama.weights import LlamaWeights
 from edge_spec.engines.probe import PLAIN, ProbeResult, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.llama_cpp.library import library
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
@@ -25,6 +27,12 @@ from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "open_llama"]
+
+_ROWS = (8, 4)
+"""Fewer rows of a decode than usual, for models of which a row takes much memory."""
+
+_SNAPSHOT_SHARE = 1 / 8
+"""Snapshots may take this share of the weights' memory before there are fewer of them."""
 
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
@@ -59,7 +67,7 @@ class LlamaOpener(Opener):
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         own = llama_settings(file, settings)
-        with listen_to_buffers(measured):
+        with listen_to_buffers(measured, own):
             if file.path not in self._weights:
                 mapped = loads_mapped(file, own)
                 self._weights[file.path] = LlamaWeights(
@@ -106,12 +114,13 @@ def open_llama(
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before the model is probed for the first time.
     """
-    settings = settings.for_heads(weights.head_dim_k)
+    settings = settings.for_heads(weights.head_dim_k).for_states(weights.architecture)
 
     def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
         return llama_profile(settings, file, widths)
 
-    model = LlamaModel(weights, settings, profile=profile_of(()), capabilities=PLAIN)
+    kind = RecurrentModel if weights.is_recurrent else LlamaModel
+    model = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN)
     found = probe_once(model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=model.can_shift)
     return model, found
 
@@ -155,6 +164,23 @@ class LlamaEngine(Engine):
         if head_of(file):
             return "it reads hidden states, which llama.cpp does not provide"
         return "it is an ONNX graph" if file.graph is not None else None
+
+    def why_not_draft(self, file: ModelFile, *, trees: bool) -> str | None:
+        if file.architecture in RECURRENT - KEEPS_SNAPSHOTS:
+            return "llama.cpp keeps no earlier states of this model's recurrent layers"
+        return "this model's recurrent layers take no trees" if trees and file.architecture in RECURRENT else None
+
+    def rows(self, file: ModelFile, most: int, *, drafts: bool) -> Sequence[int]:
+        if file.architecture not in RECURRENT:
+            return (most,)
+        if file.architecture not in KEEPS_SNAPSHOTS:
+            return (1,)
+        # Each row but one takes the memory of a whole state, and the fifth and later ones of a draft rarely pay.
+        allowed = file.weight_bytes * _SNAPSHOT_SHARE
+        wanted = [n for n in _ROWS if n < most and (n == _ROWS[-1] or (n - 1) * file.state_bytes <= allowed)]
+        if not wanted or (most - 1) * file.state_bytes <= allowed:
+            wanted = [most, *wanted]
+        return wanted if drafts else [*wanted, 1]
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> LlamaSettings:
         return llama_settings(file, settings)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from edge_spec.engines.llama.library import Library, library
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
-from edge_spec.engines.llama.weights import vocabulary_bytes
+from edge_spec.llama_cpp.library import Library, library
+from edge_spec.llama_cpp.weights import vocabulary_bytes
 from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
@@ -45,7 +45,7 @@ class DryModel:
 
     def __init__(self, file: ModelFile) -> None:
         self._lib: Library = library()
-        self._known: dict[LlamaSettings, int | None] = {}
+        self._known: dict[LlamaSettings, str] = {}
         params = self._lib.c.llama_model_default_params()
         params.n_gpu_layers = 0
         params.no_alloc = True
@@ -55,20 +55,29 @@ class DryModel:
 
     def compute_bytes(self, settings: LlamaSettings) -> int | None:
         """Size of the compute buffers of a context; None if the library does not say."""
+        found = re.findall(r"compute buffer size = +([0-9.]+) MiB", self._log(settings))
+        return sum(map(_bytes, found)) if found else None
+
+    def state_bytes(self, settings: LlamaSettings) -> int | None:
+        """Size of one state of the recurrent layers of a context; None if the library does not say."""
+        found = re.findall(_STATES, self._log(settings))
+        return sum(map(_bytes, found)) // _n_states(settings) if found else None
+
+    def _log(self, settings: LlamaSettings) -> str:
+        """What the library says while it makes a context; nothing if it cannot."""
         if settings not in self._known:
-            self._known[settings] = self._ask(settings) if self._handle else None
+            self._known[settings] = self._ask(settings) if self._handle else ""
         return self._known[settings]
 
-    def _ask(self, settings: LlamaSettings) -> int | None:
+    def _ask(self, settings: LlamaSettings) -> str:
         log: list[str] = []
         with self._lib.listen(log.append):
             context = self._lib.c.llama_init_from_model(self._handle, context_parameters(settings))
         self._lib.complaint()
         if not context:
-            return None
+            return ""
         self._lib.c.llama_free(context)
-        found = re.findall(r"compute buffer size = +([0-9.]+) MiB", "".join(log))
-        return sum(round(float(size) * 1024) << 10 for size in found) if found else None
+        return "".join(log)
 
     def close(self) -> None:
         """Free it. Safe to call twice."""
@@ -86,9 +95,29 @@ class DryModel:
         self.close()
 
 
+_STATES = r"(?:RS|state) buffer size = +([0-9.]+) MiB"
+"""Of recurrent layers, in the library's log."""
+
+_COPIES = 2
+"""States that a target has copies of at most: where a prompt began to be read, and where it ended."""
+
+
+def _bytes(mib: str) -> int:
+    return round(float(mib) * 1024) << 10
+
+
+def _n_states(settings: LlamaSettings) -> int:
+    """How many states of recurrent layers a context has room for."""
+    return (1 + settings.n_snapshots) * (1 + settings.holds)
+
+
 @contextmanager
-def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
-    """Pass on what the library says it allocates meanwhile, by the names of ``Footprint.lines``."""
+def listen_to_buffers(measured: Callable[[str, int], None], settings: LlamaSettings) -> Iterator[None]:
+    """Pass on what the library says it allocates meanwhile, by the names of ``Footprint.lines``.
+
+    Args:
+        settings: of the context that is made.
+    """
     log: list[str] = []
     with library().listen(log.append):
         yield
@@ -96,7 +125,11 @@ def listen_to_buffers(measured: Callable[[str, int], None]) -> Iterator[None]:
     for buffer, kind, mib in re.findall(r"(\w+) (model|KV|compute) buffer size = +([0-9.]+) MiB", "".join(log)):
         weights = "mapped" if buffer.endswith("_Mapped") else "copied" if buffer == "CPU" else "repacked"
         name = {"KV": "KV cache", "compute": "compute buffers"}.get(kind, f"weights, {weights}")
-        sizes[name] = sizes.get(name, 0) + (round(float(mib) * 1024) << 10)
+        sizes[name] = sizes.get(name, 0) + _bytes(mib)
+    states = sum(map(_bytes, re.findall(_STATES, "".join(log))))
+    if states:
+        sizes["recurrent state"] = one = states // _n_states(settings)
+        sizes["copies of the state" if settings.holds else "snapshots for drafts"] = states - one
     for name, n_bytes in sizes.items():
         measured(name, n_bytes)
 
@@ -107,7 +140,7 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
     Args:
         dry: asked for the compute buffers, which are estimated otherwise.
     """
-    settings = settings.for_heads(file.head_dim_k)
+    settings = settings.for_heads(file.head_dim_k).for_states(file.architecture)
     repacked = _repacked(file) if settings.repack else []
     staged = {tensor.name: tensor.n_bytes for tensor in repacked}
     others = file.weight_bytes - sum(staged.values())
@@ -118,6 +151,9 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
     compute = dry.compute_bytes(settings) if dry is not None else None
     if compute is None:
         compute = _guess_compute_bytes(file, settings)
+    state = dry.state_bytes(settings) if dry is not None else None
+    if state is None:
+        state = file.state_bytes
     return Footprint(
         mapped_bytes=others if mapped else 0,
         repacked_bytes=sum(staged.values()),
@@ -125,6 +161,9 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
         loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
         vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
         kv_cache_bytes=kv_cache_bytes(file, settings.n_cells, settings.kv_k, settings.kv_v),
+        state_bytes=state,
+        snapshot_bytes=settings.n_snapshots * state,
+        copy_bytes=(_COPIES if settings.exact else settings.holds) * state,
         compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
         logits_bytes=4 * file.n_vocab * settings.max_rows,
     )

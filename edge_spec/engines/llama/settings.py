@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from edge_spec.engines.llama.library import library
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import SettingsError
+from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.models.model_file import kv_cache_bytes
@@ -26,6 +27,8 @@ class LlamaSettings(ModelSettings):
     Attributes:
         flash_attention: llama.cpp's fused attention; values below 16 bits need it.
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
+        n_snapshots: before how many rows of a decode a recurrent model keeps its state; decided by the file.
+        holds: whether a recurrent model can hold a second state; decided by the file.
 
     Raises:
         SettingsError: a value out of its range.
@@ -33,6 +36,8 @@ class LlamaSettings(ModelSettings):
 
     flash_attention: bool = True
     repack: bool = True
+    n_snapshots: int = 0
+    holds: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +52,32 @@ class LlamaSettings(ModelSettings):
         eight_bits = head_dim_k % 32 == 0 and self.flash_attention
         keys = ("q8_0" if eight_bits else "f16") if self.kv_k == "auto" else self.kv_k
         return replace(self, kv_k=keys, kv_v="f16" if self.kv_v == "auto" else self.kv_v)
+
+    def for_latents(self, head_dim_k: int, head_dim_v: int) -> LlamaSettings:
+        """The same where keys and values share a cache, and so a type.
+
+        Raises:
+            SettingsError: two types were given.
+        """
+        given = {kind for kind in (self.kv_k, self.kv_v) if kind != "auto"}
+        if len(given) > 1:
+            raise SettingsError(
+                f"is {self.kv_v!r} and `kv_k` is {self.kv_k!r}, and this model caches keys and values together",
+                argument="kv_v",
+                hint="give both the same type",
+            )
+        eight_bits = head_dim_k % 32 == head_dim_v % 32 == 0 and self.flash_attention
+        kind = given.pop() if given else "q8_0" if eight_bits else "f16"
+        return replace(self, kv_k=kind, kv_v=kind)
+
+    def for_states(self, architecture: str) -> LlamaSettings:
+        """The same for recurrent layers, which take sequences only. A target needs a snapshot for every row but one."""
+        if architecture not in RECURRENT:
+            return self
+        if not self.exact:
+            return replace(self, trees=False, holds=True)
+        rows = min(self.max_rows, self.prefill_chunk - 1) if architecture in KEEPS_SNAPSHOTS else 1
+        return replace(self, trees=False, max_rows=max(1, rows), n_snapshots=max(1, rows) - 1)
 
 
 LLAMA_EXTRAS = frozenset(("flash_attention", "repack"))
@@ -63,7 +94,9 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
         values: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
         extras = {name: value for name, value in values.pop("extras").items() if name in LLAMA_EXTRAS}
         settings = LlamaSettings(**values, **extras)
-    settings = settings.for_heads(file.head_dim_k)
+    if file.latent_attention:
+        settings = settings.for_latents(file.head_dim_k, file.head_dim_v)
+    settings = settings.for_heads(file.head_dim_k).for_states(file.architecture)
     kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v)
     return settings
 
@@ -71,11 +104,12 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
 def context_parameters(settings: LlamaSettings) -> Any:
     """The library's parameters of a context."""
     params = library().c.llama_context_default_params()
-    n_sequences = settings.max_rows + 1 if settings.trees else 1
+    n_sequences = settings.max_rows + 1 if settings.trees else 1 + settings.holds
     params.n_ctx = settings.n_cells
     params.n_batch = params.n_ubatch = settings.prefill_chunk
     params.n_seq_max = n_sequences
-    params.kv_unified = settings.trees
+    params.n_rs_seq = settings.n_snapshots
+    params.kv_unified = n_sequences > 1
     params.n_outputs_max = max(settings.max_rows, n_sequences)
     params.n_threads, params.n_threads_batch = settings.threads
     params.type_k, params.type_v = KV_TYPES[settings.kv_k].number, KV_TYPES[settings.kv_v].number

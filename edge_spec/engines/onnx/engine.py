@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
-from edge_spec.engines.llama.library import library
-from edge_spec.engines.onnx.kernels import KINDS, features, why_slow
+from edge_spec.engines.onnx.kernels import KINDS, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, head_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
@@ -15,8 +14,8 @@ from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
-from edge_spec.engines.onnx.transcription.matrices import stored_bytes
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.llama_cpp.library import library
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head
@@ -25,17 +24,19 @@ from edge_spec.speculation.language_model import NumericsProfile
 __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 
 _MIN_SHARE = 0.75
-"""Of a model's bytes, in types that our kernels multiply: other matrices are slower and larger than on llama.cpp."""
+"""Of a model's bytes, in quantised types: our kernels multiply floats too, but no faster than they come from memory."""
+
+_QUANTISED = frozenset(KINDS) - {"F32", "F16", "BF16"}
 
 
-def _too_few_packed(file: ModelFile) -> str | None:
-    """That too much of a model is of types that our kernels do not multiply; None if not."""
-    packed = sum(file.tensor_types.get(kind, 0) for kind in KINDS)
-    if packed >= _MIN_SHARE * file.weight_bytes:
+def _too_few_quantised(file: ModelFile) -> str | None:
+    """That too much of a model is of types that our kernels have no advantage with, or do not know; None if not."""
+    if sum(file.tensor_types.get(kind, 0) for kind in _QUANTISED) >= _MIN_SHARE * file.weight_bytes:
         return None
-    kind = max(set(file.tensor_types) - set(KINDS), key=lambda kind: file.tensor_types[kind])
+    kind = max(set(file.tensor_types) - _QUANTISED, key=lambda kind: file.tensor_types[kind])
     share = 100 * file.tensor_types[kind] // max(1, file.weight_bytes)
-    return f"edge-spec's kernels do not multiply its weights of type {kind}, {share} % of all"
+    what = "do not multiply its" if kind not in KINDS else "are not known to be faster with"
+    return f"edge-spec's kernels {what} weights of type {kind}, {share} % of all"
 
 
 class OnnxEstimator(Estimator):
@@ -62,11 +63,11 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     if is_own_head(file):
         return head_footprint(file, settings)
     matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
-    # BF16 is not transcribed; it counts like other floats until the file is refused.
+    # A type that is not transcribed counts like floats until the file is refused.
     stored = [
-        4 * tensor.n_elements
-        if tensor.type_name == "BF16"
-        else stored_bytes(tensor.type_name, tensor.shape[1], tensor.shape[0])
+        packed_bytes(tensor.type_name, tensor.shape[1], tensor.shape[0])
+        if tensor.type_name in KINDS
+        else 4 * tensor.n_elements
         for tensor in matrices
     ]
     n_cells = settings.n_cells + -settings.n_cells % LANES
@@ -146,7 +147,7 @@ class OnnxEngine(Engine):
         why = super().why_not_first(file, settings, cache_dir=cache_dir)
         if is_own_head(file):
             return why
-        why = why or _too_few_packed(file)
+        why = why or _too_few_quantised(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:

@@ -21,7 +21,7 @@ from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, Head
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import StateError
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 
 __all__ = ["HeadModel", "HeadSession"]
 
@@ -62,7 +62,7 @@ class HeadModel(OnnxModel):
             name=name,
             profile=NumericsProfile(engine="onnx", facts=(("head", name), ("n_ctx", str(settings.n_ctx)))),
             capabilities=Capabilities(
-                can_rollback=True,
+                rollback=ANYWHERE,
                 takes_trees=True,
                 widths=(),
                 max_rows=settings.max_rows,

@@ -20,16 +20,17 @@ from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_rows_tail, transcribe_head
 from edge_spec.engines.probe import (
-    OWN_DEPTHS,
+    OWN_READINGS,
     PLAIN,
     ProbeResult,
     ProfileOf,
     known_profile,
     probe_once,
 )
-from edge_spec.engines.settings import ModelSettings, processor
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.memory import format_size
+from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 
@@ -202,7 +203,7 @@ def open_onnx(
     profile_of = _profile_of(file, settings, _transcribed(settings))
     model = TranscribedModel(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
     found = probe_once(
-        model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True, depths=OWN_DEPTHS
+        model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True, readings=OWN_READINGS
     )
     return model, found
 

@@ -46,6 +46,8 @@ class Session(Runner):
         self._n_cells = n_cells = settings.n_cells + -settings.n_cells % LANES
         for name, rotary in model.rotary.items():
             self._tables[f"cos_{name}"], self._tables[f"sin_{name}"] = rotary.table(n_cells, settings.n_ctx)
+        if model.rotary["all"].temperature:
+            self._tables["query_scales"] = model.rotary["all"].query_scales(n_cells)
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)

@@ -42,7 +42,7 @@ class HierarchyDrafter(Drafter):
     ) -> None:
         if width < 1:
             raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
-        if not intermediate.capabilities.can_rollback:
+        if not intermediate.capabilities.rollback:
             raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
         self._inner = Speculator(intermediate, leaf)
         self._policy = policy or FixedPolicy(3)
@@ -74,6 +74,8 @@ class HierarchyDrafter(Drafter):
             return EMPTY
         # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
         draft, n = self._written(limit)
+        if not n:
+            inner.hold()
         while n < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
             try:
                 inner.step(self._policy, limit - n - 1, _never)

@@ -44,7 +44,7 @@ class ModelDrafter(Drafter):
         beam = width if beam is None else beam
         if width < 1 or beam < 1 or depth < 1:
             raise SettingsError(f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more")
-        if not model.capabilities.can_rollback:
+        if not model.capabilities.rollback:
             raise SettingsError("this drafter's model cannot roll back drafts", hint="use `speculation='ngram'`")
         if beam > 1 and not model.capabilities.takes_trees:
             raise SettingsError("this drafter's model cannot take trees", hint="use `speculation='sequence'`")
@@ -84,6 +84,7 @@ class ModelDrafter(Drafter):
             model.rollback(model.n_past)
             self._pending = EMPTY
         uncommitted = self._text.uncommitted(model.capabilities.max_rows // 2)
+        model.hold()
         decoded = Tree.sequence(uncommitted)
         rows = model.decode(decoded)[-1:]
         candidates = _Candidates(self._min_value)

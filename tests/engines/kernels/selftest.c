@@ -12,12 +12,14 @@
 #include "random.h"
 #include "rows.h"
 
-static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1, ER_Q8_0, ER_Q4_K, ER_Q5_K, ER_Q6_K};
+static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1,   ER_Q8_0,   ER_Q4_K, ER_Q5_K, ER_Q6_K,
+                                ER_Q2_K, ER_Q3_K, ER_F32,  ER_IQ4_NL, ER_IQ4_XS, ER_F16,  ER_BF16, ER_MXFP4};
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 
 /* Half the matrices hold any bytes, NaN and infinite scales included; the others sane scales. */
 static uint8_t *random_matrix(er_kind kind, uint64_t n_out, uint64_t n_in, er_matrix *matrix) {
-    const size_t units = (size_t)((n_out + 15) / 16 * (n_in / 32 / (uint64_t)er_unit_blocks(kind)));
+    const uint64_t unit_inputs = (uint64_t)(er_block_inputs(kind) * er_unit_blocks(kind));
+    const size_t units = (size_t)((n_out + 15) / 16 * (n_in / unit_inputs));
     const uint64_t bytes = ER_HEADER_BYTES + units * (size_t)er_unit_bytes(kind);
     const uint32_t version = ER_VERSION, number = kind;
     uint8_t *packed = calloc(1, bytes);
@@ -31,7 +33,7 @@ static uint8_t *random_matrix(er_kind kind, uint64_t n_out, uint64_t n_in, er_ma
         packed[i] = (uint8_t)next();
     if (next() & 1)
         for (size_t u = 0; u < units; u++)
-            for (int i = 1; i < er_head_bytes(kind); i += 2)
+            for (int i = 1; i < (er_is_plain(kind) ? er_unit_bytes(kind) : er_head_bytes(kind)); i += 2)
                 packed[ER_HEADER_BYTES + u * (size_t)er_unit_bytes(kind) + (size_t)i] &= 0xab;
     const char *wrong = er_open(packed, bytes, matrix);
     if (wrong != NULL) {
@@ -53,7 +55,7 @@ static float random_activation(uint32_t flavour) {
 }
 
 static float *product(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows) {
-    uint8_t *activations = malloc(er_activations_bytes(n_rows, matrix->n_in));
+    uint8_t *activations = malloc(er_activations_bytes(matrix, n_rows));
     float *y = malloc(n_rows * matrix->n_out * sizeof *y);
     const size_t split = matrix->n_groups / 2;
     for (size_t t = 0; t < er_n_tiles(n_rows); t++)
@@ -121,7 +123,7 @@ int main(int argc, char **argv) {
             er_matrix matrix;
             const er_kind kind = KINDS[round % N_KINDS];
             const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 12)
-                                                         : 32 * (1 + next() % 96);
+                                                         : (uint64_t)(er_is_plain(kind) ? 29 : 32) * (1 + next() % 96);
             const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18);
             const size_t n_out = 1 + next() % 50;
             uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);

@@ -7,6 +7,7 @@ in groups of 16 outputs, in the order in which they are needed. Only Python pack
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,142 +24,11 @@ BLOCK = 32
 HEADER_BYTES = 64
 _MAGIC = b"EDGEROWS"
 _HEADER = struct.Struct("<8sIIQQQ24x")
-# Rows of GGUF blocks are packed in portions of about this many weights, which take a byte each meanwhile.
-_PORTION = 1 << 22
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """How a type of GGUF is packed.
-
-    Attributes:
-        source: the type in GGUF.
-        bits: of a code.
-        head_bytes: per unit of 16 outputs x one block of the source.
-        subscale_bytes: per 16 outputs x 32 weights.
-    """
-
-    source: TensorType
-    bits: int
-    head_bytes: int
-    subscale_bytes: int = 0
-
-
-_KINDS = {
-    "Q4_0": _Kind(source=TYPES["Q4_0"], bits=4, head_bytes=32),
-    "Q4_1": _Kind(source=TYPES["Q4_1"], bits=4, head_bytes=64),
-    "Q5_0": _Kind(source=TYPES["Q5_0"], bits=5, head_bytes=32),
-    "Q5_1": _Kind(source=TYPES["Q5_1"], bits=5, head_bytes=64),
-    "Q8_0": _Kind(source=TYPES["Q8_0"], bits=8, head_bytes=32),
-    "Q4_K": _Kind(source=TYPES["Q4_K"], bits=4, head_bytes=64, subscale_bytes=32),
-    "Q5_K": _Kind(source=TYPES["Q5_K"], bits=5, head_bytes=64, subscale_bytes=32),
-    "Q6_K": _Kind(source=TYPES["Q6_K"], bits=6, head_bytes=32, subscale_bytes=32),
-}
-KINDS = tuple(_KINDS)
-"""The names of the types that can be packed, as GGUF names them."""
-
-
-def _unit_bytes(kind: _Kind) -> int:
-    return kind.head_bytes + kind.source.block // BLOCK * (kind.subscale_bytes + 64 * kind.bits)
-
-
-def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
-    """Bytes of the packed weights of a matrix, header included.
-
-    Raises:
-        UnsupportedModel: no kernel for this kind.
-        SettingsError: a shape that cannot be packed.
-    """
-    known = _kind(kind)
-    if n_out < 1 or n_in < 1 or n_in % known.source.block:
-        hint = f"a block has {known.source.block} inputs"
-        raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
-    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.source.block) * _unit_bytes(known)
-
-
-def pack(blocks: Bytes, kind: str) -> Bytes:
-    """A matrix in GGUF's blocks, packed for the kernels; every weight keeps its value.
-
-    Args:
-        blocks: uint8 ``[n_out, bytes per row]``, as ``gguf.GGUFReader`` gives a tensor's data. May be mapped
-            from disk: it is read once, in portions.
-        kind: one of ``KINDS``.
-
-    Returns:
-        uint8 ``[packed_bytes(kind, n_out, n_in)]``.
-
-    Raises:
-        UnsupportedModel: no kernel for this kind.
-        SettingsError: rows that are not a whole number of blocks.
-    """
-    known = _kind(kind)
-    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.source.block_bytes:
-        raise SettingsError(
-            f"{kind} blocks are {blocks.dtype} {list(blocks.shape)}",
-            hint=f"they should be uint8 [n_out, n * {known.source.block_bytes}]",
-        )
-    n_out, n_units = blocks.shape[0], blocks.shape[1] // known.source.block_bytes
-    n_in = n_units * known.source.block
-    packed = np.empty(packed_bytes(kind, n_out, n_in), np.uint8)
-    packed[:HEADER_BYTES] = np.frombuffer(
-        _HEADER.pack(_MAGIC, VERSION, known.source.number, n_out, n_in, packed.nbytes), np.uint8
-    )
-    groups = packed[HEADER_BYTES:].reshape(-1, n_units, _unit_bytes(known))
-    step = max(1, _PORTION // (GROUP * n_in))
-    for start in range(0, len(groups), step):
-        portion = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, known.source.block_bytes)
-        missing = -len(portion) % GROUP
-        if missing:  # zero bytes are zero scales
-            portion = np.concatenate([portion, np.zeros((missing, n_units, known.source.block_bytes), np.uint8)])
-        _pack_portion(portion, kind, groups[start : start + step])
-    return packed
-
-
-def _kind(name: str) -> _Kind:
-    if name not in _KINDS:
-        hint = f"there are kernels for {', '.join(KINDS)}"
-        raise UnsupportedModel(f"there is no kernel for {name} weights", hint=hint)
-    return _KINDS[name]
-
-
-def _pack_portion(portion: Bytes, kind: str, groups: Bytes) -> None:
-    """portion: [outputs, units, GGUF's bytes]; groups: [groups, units, our bytes], written."""
-    known = _KINDS[kind]
-    head, subscales, codes = _DECODERS[kind](portion)
-    n_groups, n_units = groups.shape[:2]
-
-    def grouped(parts: Bytes) -> Bytes:
-        """[outputs, units, blocks, parts, bytes] -> [groups, units, blocks, parts, 16 outputs, bytes]"""
-        return parts.reshape(n_groups, GROUP, *parts.shape[1:]).transpose(0, 2, 3, 4, 1, 5)
-
-    heads = grouped(head[:, :, None]).reshape(n_groups, n_units, -1)
-    groups[:, :, : known.head_bytes] = heads
-    blocks = groups[:, :, known.head_bytes :].reshape(n_groups, n_units, known.source.block // BLOCK, -1)
-    assert np.shares_memory(blocks, groups)
-    if subscales is not None:
-        blocks[..., : known.subscale_bytes] = grouped(subscales[..., None]).reshape(*blocks.shape[:3], -1)
-    quads = grouped(codes.reshape(*codes.shape[:2], -1, 8, 4)).reshape(*blocks.shape[:3], 8, 64)
-    blocks[..., known.subscale_bytes :] = _join(quads, known.bits).reshape(*blocks.shape[:3], -1)
-
-
-def _join(quads: Bytes, bits: int) -> Bytes:
-    """[..., 8 quads, 64 lanes] of codes -> [..., bits, 64] as stored."""
-    if bits == 8:
-        return quads
-    planes = [(quads[..., 0::2, :] & 15) | (quads[..., 1::2, :] << 4)]
-    if bits == 5:
-        shifts = np.arange(8, dtype=np.uint8)[:, None]
-        planes.append(np.bitwise_or.reduce((quads >> 4) << shifts, axis=-2)[..., None, :])
-    if bits == 6:
-        shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-        high = (quads >> 4).reshape(*quads.shape[:-2], 2, 4, 64)
-        planes.append(np.bitwise_or.reduce(high << shifts, axis=-2))
-    return np.concatenate(planes, axis=-2)
 
 
 # Decoders take [outputs, units, bytes] and give
-#     head       [outputs, units, 1 or 2, 2]   d and the minimum's factor, f16 as bytes
-#     subscales  [outputs, units, 8, 2] or None
+#     head       [outputs, units, 1 or 2, 2]   d and the minimum's factor, as bytes
+#     subscales  [outputs, units, 8, 1 or 2] or None
 #     codes      [outputs, units, weights]
 _Parts = tuple[Bytes, Bytes | None, Bytes]
 
@@ -229,13 +99,192 @@ def _q6_k(blocks: Bytes) -> _Parts:
     return _f16(blocks, 208), blocks[..., 192:208].reshape(*shape, 8, 2), codes.reshape(*shape, 256)
 
 
-_DECODERS = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
+def _iq4_nl(blocks: Bytes) -> _Parts:
+    return _f16(blocks, 0), None, _nibbles(blocks[..., 2:])
+
+
+def _iq4_xs(blocks: Bytes) -> _Parts:
+    low = np.stack([blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4], axis=-1).reshape(*blocks.shape[:-1], 8)
+    bits = np.ascontiguousarray(blocks[..., 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16)
+    scales = low | (bits & 3).astype(np.uint8) << np.uint8(4)
+    codes = _nibbles(blocks[..., 8:].reshape(*blocks.shape[:-1], 8, 16)).reshape(*blocks.shape[:-1], 256)
+    return _f16(blocks, 0), (scales - np.uint8(32))[..., None], codes
+
+
+def _mxfp4(blocks: Bytes) -> _Parts:
+    # 2 ** (exponent - 128); the lowest two are denormal.
+    exponents = blocks[..., :1].astype(np.uint32)
+    scales = np.where(exponents < 2, np.uint32(1 << 21) << np.minimum(exponents, 2), (exponents - 1) << 23)
+    return (scales >> 16).astype("<u2").view(np.uint8)[..., None, :], None, _nibbles(blocks[..., 1:])
+
+
+def _two_bits(codes: Bytes) -> Bytes:
+    """64 bytes: each 32 hold 4 times 32 weights, two bits of each."""
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    quarters = codes.reshape(*codes.shape[:-1], 2, 1, 32) >> shifts & np.uint8(3)
+    return quarters.reshape(*codes.shape[:-1], 256)
+
+
+def _q2_k(blocks: Bytes) -> _Parts:
+    scales = blocks[..., :16].reshape(*blocks.shape[:-1], 8, 2)
+    return _f16(blocks, 80, 82), scales, _two_bits(blocks[..., 16:80])
+
+
+def _q3_k(blocks: Bytes) -> _Parts:
+    third = blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
+    codes = _two_bits(blocks[..., 32:96]) | (third << np.uint8(2)).reshape(*blocks.shape[:-1], 256)
+    low, high = _nibbles(blocks[..., 96:104]), blocks[..., 104:108]
+    top = high[..., None, :] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & np.uint8(3)
+    scales = (low | (top << np.uint8(4)).reshape(*blocks.shape[:-1], 16)) - np.uint8(32)
+    return _f16(blocks, 108), scales.reshape(*blocks.shape[:-1], 8, 2), codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """How a type of GGUF is packed.
+
+    Attributes:
+        decode: takes its blocks apart; None for floats, which only change places.
+        bits: of a code.
+        head_bytes: per unit of 16 outputs x one block of the source.
+        subscale_bytes: per 16 outputs x 32 weights.
+    """
+
+    source: TensorType
+    decode: Callable[[Bytes], _Parts] | None = None
+    bits: int = 0
+    head_bytes: int = 32
+    subscale_bytes: int = 0
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of 16 outputs x one block of the source."""
+        if self.decode is None:
+            return GROUP * self.source.block_bytes
+        return self.head_bytes + self.source.block // BLOCK * (self.subscale_bytes + 64 * self.bits)
+
+
+_KINDS = {
+    "F32": _Kind(source=TYPES["F32"]),
+    "F16": _Kind(source=TYPES["F16"]),
+    "BF16": _Kind(source=TYPES["BF16"]),
+    "Q4_0": _Kind(source=TYPES["Q4_0"], decode=_q4_0, bits=4),
+    "Q4_1": _Kind(source=TYPES["Q4_1"], decode=_q4_1, bits=4, head_bytes=64),
+    "Q5_0": _Kind(source=TYPES["Q5_0"], decode=_q5_0, bits=5),
+    "Q5_1": _Kind(source=TYPES["Q5_1"], decode=_q5_1, bits=5, head_bytes=64),
+    "Q8_0": _Kind(source=TYPES["Q8_0"], decode=_q8_0, bits=8),
+    "Q2_K": _Kind(source=TYPES["Q2_K"], decode=_q2_k, bits=2, head_bytes=64, subscale_bytes=32),
+    "Q3_K": _Kind(source=TYPES["Q3_K"], decode=_q3_k, bits=3, subscale_bytes=32),
+    "Q4_K": _Kind(source=TYPES["Q4_K"], decode=_q4_k, bits=4, head_bytes=64, subscale_bytes=32),
+    "Q5_K": _Kind(source=TYPES["Q5_K"], decode=_q5_k, bits=5, head_bytes=64, subscale_bytes=32),
+    "Q6_K": _Kind(source=TYPES["Q6_K"], decode=_q6_k, bits=6, subscale_bytes=32),
+    "IQ4_NL": _Kind(source=TYPES["IQ4_NL"], decode=_iq4_nl, bits=4),
+    "IQ4_XS": _Kind(source=TYPES["IQ4_XS"], decode=_iq4_xs, bits=4, subscale_bytes=16),
+    "MXFP4": _Kind(source=TYPES["MXFP4"], decode=_mxfp4, bits=4),
 }
+KINDS = tuple(_KINDS)
+"""The names of the types that can be packed, as GGUF names them."""
+
+
+def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
+    """Bytes of the packed weights of a matrix, header included.
+
+    Raises:
+        UnsupportedModel: no kernel for this kind.
+        SettingsError: a shape that cannot be packed.
+    """
+    known = _kind(kind)
+    if n_out < 1 or n_in < 1 or n_in % known.source.block:
+        hint = f"a block has {known.source.block} inputs"
+        raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
+    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.source.block) * known.unit_bytes
+
+
+def pack(blocks: Bytes, kind: str, *, portion: int = 1 << 22) -> Bytes:
+    """A matrix in GGUF's blocks, packed for the kernels; every weight keeps its value.
+
+    Args:
+        blocks: uint8 ``[n_out, bytes per row]``, as ``gguf.GGUFReader`` gives a tensor's data. May be mapped
+            from disk: it is read once, in portions.
+        kind: one of ``KINDS``.
+        portion: about so many weights are packed at a time, which take a byte each meanwhile.
+
+    Returns:
+        uint8 ``[packed_bytes(kind, n_out, n_in)]``.
+
+    Raises:
+        UnsupportedModel: no kernel for this kind.
+        SettingsError: rows that are not a whole number of blocks.
+    """
+    known = _kind(kind)
+    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.source.block_bytes:
+        raise SettingsError(
+            f"{kind} blocks are {blocks.dtype} {list(blocks.shape)}",
+            hint=f"they should be uint8 [n_out, n * {known.source.block_bytes}]",
+        )
+    n_out, n_units = blocks.shape[0], blocks.shape[1] // known.source.block_bytes
+    n_in = n_units * known.source.block
+    packed = np.empty(packed_bytes(kind, n_out, n_in), np.uint8)
+    packed[:HEADER_BYTES] = np.frombuffer(
+        _HEADER.pack(_MAGIC, VERSION, known.source.number, n_out, n_in, packed.nbytes), np.uint8
+    )
+    groups = packed[HEADER_BYTES:].reshape(-1, n_units, known.unit_bytes)
+    step = max(1, portion // (GROUP * n_in))
+    for start in range(0, len(groups), step):
+        some = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, known.source.block_bytes)
+        missing = -len(some) % GROUP
+        if missing:  # zero bytes are zero scales
+            some = np.concatenate([some, np.zeros((missing, n_units, known.source.block_bytes), np.uint8)])
+        _pack_portion(some, kind, groups[start : start + step])
+    return packed
+
+
+def _kind(name: str) -> _Kind:
+    if name not in _KINDS:
+        hint = f"there are kernels for {', '.join(KINDS)}"
+        raise UnsupportedModel(f"there is no kernel for {name} weights", hint=hint)
+    return _KINDS[name]
+
+
+def _pack_portion(portion: Bytes, kind: str, groups: Bytes) -> None:
+    """portion: [outputs, units, GGUF's bytes]; groups: [groups, units, our bytes], written."""
+    known = _KINDS[kind]
+    n_groups, n_units = groups.shape[:2]
+    if known.decode is None:
+        groups[:] = portion.reshape(n_groups, GROUP, n_units, -1).swapaxes(1, 2).reshape(groups.shape)
+        return
+    head, subscales, codes = known.decode(portion)
+
+    def grouped(parts: Bytes) -> Bytes:
+        """[outputs, units, blocks, parts, bytes] -> [groups, units, blocks, parts, 16 outputs, bytes]"""
+        return parts.reshape(n_groups, GROUP, *parts.shape[1:]).transpose(0, 2, 3, 4, 1, 5)
+
+    heads = grouped(head[:, :, None]).reshape(n_groups, n_units, -1)
+    groups[:, :, : known.head_bytes] = heads
+    blocks = groups[:, :, known.head_bytes :].reshape(n_groups, n_units, known.source.block // BLOCK, -1)
+    assert np.shares_memory(blocks, groups)
+    if subscales is not None:
+        blocks[..., : known.subscale_bytes] = grouped(subscales[..., None]).reshape(*blocks.shape[:3], -1)
+    quads = grouped(codes.reshape(*codes.shape[:2], -1, 8, 4)).reshape(*blocks.shape[:3], 8, 64)
+    blocks[..., known.subscale_bytes :] = _join(quads, known.bits).reshape(*blocks.shape[:3], -1)
+
+
+def _join(quads: Bytes, bits: int) -> Bytes:
+    """[..., 8 quads, 64 lanes] of codes -> [..., bits, 64] as stored."""
+    if bits == 8:
+        return quads
+    nibbles = (quads[..., 0::2, :] & np.uint8(15)) | (quads[..., 1::2, :] << np.uint8(4))
+    if bits == 6:
+        return np.concatenate([nibbles, _pairs(quads >> np.uint8(4))], axis=-2)
+    low, more = (nibbles, quads >> np.uint8(4)) if bits >= 4 else (_pairs(quads & np.uint8(3)), quads >> np.uint8(2))
+    if bits in (2, 4):
+        return low
+    shifts = np.arange(8, dtype=np.uint8)[:, None]
+    return np.concatenate([low, np.bitwise_or.reduce(more << shifts, axis=-2)[..., None, :]], axis=-2)
+
+
+def _pairs(quads: Bytes) -> Bytes:
+    """[..., 8 quads, 64 lanes] of two bits -> [..., 2, 64], four quads in a byte."""
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    parts: Bytes = np.bitwise_or.reduce(quads.reshape(*quads.shape[:-2], 2, 4, 64) << shifts, axis=-2)
+    return parts

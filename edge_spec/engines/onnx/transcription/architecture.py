@@ -10,36 +10,97 @@ from edge_spec.models.model_file import ModelFile
 __all__ = ["ARCHITECTURES", "Kind", "llama_only", "unfit"]
 
 
+_BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What distinguishes an architecture.
 
     Attributes:
         interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
+        unturned_every: of so many layers the last knows no positions; 0 if all know them.
+        unturned_setting: where ``rope.scaling.finetuned`` is false, no layer knows positions.
         head_norms: queries and keys are normalized head by head.
-        post_norms: what attention and the feed-forward network add is normalized before it is added.
+        whole_norms: queries and keys are normalized, all heads together.
+        pre_norms: what attention and the feed-forward network read is normalized.
+        post_norms: what they add is normalized before it is added.
+        ffn_norm: the name of the norm before the feed-forward network.
         gelu: the gate is a GELU (by tanh), else a SiLU.
+        squared: there is no gate; what is positive is squared.
         scales: embeddings are multiplied by the square root of their width.
+        multipliers: settings that embeddings, scores, what is added, or logits are multiplied by.
+        required: settings that must be there.
         window_every: of so many layers all but the last have a sliding window; 0 if none has.
+        own_window_base: layers with a window turn by a base of their own, 10,000 if it is not said.
+        temperature: queries grow with their place beyond the original context.
+        yarn_settings: YaRN's bounds are those of the file.
         fused_gate: gate and up are one matrix in the file.
+        biases: matrices, besides those of queries, keys and values, that may have biases.
+        other_layers: numbers of layers with which the architecture is another one.
         ignored: settings that llama.cpp ignores as well.
     """
 
     interleaved: bool = False
+    unturned_every: int = 0
+    unturned_setting: bool = False
     head_norms: bool = False
+    whole_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
+    ffn_norm: str = "ffn_norm"
     gelu: bool = False
+    squared: bool = False
     scales: bool = False
+    multipliers: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     window_every: int = 0
+    own_window_base: bool = False
+    temperature: bool = False
+    yarn_settings: bool = False
     fused_gate: bool = False
+    biases: tuple[str, ...] = ()
+    other_layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {
     "llama": Kind(interleaved=True),
+    "mistral3": Kind(interleaved=True, temperature=True, yarn_settings=True, biases=_BIASED),
+    "smollm3": Kind(interleaved=True, unturned_every=4),
+    "granite": Kind(
+        interleaved=True,
+        unturned_setting=True,
+        multipliers=("embedding_scale", "attention.scale", "residual_scale", "logit_scale"),
+        required=("logit_scale",),
+        biases=_BIASED,
+        ignored=("expert_shared_feed_forward_length",),
+    ),
+    "minicpm": Kind(
+        interleaved=True,
+        multipliers=("embedding_scale", "residual_scale", "logit_scale"),
+        required=("embedding_scale", "residual_scale", "logit_scale"),
+        biases=_BIASED,
+    ),
+    "ernie4_5": Kind(interleaved=True),
+    "internlm2": Kind(interleaved=True),
+    "xverse": Kind(interleaved=True),
+    "arcee": Kind(interleaved=True, squared=True),
     "qwen2": Kind(),
+    "exaone": Kind(),
+    "seed_oss": Kind(ffn_norm="post_attention_norm"),
+    "pangu-embedded": Kind(biases=("attn_output",)),
     "qwen3": Kind(head_norms=True),
-    "gemma3": Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6),
+    "olmo2": Kind(whole_norms=True, pre_norms=False, post_norms=True, window_every=4),
+    "exaone4": Kind(
+        head_norms=True,
+        pre_norms=False,
+        post_norms=True,
+        other_layers=(64,),
+        ignored=("attention.sliding_window", "attention.sliding_window_pattern"),
+    ),
+    "gemma": Kind(gelu=True, scales=True),
+    "gemma3": Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6, own_window_base=True),
     "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }
 """Architectures of GGUFs that can be transcribed."""
@@ -50,6 +111,8 @@ def unfit(file: ModelFile) -> str | None:
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
+    if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
+        return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"
     if len(file.parts) > 1:
         return "is split into several files"
     if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:

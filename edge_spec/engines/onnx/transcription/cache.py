@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.onnx.transcription import matrices
+from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.cache_folder import (
     check_space,
@@ -34,7 +34,7 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["Transcription", "check_transcription", "read_transcription", "stored_bytes", "transcribe"]
 
-VERSION = 3
+VERSION = 4
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
@@ -232,7 +232,7 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     total = 1 << 20
     for matrix in matrices_of(network):
         try:
-            total += matrices.stored_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
+            total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
         except UnsupportedModel as error:
             raise llama_only(file, f"cannot be transcribed: {error.message}") from error
     return total

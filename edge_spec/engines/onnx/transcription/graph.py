@@ -2,7 +2,9 @@
 
 Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cells::
 
-    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_rotary / 2]   and cos_window, sin_window
+    ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_rotary / 2]   and those of window and none
+
+    query_scales f32 [C]   where queries grow with their place
 
     tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
@@ -15,7 +17,6 @@ vocabulary times the prompt would be the largest array of all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -58,16 +59,18 @@ class Writer:
         self._declare()
         gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
-        if net.kind.scales:
-            x = self._times(x, math.sqrt(net.n_embd))
+        x = self._times(x, net.embedding_scale)
         for layer in range(net.n_layers):
-            normed, x = self._norm(x, added, f"blk.{layer}.attn_norm.weight")
+            normed, x = self._pre_norm(x, added, f"blk.{layer}.attn_norm.weight")
             added = self._post_norm(self._attention(layer, normed), f"blk.{layer}.post_attention_norm.weight")
-            normed, x = self._norm(x, added, f"blk.{layer}.ffn_norm.weight")
+            normed, x = self._pre_norm(x, added, f"blk.{layer}.{net.kind.ffn_norm}.weight")
             added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
         normed, _ = self._norm(x, added, "output_norm.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
-        multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "logits")
+        scaled = net.logit_scale != 1
+        multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "products" if scaled else "logits")
+        if scaled:
+            graph.node("Mul", ["products", self._number("products.factor", net.logit_scale)], ["logits"])
         return graph
 
     def _declare(self) -> None:
@@ -77,6 +80,8 @@ class Writer:
         for name in net.rotary:
             for table in ("cos", "sin"):
                 graph.takes(f"{table}_{name}", FLOAT, ("C", net.n_rotary // 2))
+        if net.rotary["all"].temperature:
+            graph.takes("query_scales", FLOAT, ("C",))
         graph.takes("tree", INT32, ("P",))
         cached = FLOAT16 if self._f16 else FLOAT
         for layer in range(net.n_layers):
@@ -100,14 +105,37 @@ class Writer:
         )
         return y, y + ".sum"
 
+    def _pre_norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
+        """Like ``_norm``, but where nothing is normalised before it is read, both names are that of the sum."""
+        if self._net.kind.pre_norms:
+            return self._norm(x, added, weight)
+        if not added:
+            return x, x
+        y = f"{weight}.y.sum"
+        self._graph.node("Add", [x, added], [y])
+        return y, y
+
     def _post_norm(self, x: str, weight: str) -> str:
-        return self._norm(x, "", weight)[0] if self._net.kind.post_norms else x
+        y = self._norm(x, "", weight)[0] if self._net.kind.post_norms else x
+        return self._times(y, self._net.residual_scale)
+
+    def _number(self, name: str, value: float) -> str:
+        return self._graph.constant(name, np.array(value, np.float32))
 
     def _times(self, x: str, factor: float) -> str:
         """``x`` times a number."""
+        if factor == 1:
+            return x
         y = f"{x}.times"
-        self._graph.node("Mul", [x, self._graph.constant(f"{y}.factor", np.array(factor, np.float32))], [y])
+        self._graph.node("Mul", [x, self._number(f"{y}.factor", factor)], [y])
         return y
+
+    def _biased(self, x: str, name: str) -> str:
+        """``x`` and the bias of that name, if there is one."""
+        if f"{name}.bias" not in self._net.tensors:
+            return x
+        self._graph.node("Add", [x, self._vector(f"{name}.bias")], [x + ".b"])
+        return x + ".b"
 
     def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
         """Products of ``x`` with several matrices, in one call where the types agree.
@@ -122,24 +150,26 @@ class Writer:
         return outs
 
     def _attention(self, layer: int, x: str) -> str:
-        net, graph, blk = self._net, self._graph, f"blk.{layer}."
+        net, blk = self._net, f"blk.{layer}."
         sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
         qkv = self._products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
-        biased = [f"{blk}{part}.bias" in net.tensors for part in QKV]
-        if len(qkv) == 1 and (net.kind.head_norms or any(biased)):
+        apart = any(f"{blk}{part}.bias" in net.tensors for part in QKV) or net.query_scale != 1
+        if len(qkv) == 1 and (net.kind.head_norms or net.kind.whole_norms or apart):
             qkv = self._split(qkv[0], sizes)
-        for place, part in enumerate(QKV):
-            if biased[place]:
-                graph.node("Add", [qkv[place], self._vector(f"{blk}{part}.bias")], [qkv[place] + ".b"])
-                qkv[place] += ".b"
+        if len(qkv) > 1:
+            qkv = [self._biased(x, blk + part) for x, part in zip(qkv, QKV, strict=True)]
         if net.kind.head_norms:
             qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
             qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
-        if net.query_scale != 1:
-            qkv[0] = self._times(qkv[0], net.query_scale)
+        if net.kind.whole_norms:
+            qkv[:2] = (
+                self._norm(x, "", f"{blk}{name}.weight")[0]
+                for x, name in zip(qkv, ("attn_q_norm", "attn_k_norm"), strict=False)
+            )
+        qkv[0] = self._times(qkv[0], net.query_scale)
         attended = self._attend(layer, qkv)
         self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
-        return f"{blk}attn_out"
+        return self._biased(f"{blk}attn_out", f"{blk}attn_output")
 
     def _attend(self, layer: int, qkv: Sequence[str]) -> str:
         net, graph, y = self._net, self._graph, f"blk.{layer}.attn"
@@ -148,9 +178,10 @@ class Writer:
             packed = y + ".packed"
             graph.node("Concat", qkv, [packed], axis=-1)
         rotary = net.rotary_of(layer)
+        scales = ["query_scales"] if net.rotary["all"].temperature else []
         graph.node(
             "AttendRows",
-            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree"],
+            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *scales],
             [y],
             DOMAIN,
             n_head=net.n_head,
@@ -184,16 +215,21 @@ class Writer:
 
     def _feed_forward(self, layer: int, x: str) -> str:
         graph, blk = self._graph, f"blk.{layer}."
-        n_ff = self._net.tensors[f"{blk}ffn_down.weight"].shape[0]
         both = self._products(x, [blk + part for part in gated_of(self._net)], f"{blk}ffn")
-        gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
-        if self._net.kind.gelu:
-            graph.node("FastGelu", [gate], [f"{blk}gate"], _MS)
+        if self._net.kind.squared:
+            graph.node("Relu", [self._biased(both[0], f"{blk}ffn_up")], [f"{blk}gate"])
+            up = f"{blk}gate"
         else:
-            graph.node("QuickGelu", [gate], [f"{blk}gate"], _MS, alpha=1.0)
+            n_ff = self._net.tensors[f"{blk}ffn_down.weight"].shape[0]
+            gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
+            gate, up = self._biased(gate, f"{blk}ffn_gate"), self._biased(up, f"{blk}ffn_up")
+            if self._net.kind.gelu:
+                graph.node("FastGelu", [gate], [f"{blk}gate"], _MS)
+            else:
+                graph.node("QuickGelu", [gate], [f"{blk}gate"], _MS, alpha=1.0)
         graph.node("Mul", [f"{blk}gate", up], [f"{blk}gated"])
         self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
-        return f"{blk}down"
+        return self._biased(f"{blk}down", f"{blk}ffn_down")
 
 
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
@@ -202,8 +238,8 @@ def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
 
 
 def gated_of(net: Network) -> tuple[str, ...]:
-    """The matrices that make gate and up, which may be one in the file."""
-    return ("ffn_up",) if net.kind.fused_gate else GATED
+    """The matrices that make gate and up, which may be one in the file, or up alone."""
+    return ("ffn_up",) if net.kind.fused_gate or net.kind.squared else GATED
 
 
 def head_of(net: Network) -> str:

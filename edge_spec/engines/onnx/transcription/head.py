@@ -173,8 +173,8 @@ def _network(file: ModelFile, header: GGUFHeader) -> Network:
         head_dim=file.head_dim_k,
         epsilon=float(epsilon),
         windows=(0,),
+        turned=(True,),
         rotary=read_rotary(file, header, tensors, windows=False),
-        query_scale=1.0,
     )
 
 

@@ -1,11 +1,11 @@
 """Matrices of a transcription, in the graphs and in the file next to them.
 
-A quantised matrix is packed for edge-spec's kernels, no weight rounded.
-Matrices of 16-bit and 32-bit floats become 32-bit floats and are multiplied by ONNX Runtime's own ``MatMul``.
+Every matrix is packed for edge-spec's kernels, no weight rounded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -13,25 +13,21 @@ from typing import BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pack, packed_bytes
+from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pack
 from edge_spec.engines.onnx.kernels.packing import VERSION
-from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, UINT8, Graph
+from edge_spec.engines.onnx.transcription.proto import UINT8, Graph
 
-__all__ = ["LAYOUT", "WEIGHTS", "Array", "Matrix", "Weights", "WeightsFile", "gather", "multiply", "stored_bytes"]
+__all__ = ["LAYOUT", "WEIGHTS", "Array", "Matrix", "Weights", "WeightsFile", "gather", "multiply"]
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[np.uint8]
 
 LAYOUT = f"rows{VERSION}"
 """The name and the version of how matrices are stored."""
-
-_FLOATS = {"F32": np.float32, "F16": np.float16}
 
 WEIGHTS = "weights.bin"
 
 _ALIGNMENT = 4096
 """A page: an array that begins on one can be mapped by itself."""
-
-_TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float16): FLOAT16, np.dtype(np.uint8): UINT8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +75,7 @@ class WeightsFile:
         self._file = file
         self._progress = progress
         self._end = 0
-        self._known: dict[str, tuple[int, int, tuple[int, ...], int]] = {}
+        self._known: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def put(self, name: str, make: Callable[[], Array]) -> None:
         """Store what ``make`` returns, unless there is an array of that name."""
@@ -90,51 +86,27 @@ class WeightsFile:
         self._file.write(bytes(padding))
         self._file.write(array.data)
         start = self._end + padding
-        self._known[name] = (_TYPES[array.dtype], start, array.shape, array.nbytes)
+        self._known[name] = (start, array.shape)
         self._end = start + array.nbytes
         self._progress(self._end)
 
     def use(self, graph: Graph, name: str) -> str:
         """Declare a stored array in a graph; returns its name."""
-        kind, offset, shape, n_bytes = self._known[name]
-        return graph.external(name, kind, shape, {"location": WEIGHTS, "offset": offset, "length": n_bytes})
-
-
-def stored_bytes(kind: str, n_out: int, n_in: int) -> int:
-    """What ``multiply`` or ``gather`` stores for a matrix.
-
-    Raises:
-        UnsupportedModel: the kernels do not know the type.
-    """
-    return 4 * n_out * n_in if kind in _FLOATS else packed_bytes(kind, n_out, n_in)
+        offset, shape = self._known[name]
+        return graph.external(name, UINT8, shape, {"location": WEIGHTS, "offset": offset, "length": math.prod(shape)})
 
 
 def multiply(graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
     """Add ``y[..., n_out] = x[..., n_in] @ matrix.T``."""
-    if matrix.kind not in _FLOATS:
-        _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
-        return
-    name = matrix.name + ".t"
-    store.put(name, lambda: np.ascontiguousarray(_floats(matrix).astype(np.float32).T))
-    graph.node("MatMul", [x, store.use(graph, name)], [y])
+    _add_node(MATMUL_ROWS, graph, store, matrix, x, y)
 
 
 def gather(graph: Graph, store: Weights, matrix: Matrix, ids: str, y: str) -> None:
     """Add ``y[..., n_in] = matrix[ids]``, float32."""
-    if matrix.kind not in _FLOATS:
-        _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
-        return
-    store.put(matrix.name, lambda: _floats(matrix))
-    graph.node("Gather", [store.use(graph, matrix.name), ids], [y + ".stored"])
-    graph.node("Cast", [y + ".stored"], [y], to=FLOAT)
+    _add_node(GATHER_ROWS, graph, store, matrix, ids, y)
 
 
 def _add_node(operator: str, graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
     store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
     packed = store.use(graph, matrix.name)
     graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
-
-
-def _floats(matrix: Matrix) -> Array:
-    numbers: Array = np.asarray(matrix.blocks()).view(_FLOATS[matrix.kind])
-    return numbers

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
-from edge_spec.engines.onnx.transcription.rotary import Rotary, rotary_embedding
+from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
@@ -22,8 +22,12 @@ __all__ = ["Network", "read_network", "read_rotary", "tensor_blocks", "tensor_va
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
 
-# Converters write these, and llama.cpp reads them for none of these architectures: it uses YaRN's own values.
+# Converters write these, and llama.cpp reads the last two for few architectures: else it uses YaRN's own values.
 _YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
+
+_TEMPERATURE = "attention.temperature_scale"
+
+_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 
@@ -48,6 +52,9 @@ _KNOWN = frozenset(
     )
 )
 
+# Converters write that there are none.
+_NONE_IF_ZERO = ("expert_count", "expert_used_count")
+
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -62,8 +69,13 @@ class Network:
         head_dim: width of a head.
         epsilon: of the root-mean-square norms.
         windows: how many tokens each layer sees, the current one included, ``[n_layers]``; 0 for all.
-        rotary: rotary embeddings: ``all`` of most layers, ``window`` of layers with one if theirs differ.
+        turned: whether each layer knows positions, ``[n_layers]``.
+        rotary: rotary embeddings: ``all`` of most layers, ``window`` of layers with one if theirs differ, ``none`` of
+            layers that know no positions.
+        embedding_scale: embeddings are multiplied by it.
         query_scale: queries are multiplied by it besides 1 / sqrt(head_dim).
+        residual_scale: what attention and the feed-forward network add is multiplied by it.
+        logit_scale: logits are multiplied by it.
     """
 
     kind: Kind
@@ -77,8 +89,12 @@ class Network:
     head_dim: int
     epsilon: float
     windows: tuple[int, ...]
+    turned: tuple[bool, ...]
     rotary: dict[str, Rotary]
-    query_scale: float
+    embedding_scale: float = 1.0
+    query_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
 
     @property
     def n_rotary(self) -> int:
@@ -91,6 +107,8 @@ class Network:
 
     def rotary_of(self, layer: int) -> str:
         """The name of a layer's rotary embeddings."""
+        if not self.turned[layer]:
+            return "none"
         return "window" if self.windows[layer] and "window" in self.rotary else "all"
 
 
@@ -105,14 +123,30 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         raise llama_only(file, what)
     kind = ARCHITECTURES[file.architecture]
     prefix = file.architecture + "."
-    known_keys = _KNOWN | set(kind.ignored) | set(_WINDOW if kind.window_every else ())
+    known_keys = _KNOWN.union(kind.ignored, kind.multipliers, _WINDOW if kind.window_every else ())
+    known_keys |= {_TEMPERATURE} if kind.temperature else set()
+    known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
     for key in header.metadata:
+        if header.metadata[key] == 0 and key.removeprefix(prefix) in _NONE_IF_ZERO:
+            continue
         if key.startswith(prefix) and key.removeprefix(prefix) not in known_keys:
             raise llama_only(file, f"sets {key}, which the ONNX graph cannot express")
+    for name in kind.required:
+        if prefix + name not in header.metadata:
+            raise llama_only(file, f"does not set {prefix + name}")
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    windows = _windows(file, header, kind)
-    query_scale = 1.0
-    if kind.scales and file.n_layers == 62:  # Gemma 3 27B scales scores by another width than that of its heads.
+    windows, turned = _windows(file, header, kind), _turned(file, header, kind)
+    rotary = read_rotary(file, header, tensors, windows=any(windows))
+    if not all(turned):
+        rotary["none"] = no_rotary(rotary["all"])
+
+    def multiplier(name: str, default: float) -> float:
+        """The setting, where the architecture has it; 0 stands for none."""
+        value = header.metadata.get(prefix + name, 0) if name in kind.multipliers else 0
+        return _number(header, prefix + name, default) if value != 0 else default
+
+    query_scale = multiplier("attention.scale", 0.0) * math.sqrt(file.head_dim_k) or 1.0
+    if file.architecture == "gemma3" and file.n_layers == 62:  # Gemma 3 27B scales by another width than that of heads.
         query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
     network = Network(
         kind=kind,
@@ -126,8 +160,12 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         head_dim=file.head_dim_k,
         epsilon=float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5)),
         windows=windows,
-        rotary=read_rotary(file, header, tensors, windows=any(windows)),
+        turned=turned,
+        rotary=rotary,
+        embedding_scale=math.sqrt(file.n_embd) if kind.scales else multiplier("embedding_scale", 1.0),
         query_scale=query_scale,
+        residual_scale=multiplier("residual_scale", 1.0),
+        logit_scale=1 / multiplier("logit_scale", 1.0),
     )
     _check_tensors(file, network)
     return network
@@ -145,10 +183,26 @@ def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
 
 
+def _turned(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[bool, ...]:
+    if kind.unturned_setting and header.metadata.get(f"{file.architecture}.rope.scaling.finetuned", True) is False:
+        return (False,) * file.n_layers
+    every = kind.unturned_every
+    return tuple(not every or layer % every != every - 1 for layer in range(file.n_layers))
+
+
 def read_rotary(
     file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool
 ) -> dict[str, Rotary]:
+    """The rotary embeddings of a model, by name, but that of layers that know no positions.
+
+    Args:
+        windows: whether there are layers with a window.
+
+    Raises:
+        UnsupportedModel: a setting that the graph could not express.
+    """
     rope = f"{file.architecture}.rope."
+    kind = ARCHITECTURES.get(file.architecture, ARCHITECTURES["llama"])
     n_rotary = _number(header, rope + "dimension_count", file.head_dim_k)
     if n_rotary % 2 or n_rotary > file.head_dim_k:
         raise llama_only(file, f"turns {n_rotary} of the {file.head_dim_k} numbers of each head")
@@ -164,7 +218,14 @@ def read_rotary(
             raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_rotary // 2,)}")
         return tensor_values(header, tensor).astype(np.float64)
 
-    def rotary(base: float, factor: float, *, divided: bool = True) -> Rotary:
+    def setting(name: str, default: float) -> float:
+        """A setting of YaRN, where it is heeded."""
+        return _number(header, f"{rope}scaling.yarn_{name}", default, least=0) if kind.yarn_settings else default
+
+    temperature = f"{file.architecture}.{_TEMPERATURE}"
+    heats = _number(header, temperature, 0.0, least=0) if kind.temperature else 0.0
+
+    def rotary(base: float, factor: float, attention_factor: float, *, divided: bool = True) -> Rotary:
         freqs = divisors("rope_freqs") if divided else None
         return rotary_embedding(
             int(n_rotary),
@@ -172,18 +233,23 @@ def read_rotary(
             factor=factor,
             yarn=scaling == "yarn",
             n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1)),
-            attention_factor=_number(header, rope + "scaling.attn_factor", 1.0),
+            attention_factor=attention_factor,
+            turns=(setting("beta_fast", BETA_FAST), setting("beta_slow", BETA_SLOW)),
+            log_multiplier=setting("log_multiplier", 0.0),
+            temperature=heats,
             divisors=divisors("rope_factors_short") if divided and freqs is None else freqs,
             long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
         )
 
     factor = 1.0 if scaling == "none" else _number(header, rope + "scaling.factor", 1.0)
-    base, window_base = (_number(header, rope + name, 10000.0) for name in ("freq_base", "freq_base_swa"))
+    attention_factor = _number(header, rope + "scaling.attn_factor", 1.0)
+    base = _number(header, rope + "freq_base", 10000.0)
+    window_base = _number(header, rope + "freq_base_swa", 10000.0 if kind.own_window_base else base)
     if min(base, window_base) <= 1:
         raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
-    found = {"all": rotary(base, factor)}
+    found = {"all": rotary(base, factor, attention_factor)}
     if windows:
-        found["window"] = rotary(window_base, 1.0, divided=False)
+        found["window"] = rotary(window_base, 1.0, attention_factor if kind.own_window_base else 1.0, divided=False)
     return found
 
 
@@ -196,19 +262,25 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
     needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
     optional: dict[str, tuple[int, ...]] = {"output.weight": (embd, network.n_vocab)}
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
+    kind = network.kind
+    bias_sizes = {"attn_output": embd, "ffn_gate": n_ff, "ffn_up": n_up, "ffn_down": embd}
     for layer in range(network.n_layers):
-        parts = {"attn_norm": (embd,), "ffn_norm": (embd,), "attn_output": (q, embd), "ffn_down": (n_ff, embd)}
-        parts["ffn_up"] = (embd, n_up)
-        if not network.kind.fused_gate:
+        parts: dict[str, tuple[int, ...]] = {"attn_output": (q, embd), "ffn_up": (embd, n_up), "ffn_down": (n_ff, embd)}
+        if kind.pre_norms:
+            parts |= {"attn_norm": (embd,), kind.ffn_norm: (embd,)}
+        if not kind.fused_gate and not kind.squared:
             parts["ffn_gate"] = (embd, n_ff)
+        optional |= {f"blk.{layer}.{name}.bias": (bias_sizes[name],) for name in kind.biases}
         if network.has(f"blk.{layer}.attn_qkv"):
             parts["attn_qkv"] = (embd, q + 2 * kv)
         else:
             parts |= {"attn_q": (embd, q), "attn_k": (embd, kv), "attn_v": (embd, kv)}
             optional |= {f"blk.{layer}.attn_{part}.bias": (n,) for part, n in (("q", q), ("k", kv), ("v", kv))}
-        if network.kind.head_norms:
+        if kind.head_norms:
             parts |= {"attn_q_norm": (network.head_dim,), "attn_k_norm": (network.head_dim,)}
-        if network.kind.post_norms:
+        if kind.whole_norms:
+            parts |= {"attn_q_norm": (q,), "attn_k_norm": (kv,)}
+        if kind.post_norms:
             parts |= {"post_attention_norm": (embd,), "post_ffw_norm": (embd,)}
         needed |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
     for name, shape in needed.items():
@@ -221,9 +293,9 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
             raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
 
 
-def _number(header: GGUFHeader, key: str, default: float) -> float:
+def _number(header: GGUFHeader, key: str, default: float, *, least: float = math.nextafter(0, 1)) -> float:
     value = header.metadata.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
         raise UnsupportedModel(f"{header.path} has no usable number for {key}", hint="convert the model again")
     return value
 

@@ -14,29 +14,31 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rotary", "rotary_embedding"]
+__all__ = ["BETA_FAST", "BETA_SLOW", "Rotary", "no_rotary", "rotary_embedding"]
 
 Floats = npt.NDArray[np.float64]
 
-_BETA_FAST, _BETA_SLOW = 32.0, 1.0
+BETA_FAST, BETA_SLOW = 32.0, 1.0
 """Full turns within the original context: YaRN leaves pairs with more of them alone, and scales pairs with fewer
-completely."""
+completely, unless a model has bounds of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """How far each pair of numbers is turned.
+    """How queries and keys depend on their places: how far each pair of numbers is turned, and how queries grow.
 
     Attributes:
         frequencies: angle per position of each pair, ``[n_rotary / 2]``.
         long_frequencies: those for contexts of more than ``n_original`` tokens, often the same.
         magnitude: turned numbers are multiplied by it.
+        temperature: how fast queries grow beyond the original context, see ``query_scales``; 0 if they do not.
     """
 
     frequencies: Floats
     long_frequencies: Floats
     n_original: int
     magnitude: float
+    temperature: float = 0.0
 
     def angles(self, n_ctx: int) -> Floats:
         """Angle per position of each pair in a context of ``n_ctx`` tokens, ``[n_rotary / 2]``."""
@@ -46,6 +48,13 @@ class Rotary:
         """Cosines and sines by position for a context of ``n_ctx`` tokens, ``[n_cells, n_rotary / 2]``."""
         angles = np.arange(n_cells)[:, None] * self.angles(n_ctx)
         return tuple((self.magnitude * turn(angles)).astype(np.float32) for turn in (np.cos, np.sin))  # type: ignore[return-value]
+
+    def query_scales(self, n_cells: int) -> npt.NDArray[np.float32]:
+        """What queries are multiplied by, by position: more with each further length of the original context
+        (``llm_graph_input_attn_temp`` in llama.cpp's src/llama-graph.cpp), ``[n_cells]``."""
+        contexts = np.arange(n_cells) // self.n_original
+        scales: Floats = 1 + self.temperature * np.log(contexts + 1.0)
+        return scales.astype(np.float32)
 
     def moved_back(
         self, keys: npt.NDArray[np.floating[Any]], n_positions: int, n_ctx: int, *, interleaved: bool
@@ -72,6 +81,7 @@ class Rotary:
             "long_frequencies": self.long_frequencies.tolist(),
             "n_original": self.n_original,
             "magnitude": self.magnitude,
+            "temperature": self.temperature,
         }
 
     @classmethod
@@ -82,6 +92,7 @@ class Rotary:
             long_frequencies=np.array(facts["long_frequencies"], np.float64),
             n_original=int(facts["n_original"]),
             magnitude=float(facts["magnitude"]),
+            temperature=float(facts["temperature"]),
         )
 
 
@@ -93,6 +104,9 @@ def rotary_embedding(
     yarn: bool,
     n_original: int,
     attention_factor: float,
+    turns: tuple[float, float],
+    log_multiplier: float,
+    temperature: float,
     divisors: Floats | None,
     long_divisors: Floats | None,
 ) -> Rotary:
@@ -103,17 +117,21 @@ def rotary_embedding(
         factor: how much longer the context is than the original one; positions are divided by it.
         yarn: divide only where turns are slow, and let numbers grow a little.
         attention_factor: by which numbers grow as well.
+        turns: between so many full turns within the original context YaRN divides partly.
+        log_multiplier: numbers grow less with YaRN by that much, relative to the logarithm of the factor.
+        temperature: see ``Rotary``.
         divisors, long_divisors: of each pair's angle, ``[n_rotary / 2]``, for short and for long contexts.
     """
     pairs = np.arange(n_rotary // 2)
     share = np.full(n_rotary // 2, 1 / factor)
     magnitude = attention_factor
     if yarn:
-        low = max(0.0, math.floor(_pair(_BETA_FAST, n_rotary, base, n_original)))
-        high = min(n_rotary - 1.0, math.ceil(_pair(_BETA_SLOW, n_rotary, base, n_original)))
+        low = max(0.0, math.floor(_pair(turns[0], n_rotary, base, n_original)))
+        high = min(n_rotary - 1.0, math.ceil(_pair(turns[1], n_rotary, base, n_original)))
         kept = 1 - np.clip((pairs - low) / max(0.001, high - low), 0, 1)
         share = share * (1 - kept) + kept
-        magnitude *= 1 + 0.1 * math.log(max(1.0, factor))
+        growth = 0.1 * math.log(max(1.0, factor))
+        magnitude *= (1 + growth) / (1 + log_multiplier * growth)
     angles = base ** (-2 * pairs / n_rotary) * share
     short = angles if divisors is None else angles / divisors
     return Rotary(
@@ -121,7 +139,14 @@ def rotary_embedding(
         long_frequencies=short if long_divisors is None else angles / long_divisors,
         n_original=n_original,
         magnitude=magnitude,
+        temperature=temperature,
     )
+
+
+def no_rotary(like: Rotary) -> Rotary:
+    """One that turns nothing, with as many pairs."""
+    still = np.zeros_like(like.frequencies)
+    return Rotary(frequencies=still, long_frequencies=still, n_original=like.n_original, magnitude=1.0)
 
 
 def _pair(n_turns: float, n_rotary: int, base: float, n_original: int) -> float:

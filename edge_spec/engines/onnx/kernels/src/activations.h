@@ -1,4 +1,4 @@
-/* Activations as 8-bit whole numbers, 32 at a time.
+/* Activations as 8-bit whole numbers, 32 at a time; where weights are floats, activations stay as they are.
  *
  * For every 32 floats x of a row, with `largest` the largest magnitude among them:
  *
@@ -16,6 +16,7 @@
  *
  * where `first` and `second` depend on the form of the kind: ER_OFFSET: -offset * sum of q (i32), unused.
  * ER_MINIMUM: scale * sum of q (f32), unused. ER_HALVES: -offset * sum of q over each half (i32, i32).
+ * ER_MINIMA: scale * sum of q over each half (f32, f32). ER_PLAIN: a block is f32[n], one input of each row.
  */
 #ifndef EDGE_ROWS_ACTIVATIONS_H
 #define EDGE_ROWS_ACTIVATIONS_H
@@ -26,7 +27,7 @@
 
 enum {
     ER_TILE_ROWS = 16,              /* the most rows in a tile */
-    ER_ACTIVATION_BYTES = 32 + 12,  /* per row and block; a multiple of 4 */
+    ER_ACTIVATION_BYTES = 32 + 12,  /* per row and block of a quantised kind; a multiple of 4 */
 };
 
 #define ER_QUIET_NAN 0x7fc00000u
@@ -76,11 +77,19 @@ ER_INLINE er_quantised er_quantise_block(const float *x, int8_t *q) {
     return block;
 }
 
-/* One tile: rows of x (`stride` floats apart, n_blocks * 32 used) into n_rows * n_blocks * 44 bytes. */
+ER_INLINE int er_activation_bytes(er_kind kind) { return er_is_plain(kind) ? 4 : ER_ACTIVATION_BYTES; }
+
+/* One tile: rows of x (`stride` floats apart) into n_rows * n_blocks * er_activation_bytes(kind) bytes. */
 ER_INLINE void er_quantise_tile(er_block_quantiser quantise_block, er_kind kind, const float *x, size_t stride,
                                 int n_rows, size_t n_blocks, uint8_t *tile) {
     const int32_t offset = er_code_offset(kind);
     const er_form form = er_form_of(kind);
+    if (form == ER_PLAIN) {
+        for (int r = 0; r < n_rows; r++)
+            for (size_t i = 0; i < n_blocks; i++)
+                memcpy(tile + 4 * (i * (size_t)n_rows + (size_t)r), x + (size_t)r * stride + i, 4);
+        return;
+    }
     for (size_t b = 0; b < n_blocks; b++, tile += ER_ACTIVATION_BYTES * n_rows) {
         uint8_t *scales = tile + 32 * n_rows, *firsts = scales + 4 * n_rows, *seconds = firsts + 4 * n_rows;
         for (int r = 0; r < n_rows; r++) {
@@ -88,27 +97,17 @@ ER_INLINE void er_quantise_tile(er_block_quantiser quantise_block, er_kind kind,
                 quantise_block(x + (size_t)r * stride + b * ER_BLOCK, (int8_t *)tile + 32 * r);
             const int32_t sum = block.sum[0] + block.sum[1];
             int32_t first = -offset * (form == ER_HALVES ? block.sum[0] : sum), second = -offset * block.sum[1];
-            if (form == ER_MINIMUM) {
-                const float weighted = block.scale * (float)sum;
+            if (er_has_minima(kind)) {
+                const float weighted = block.scale * (float)(form == ER_MINIMA ? block.sum[0] : sum);
+                const float weighted1 = block.scale * (float)block.sum[1];
                 memcpy(&first, &weighted, sizeof first);
+                memcpy(&second, &weighted1, sizeof second);
             }
             memcpy(scales + 4 * r, &block.scale, 4);
             memcpy(firsts + 4 * r, &first, 4);
             memcpy(seconds + 4 * r, &second, 4);
         }
     }
-}
-
-ER_INLINE int32_t er_load_i32(const uint8_t *at) {
-    int32_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-ER_INLINE float er_load_f32(const uint8_t *at) {
-    float value;
-    memcpy(&value, at, sizeof value);
-    return value;
 }
 
 #endif

@@ -5,7 +5,8 @@
  * query and of the keys and values along the path alone, whatever other rows a call has and wherever the cells of a
  * branch are; all variants compute the same bits (fused multiply-adds throughout):
  *
- *     score_j = sum over d ascending of (query_d * scale) * key_jd
+ *     score_j = sum over d ascending of (query_d * scale) * key_jd, where scale is 1 / sqrt(head_dim), times the scale
+ *               of the query's place if queries grow with their place
  *     weight_j = exp(score_j - highest score), by the polynomial in attention_body.h
  *     total = sum of weights in 16 lanes, lane j % 16 in ascending order of j, then lanes pairwise 8, 4, 2, 1 apart
  *     out_d = (sum over j ascending of weight_j * value_jd) * (1 / total)
@@ -33,6 +34,7 @@ typedef struct {
     const float *qkv;             /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
     void *keys, *values;          /* float, or uint16_t holding 16-bit floats */
     const float *cosines, *sines; /* [n_cells, n_rotated / 2] */
+    const float *query_scales;    /* by place; NULL where queries do not grow */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
     const int32_t *depths;        /* [n_pending] */
     const int32_t *texts;         /* [n_rows, 2]: first cell and place of each row; NULL where there is one text */

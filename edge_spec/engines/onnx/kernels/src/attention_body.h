@@ -249,8 +249,9 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
             const size_t position = place_of(a, r);
             float *q = queries + i * hd;
             rotate(a, a->qkv + r * (a->n_head + 2 * a->n_head_kv) * hd + head * hd, position, q);
+            const float own = a->query_scales != NULL ? scale * a->query_scales[position] : scale;
             for (size_t d = 0; d < hd; d++)
-                q[d] *= scale;
+                q[d] *= own;
             outs[i] = a->out + (r * a->n_head + head) * hd;
             memset(outs[i], 0, hd * sizeof(float));
             lengths[i] = position + 1;

@@ -2,13 +2,15 @@
  *
  *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
  *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, rotated / 2],
- *                tree i32[1 + pending] or i32[1 + 2 rows]) -> f32[1, rows, n_head head_dim]
+ *                tree i32[1 + pending] or i32[1 + 2 rows],
+ *                query_scales f32[cells], optional) -> f32[1, rows, n_head head_dim]
  *
  * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree`
  * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
  * of them. Where its first number is -1, the rows continue several texts: the first cell of each row's text and the
- * row's place in it follow. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself
- * included; all if absent or 0), and variant for tests. The keys and values of the rows are written to the cache,
+ * row's place in it follow. Queries are multiplied by the scale of their place, if there are scales. Attributes: n_head,
+ * n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself included; all if absent or 0),
+ * and variant for tests. The keys and values of the rows are written to the cache,
  * although it is an input.
  */
 #include "attention.h"
@@ -24,7 +26,7 @@ enum {
     JOB_ROWS = 16,
     /* Below this many multiplications waking other threads costs more than it saves. */
     ALONE = 1 << 20,
-    N_INPUTS = 6,
+    N_INPUTS = 7, /* the last is optional */
     /* In the place of the number of committed cells. */
     SEVERAL_TEXTS = -1,
 };
@@ -141,7 +143,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const operator_state *state = kernel;
     const OrtApi *api = state->api;
     const size_t n_head = (size_t)state->n_head, n_head_kv = (size_t)state->n_head_kv, hd = (size_t)state->head_dim;
-    int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1];
+    int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1], scales[1];
+    const OrtValue *has_scales;
     int types[N_INPUTS];
     void *data[N_INPUTS], *out_data;
     TRY(input(api, context, 0, 3, qkv, &types[0], &data[0]));
@@ -150,6 +153,13 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(input(api, context, 3, 2, cosines, &types[3], &data[3]));
     TRY(input(api, context, 4, 2, sines, &types[4], &data[4]));
     TRY(input(api, context, 5, 1, tree, &types[5], &data[5]));
+    data[6] = NULL;
+    TRY(api->KernelContext_GetInput(context, 6, &has_scales));
+    if (has_scales != NULL) {
+        TRY(input(api, context, 6, 1, scales, &types[6], &data[6]));
+        if (scales[0] != cosines[0])
+            return refuse(api, "edge_spec.AttendRows: there is not one scale of queries for every place");
+    }
     const int32_t *numbers = data[5];
     const bool several = tree[0] > 0 && numbers[0] == SEVERAL_TEXTS;
     const int64_t n_cells = values[1], n_pending = several ? qkv[1] : tree[0] - 1;
@@ -175,7 +185,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(api->GetTensorMutableData(out, &out_data));
     work w = {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
-              .parents = several ? NULL : numbers + 1, .texts = several ? numbers + 1 : NULL, .out = out_data,
+              .query_scales = data[6], .parents = several ? NULL : numbers + 1, .texts = several ? numbers + 1 : NULL, .out = out_data,
               .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending, .n_text = several ? 0 : (size_t)numbers[0],
               .n_seen = n_seen, .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
               .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2, .window = (size_t)state->window,
@@ -210,5 +220,9 @@ static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
     return i == 5 ? ORT_INT32 : i == 1 || i == 2 ? ORT_ANY : ORT_FLOAT;
 }
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
+static int ORT_CALL characteristic(const OrtCustomOp *op, size_t i) {
+    (void)op;
+    return i == N_INPUTS - 1 ? ORT_INPUT_OPTIONAL : ORT_INPUT_REQUIRED;
+}
 
-const OrtCustomOp er_attend_rows = OPERATOR(name, input_type, n_inputs, create, compute, destroy);
+const OrtCustomOp er_attend_rows = OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy);

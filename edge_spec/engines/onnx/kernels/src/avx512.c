@@ -29,11 +29,40 @@ ER_INLINE __m512 signed_bytes(const uint8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
 }
 
+ER_INLINE __m512 bfloats(const uint8_t *at) {
+    const __m256i stored = _mm256_loadu_si256((const __m256i *)at);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(stored), 16));
+}
+
+/* The low and the high 4 bits of 16 bytes, as floats. */
+ER_INLINE __m512 low_halves(const uint8_t *at) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15)));
+}
+
+ER_INLINE __m512 high_halves(const uint8_t *at) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
+}
+
 /* The eight quads of a block as unsigned bytes. */
 ER_INLINE void unpack(er_kind kind, const uint8_t *codes, __m512i quads[8]) {
     const __m512i low = _mm512_set1_epi8(15);
     if (er_code_bits(kind) == 8) {
         ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = _mm512_loadu_si512(codes + 64 * j);
+        return;
+    }
+    if (er_code_bits(kind) < 4) {
+        const int third = er_code_bits(kind) == 3; /* a bit of its own */
+        const __m512i high = _mm512_loadu_si512(codes + 128 * third), bit = _mm512_set1_epi8(4);
+        ER_UNROLL for (int j = 0; j < 8; j++) {
+            const __m512i four = _mm512_loadu_si512(codes + 64 * (j / 4));
+            const __m512i moved = j < 2 ? _mm512_slli_epi16(high, j < 2 ? 2 - j : 0)
+                                        : _mm512_srli_epi16(high, j < 2 ? 0 : j - 2);
+            quads[j] = _mm512_and_si512(_mm512_srli_epi16(four, 2 * (j % 4)), _mm512_set1_epi8(3));
+            if (third)
+                quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bit));
+        }
         return;
     }
     ER_UNROLL for (int j = 0; j < 4; j++) {
@@ -59,6 +88,10 @@ ER_INLINE void unpack(er_kind kind, const uint8_t *codes, __m512i quads[8]) {
             quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bits));
         }
     }
+    if (er_has_table(kind)) {
+        const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)er_table(kind)));
+        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = _mm512_shuffle_epi8(table, quads[j]);
+    }
 }
 
 ER_INLINE __m512i multiply_quads(__m512i sum, const __m512i *quads, const uint8_t *q, int from, int to) {
@@ -67,19 +100,25 @@ ER_INLINE __m512i multiply_quads(__m512i sum, const __m512i *quads, const uint8_
     return sum;
 }
 
-ER_INLINE __m512 add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, const uint8_t *activations,
-                           int rows, int r, __m512 acc) {
+/* d0, d1: scales of the two halves, or scale and minimum; m0, m1: minima of the two halves. */
+ER_INLINE __m512 add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, __m512 m0, __m512 m1,
+                           const uint8_t *activations, int rows, int r, __m512 acc) {
     const uint8_t *q = activations + 32 * r, *scales = activations + 32 * rows, *firsts = scales + 4 * rows;
     const __m512 scale = _mm512_set1_ps(er_load_f32(scales + 4 * r));
     __m512i sum = _mm512_setzero_si512();
-    if (er_form_of(kind) != ER_MINIMUM)
+    if (!er_has_minima(kind))
         sum = _mm512_set1_epi32(er_load_i32(firsts + 4 * r));
-    if (er_form_of(kind) == ER_HALVES) {
-        __m512i sum1 = _mm512_set1_epi32(er_load_i32(firsts + 4 * rows + 4 * r));
+    if (er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA) {
+        const uint8_t *second = firsts + 4 * rows + 4 * r;
+        __m512i sum1 = er_has_minima(kind) ? sum : _mm512_set1_epi32(er_load_i32(second));
         sum = multiply_quads(sum, quads, q, 0, 4);
         sum1 = multiply_quads(sum1, quads, q, 4, 8);
         acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
-        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum1), _mm512_mul_ps(d1, scale), acc);
+        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum1), _mm512_mul_ps(d1, scale), acc);
+        if (er_form_of(kind) == ER_HALVES)
+            return acc;
+        acc = _mm512_fmadd_ps(m0, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc);
+        return _mm512_fmadd_ps(m1, _mm512_set1_ps(er_load_f32(second)), acc);
     }
     sum = multiply_quads(sum, quads, q, 0, 8);
     acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
@@ -98,8 +137,8 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
         ER_UNROLL for (int r = 0; r < rows; r++)
             acc[r] = t->first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + (size_t)r * t->out_stride);
         for (; head < end; head += unit_bytes) {
-            const __m512 d = halves(head);
-            const __m512 m = er_form_of(kind) == ER_MINIMUM ? halves(head + 32) : d;
+            const __m512 d = kind == ER_MXFP4 ? bfloats(head) : halves(head);
+            const __m512 m = er_has_minima(kind) ? halves(head + 32) : d;
             const uint8_t *block = head + er_head_bytes(kind);
             /* What follows this pass over a group is the next group's pass, not the next bytes. */
             const uint8_t *ahead = block + AHEAD_BYTES;
@@ -107,19 +146,27 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
                 ahead += t->group_bytes - tile_bytes;
             er_prefetch_page(&pages, t, unit_bytes, rows);
             for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
-                __m512 d0 = d, d1 = m;
+                __m512 d0 = d, d1 = m, m0 = m, m1 = m;
                 __m512i quads[8];
                 ER_UNROLL for (int line = 0; line < (er_block_bytes(kind) + 63) / 64; line++)
                     _mm_prefetch((const char *)ahead + b * er_block_bytes(kind) + 64 * line, _MM_HINT_T0);
                 if (er_form_of(kind) == ER_HALVES) {
                     d0 = _mm512_mul_ps(d, signed_bytes(block));
                     d1 = _mm512_mul_ps(d, signed_bytes(block + 16));
+                } else if (er_form_of(kind) == ER_MINIMA) {
+                    d0 = _mm512_mul_ps(d, low_halves(block));
+                    d1 = _mm512_mul_ps(d, low_halves(block + 16));
+                    m0 = _mm512_xor_ps(_mm512_mul_ps(m, high_halves(block)), _mm512_set1_ps(-0.0f));
+                    m1 = _mm512_xor_ps(_mm512_mul_ps(m, high_halves(block + 16)), _mm512_set1_ps(-0.0f));
+                } else if (kind == ER_IQ4_XS) {
+                    d0 = _mm512_mul_ps(d, signed_bytes(block));
                 } else if (er_has_subscales(kind)) {
                     d0 = _mm512_mul_ps(d, unsigned_bytes(block));
                     d1 = _mm512_xor_ps(_mm512_mul_ps(m, unsigned_bytes(block + 16)), _mm512_set1_ps(-0.0f));
                 }
-                unpack(kind, block + (er_has_subscales(kind) ? 32 : 0), quads);
-                ER_UNROLL for (int r = 0; r < rows; r++) acc[r] = add_block(kind, quads, d0, d1, a, rows, r, acc[r]);
+                unpack(kind, block + er_subscale_bytes(kind), quads);
+                ER_UNROLL for (int r = 0; r < rows; r++)
+                    acc[r] = add_block(kind, quads, d0, d1, m0, m1, a, rows, r, acc[r]);
                 a += ER_ACTIVATION_BYTES * rows;
             }
         }
@@ -142,8 +189,22 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
             ROWS(kind_, 13) ROWS(kind_, 14) ROWS(kind_, 15) ROWS(kind_, 16)                                    \
         }                                                                                                      \
     }
-DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0)
-DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K)
+ER_FOR_QUANTISED(DEFINE)
+
+#define vec __m512
+#define WIDTH 16
+#define FLOAT_ROWS 8
+#define FLOAT_GROUPS(rows) ((rows) <= 4 ? 4 : 2)
+#define LOAD(at) _mm512_loadu_ps(at)
+#define LOAD_HALF(at) halves(at)
+#define LOAD_BFLOAT(at) bfloats(at)
+#define STORE(at, x) _mm512_storeu_ps(at, x)
+#define SET1(x) _mm512_set1_ps(x)
+#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define SETTLED(x)                                                                                             \
+    _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),                                              \
+                       _mm512_castsi512_ps(_mm512_set1_epi32(ER_QUIET_NAN)))
+#include "floats.h"
 
 static void multiply(const er_tile *t) {
 #define CALL(kind_) multiply_##kind_(t)

@@ -1,4 +1,4 @@
-/* A 16-bit float as a 32-bit one, exactly, without instructions that a CPU may lack. */
+/* Floats of 16 bits as 32-bit ones, exactly, without instructions that a CPU may lack. */
 #ifndef EDGE_ROWS_HALF_H
 #define EDGE_ROWS_HALF_H
 
@@ -22,6 +22,23 @@ ER_INLINE float er_half(const uint8_t *at) {
         return sign ? -value : value;
     }
     return er_float_of_bits(sign | (exponent + 112u) << 23 | fraction << 13);
+}
+
+ER_INLINE int32_t er_load_i32(const uint8_t *at) {
+    int32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+ER_INLINE float er_load_f32(const uint8_t *at) {
+    float value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* A bfloat16, the upper half of a 32-bit float. */
+ER_INLINE float er_bfloat(const uint8_t *at) {
+    return er_float_of_bits((uint32_t)at[0] << 16 | (uint32_t)at[1] << 24);
 }
 
 /* A 32-bit float as the nearest 16-bit one, ties to even; too large ones as infinity. */

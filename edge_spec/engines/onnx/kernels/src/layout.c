@@ -6,7 +6,8 @@
 
 static bool is_kind(uint32_t kind) {
     switch (kind) {
-    case ER_Q4_0: case ER_Q4_1: case ER_Q5_0: case ER_Q5_1: case ER_Q8_0: case ER_Q4_K: case ER_Q5_K: case ER_Q6_K:
+    case ER_F32: case ER_F16: case ER_BF16: case ER_Q4_0: case ER_Q4_1: case ER_Q5_0: case ER_Q5_1: case ER_Q8_0:
+    case ER_Q2_K: case ER_Q3_K: case ER_Q4_K: case ER_Q5_K: case ER_Q6_K: case ER_IQ4_NL: case ER_IQ4_XS: case ER_MXFP4:
         return true;
     default:
         return false;
@@ -33,9 +34,10 @@ const char *er_open(const void *packed, size_t n_bytes, er_matrix *matrix) {
     /* With both below 2^31 no product below leaves 64 bits. */
     if (n_out < 1 || n_in < 1 || n_out >= UINT64_C(1) << 31 || n_in >= UINT64_C(1) << 31)
         return "packed weights name an impossible shape";
-    if (n_in % (uint64_t)(ER_BLOCK * er_unit_blocks((er_kind)kind)) != 0)
+    const uint64_t block_inputs = (uint64_t)er_block_inputs((er_kind)kind);
+    if (n_in % (block_inputs * (uint64_t)er_unit_blocks((er_kind)kind)) != 0)
         return "packed weights name a number of inputs that is no multiple of their block";
-    const uint64_t n_groups = (n_out + ER_GROUP - 1) / ER_GROUP, n_blocks = n_in / ER_BLOCK;
+    const uint64_t n_groups = (n_out + ER_GROUP - 1) / ER_GROUP, n_blocks = n_in / block_inputs;
     const uint64_t group_bytes =
         n_blocks / (uint64_t)er_unit_blocks((er_kind)kind) * (uint64_t)er_unit_bytes((er_kind)kind);
     const uint64_t expected = ER_HEADER_BYTES + n_groups * group_bytes;
@@ -62,10 +64,14 @@ void er_weights(const er_matrix *matrix, size_t row, float *values) {
     for (size_t b = 0; b < matrix->n_blocks; b++) {
         const uint8_t *head = group + b / (size_t)per_unit * (size_t)er_unit_bytes(kind);
         const uint8_t *block = head + er_head_bytes(kind) + b % (size_t)per_unit * (size_t)er_block_bytes(kind);
+        if (er_is_plain(kind)) {
+            values[b] = er_float(kind, block, output);
+            continue;
+        }
         for (int i = 0; i < ER_BLOCK; i++) {
             const er_scales s = er_scales_of(kind, head, block, output, i / 16);
-            const float scaled = s.scale * (float)(er_code(kind, block, output, i) - offset);
-            values[b * ER_BLOCK + (size_t)i] = er_form_of(kind) == ER_MINIMUM ? scaled + s.minimum : scaled;
+            const float scaled = s.scale * (float)(er_number(kind, block, output, i) - offset);
+            values[b * ER_BLOCK + (size_t)i] = er_has_minima(kind) ? scaled + s.minimum : scaled;
         }
     }
 }

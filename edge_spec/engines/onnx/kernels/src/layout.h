@@ -1,4 +1,4 @@
-/* The packed layout of a quantised matrix: what is where, and how large.
+/* The packed layout of a matrix: what is where, and how large.
  *
  * A packed matrix is one array of bytes, little endian:
  *
@@ -6,35 +6,48 @@
  *     8   u32       version of the layout, 1
  *     12  u32       kind, numbered as tensor types are in GGUF
  *     16  u64       n_out, rows of the matrix = outputs
- *     24  u64       n_in, columns of the matrix = inputs; a multiple of 32, of 256 for the kinds named _K
+ *     24  u64       n_in, columns of the matrix = inputs; of quantised kinds a multiple of 32, or of 256 where a unit
+ *                   has 8 blocks
  *     32  u64       bytes of the whole array, this header included
  *     40  24 bytes  zero, so that the groups start at 64
  *     64            groups of 16 outputs; outputs missing in the last group have zero scales
  *
- * A group is a run of units in the order of the inputs. A unit is a head and then 1 block (8 blocks for the
- * kinds named _K); a block holds 16 outputs x 32 inputs:
+ * A group is a run of units in the order of the inputs. Of matrices of floats a unit is one input: 16 numbers of the
+ * kind, one of each output. Of quantised ones it is a head and then 1 block, or 8 blocks where there are sub-scales;
+ * a block holds 16 outputs x 32 inputs:
  *
- *     kind   head                       block                                         bits per weight   GGUF's
- *     Q4_0   d f16[16]                  codes 4                                       4.5      4.5
- *     Q4_1   d f16[16], m f16[16]       codes 4                                       5        5
- *     Q5_0   d f16[16]                  codes 5                                       5.5      5.5
- *     Q5_1   d f16[16], m f16[16]       codes 5                                       6        6
- *     Q8_0   d f16[16]                  codes 8                                       8.5      8.5
- *     Q4_K   d f16[16], dmin f16[16]    scale u8[16], min u8[16], codes 4             4.625    4.5
- *     Q5_K   d f16[16], dmin f16[16]    scale u8[16], min u8[16], codes 5             5.625    5.5
- *     Q6_K   d f16[16]                  scale i8[16] x 2 (16 inputs each), codes 6    6.5625   6.5625
+ *     kind     head                       block                                             bits per weight   GGUF's
+ *     Q4_0     d f16[16]                  codes 4                                           4.5      4.5
+ *     Q4_1     d f16[16], m f16[16]       codes 4                                           5        5
+ *     Q5_0     d f16[16]                  codes 5                                           5.5      5.5
+ *     Q5_1     d f16[16], m f16[16]       codes 5                                           6        6
+ *     Q8_0     d f16[16]                  codes 8                                           8.5      8.5
+ *     IQ4_NL   d f16[16]                  codes 4                                           4.5      4.5
+ *     MXFP4    d bf16[16]                 codes 4                                           4.5      4.25
+ *     Q2_K     d f16[16], dmin f16[16]    scale and min u4[16] x 2 (16 inputs), codes 2     2.625    2.625
+ *     Q3_K     d f16[16]                  scale i8[16] x 2 (16 inputs each), codes 3        3.5625   3.4375
+ *     Q4_K     d f16[16], dmin f16[16]    scale u8[16], min u8[16], codes 4                 4.625    4.5
+ *     Q5_K     d f16[16], dmin f16[16]    scale u8[16], min u8[16], codes 5                 5.625    5.5
+ *     Q6_K     d f16[16]                  scale i8[16] x 2 (16 inputs each), codes 6        6.5625   6.5625
+ *     IQ4_XS   d f16[16]                  scale i8[16], codes 4                             4.3125   4.25
+ *
+ * A scale and a min of 4 bits share a byte, the scale below. The scale of MXFP4 is a power of two, with more
+ * exponents than f16 has.
  *
  * Codes are unsigned. In a block, input i belongs to quad j = i / 4, and output o with input i to lane
  * 4 * o + i % 4, so that the 64 lanes of a quad are one 512-bit register (or two of 256, or four of 128 bits):
  *
+ *     codes 2   u8[2][64]: bits 2 * (j % 4) and up of byte [j / 4][lane]
+ *     codes 3   codes 2, then u8[64]: bit j of byte [lane] is bit 2 of the code
  *     codes 4   u8[4][64]: byte [j / 2][lane], low half for even j, high half for odd j
  *     codes 5   codes 4, then u8[64]: bit j of byte [lane] is bit 4 of the code
  *     codes 6   codes 4, then u8[2][64]: bits 2 * (j % 4) and up of byte [j / 4][lane] are bits 4 and 5
  *     codes 8   u8[8][64]: byte [j][lane]
  *
  * A weight is d * (code - offset) with offset 8, 16, 128 for Q4_0, Q5_0, Q8_0; d * code + m for Q4_1, Q5_1;
- * (d * scale) * code - dmin * min for Q4_K, Q5_K; (d * scale) * (code - 32) for Q6_K. No value is rounded on
- * the way from GGUF: a packed matrix has exactly the same weights.
+ * (d * scale) * code - dmin * min for Q2_K, Q4_K, Q5_K; (d * scale) * (code - offset) with offset 4, 32 for Q3_K, Q6_K;
+ * d * (number - 128) for IQ4_NL, MXFP4 and (d * scale) * (number - 128) for IQ4_XS, where a table has the number of
+ * a code. No value is rounded on the way from GGUF: a packed matrix has exactly the same weights.
  */
 #ifndef EDGE_ROWS_LAYOUT_H
 #define EDGE_ROWS_LAYOUT_H
@@ -57,52 +70,96 @@ enum {
     ER_VERSION = 1,
     ER_HEADER_BYTES = 64,
     ER_GROUP = 16,       /* outputs per group */
-    ER_BLOCK = 32,       /* inputs per block */
+    ER_BLOCK = 32,       /* inputs per block of a quantised kind */
     ER_UNIT_BLOCKS = 8,  /* the most blocks in a unit; inputs are split between passes only at multiples */
 };
 
 typedef enum {
+    ER_F32 = 0,
+    ER_F16 = 1,
     ER_Q4_0 = 2,
     ER_Q4_1 = 3,
     ER_Q5_0 = 6,
     ER_Q5_1 = 7,
     ER_Q8_0 = 8,
+    ER_Q2_K = 10,
+    ER_Q3_K = 11,
     ER_Q4_K = 12,
     ER_Q5_K = 13,
     ER_Q6_K = 14,
+    ER_IQ4_NL = 20,
+    ER_IQ4_XS = 23,
+    ER_BF16 = 30,
+    ER_MXFP4 = 39,
 } er_kind;
 
-/* How a kind turns whole-number sums into an output, see rows.h. */
-typedef enum { ER_OFFSET, ER_MINIMUM, ER_HALVES } er_form;
+/* How a kind makes an output, see rows.h. */
+typedef enum { ER_PLAIN, ER_OFFSET, ER_MINIMUM, ER_HALVES, ER_MINIMA } er_form;
 
 /* The functions below are called with constants wherever speed matters, so that they cost nothing. */
 
+ER_INLINE bool er_is_plain(er_kind kind) { return kind == ER_F32 || kind == ER_F16 || kind == ER_BF16; }
+
+/* Whether codes are places in a table. */
+ER_INLINE bool er_has_table(er_kind kind) { return kind == ER_IQ4_NL || kind == ER_IQ4_XS || kind == ER_MXFP4; }
+
 ER_INLINE er_form er_form_of(er_kind kind) {
-    return kind == ER_Q6_K                                        ? ER_HALVES
-           : kind == ER_Q4_0 || kind == ER_Q5_0 || kind == ER_Q8_0 ? ER_OFFSET
-                                                                  : ER_MINIMUM;
+    return er_is_plain(kind)                                                        ? ER_PLAIN
+           : kind == ER_Q6_K || kind == ER_Q3_K                                     ? ER_HALVES
+           : kind == ER_Q4_0 || kind == ER_Q5_0 || kind == ER_Q8_0 || er_has_table(kind) ? ER_OFFSET
+           : kind == ER_Q2_K                                                        ? ER_MINIMA
+                                                                                    : ER_MINIMUM;
+}
+
+ER_INLINE bool er_has_minima(er_kind kind) {
+    return er_form_of(kind) == ER_MINIMUM || er_form_of(kind) == ER_MINIMA;
 }
 
 ER_INLINE int er_code_bits(er_kind kind) {
     return kind == ER_Q8_0                                          ? 8
            : kind == ER_Q6_K                                        ? 6
            : kind == ER_Q5_0 || kind == ER_Q5_1 || kind == ER_Q5_K  ? 5
+           : kind == ER_Q3_K                                        ? 3
+           : kind == ER_Q2_K                                        ? 2
                                                                     : 4;
 }
 
+/* Of what is multiplied: codes, or the numbers that a table has for them. */
+ER_INLINE int er_number_bits(er_kind kind) { return er_has_table(kind) ? 8 : er_code_bits(kind); }
+
 ER_INLINE int er_code_offset(er_kind kind) {
-    return kind == ER_Q4_0 ? 8 : kind == ER_Q5_0 ? 16 : kind == ER_Q6_K ? 32 : kind == ER_Q8_0 ? 128 : 0;
+    return kind == ER_Q4_0                         ? 8
+           : kind == ER_Q5_0                       ? 16
+           : kind == ER_Q6_K                       ? 32
+           : kind == ER_Q8_0 || er_has_table(kind) ? 128
+           : kind == ER_Q3_K                       ? 4
+                                                   : 0;
 }
 
-/* Whether the head's scales are multiplied by whole numbers of their own for every block. */
-ER_INLINE bool er_has_subscales(er_kind kind) { return kind >= ER_Q4_K; }
+/* The numbers of 16 codes. They are those of ggml's kvalues_iq4nl and kvalues_mxfp4 and 128 more. */
+ER_INLINE const uint8_t *er_table(er_kind kind) {
+    static const uint8_t iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+    static const uint8_t mxfp4[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+    return kind == ER_MXFP4 ? mxfp4 : iq4;
+}
+
+/* Bytes per block of whole numbers that the head's scales are multiplied by. */
+ER_INLINE int er_subscale_bytes(er_kind kind) {
+    return kind == ER_IQ4_XS ? 16 : kind >= ER_Q2_K && kind <= ER_Q6_K ? 32 : 0;
+}
+
+ER_INLINE bool er_has_subscales(er_kind kind) { return er_subscale_bytes(kind) != 0; }
 
 ER_INLINE int er_unit_blocks(er_kind kind) { return er_has_subscales(kind) ? ER_UNIT_BLOCKS : 1; }
 
-ER_INLINE int er_head_bytes(er_kind kind) { return er_form_of(kind) == ER_MINIMUM ? 64 : 32; }
+ER_INLINE int er_block_inputs(er_kind kind) { return er_is_plain(kind) ? 1 : ER_BLOCK; }
+
+ER_INLINE int er_head_bytes(er_kind kind) { return er_is_plain(kind) ? 0 : er_has_minima(kind) ? 64 : 32; }
 
 ER_INLINE int er_block_bytes(er_kind kind) {
-    return (er_has_subscales(kind) ? 32 : 0) + 64 * er_code_bits(kind);
+    if (er_is_plain(kind))
+        return ER_GROUP * (kind == ER_F32 ? 4 : 2);
+    return er_subscale_bytes(kind) + 64 * er_code_bits(kind);
 }
 
 ER_INLINE int er_unit_bytes(er_kind kind) {

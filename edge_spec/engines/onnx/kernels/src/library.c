@@ -7,8 +7,8 @@
 /* Raised with every change to the functions below or to the packed layout. */
 ER_EXPORT int edge_rows_version(void) { return ER_VERSION; }
 
-/* Raised with every change to the arguments of the operators: an older library would ignore new ones. */
-ER_EXPORT int edge_rows_operators(void) { return 2; }
+/* Raised with every new kind and every change to the arguments of the operators: an older library would not know it. */
+ER_EXPORT int edge_rows_operators(void) { return 3; }
 
 /* The name of variant i, fastest first; NULL past the end. */
 ER_EXPORT const char *edge_rows_variant(int i) { return i >= 0 && i < er_n_variants ? er_variants[i]->name : NULL; }
@@ -37,7 +37,7 @@ ER_EXPORT const char *edge_rows_multiply(const void *packed, size_t n_bytes, con
         return "the last group is out of range";
     if (n_rows == 0)
         return NULL;
-    uint8_t *activations = malloc(er_activations_bytes(n_rows, matrix.n_in));
+    uint8_t *activations = malloc(er_activations_bytes(&matrix, n_rows));
     if (activations == NULL)
         return "out of memory for the activations";
     for (size_t t = 0; t < er_n_tiles(n_rows); t++)

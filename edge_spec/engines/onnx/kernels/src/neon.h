@@ -44,9 +44,24 @@ ER_INLINE float32x4_t halves(const uint8_t *at) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vreinterpret_u16_u8(vld1_u8(at))));
 }
 
+ER_INLINE float32x4_t bfloats(const uint8_t *at) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(at))), 16));
+}
+
 /* Four bytes, as floats. */
 ER_INLINE float32x4_t unsigned_bytes(const uint8_t *at) {
     const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32((uint32_t)er_load_i32(at)));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
+}
+
+/* The low and the high 4 bits of four bytes, as floats. */
+ER_INLINE float32x4_t low_halves(const uint8_t *at) {
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32((uint32_t)er_load_i32(at) & 0x0f0f0f0fu));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
+}
+
+ER_INLINE float32x4_t high_halves(const uint8_t *at) {
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32((uint32_t)er_load_i32(at) >> 4 & 0x0f0f0f0fu));
     return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
 }
 
@@ -55,12 +70,23 @@ ER_INLINE float32x4_t signed_bytes(const uint8_t *at) {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }
 
-/* A quarter of each of the eight quads of a block. 8-bit codes count 128 less here, as signed bytes. */
+/* A quarter of each of the eight quads of a block. 8-bit numbers count 128 less here, as signed bytes. */
 ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int8x16_t quads[8]) {
     uint8x16_t u[8];
     if (er_code_bits(kind) == 8) {
         ER_UNROLL for (int j = 0; j < 8; j++)
             quads[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes + 64 * j), vdupq_n_u8(128)));
+        return;
+    }
+    if (er_code_bits(kind) < 4) {
+        const uint8x16_t high = vld1q_u8(codes + (er_code_bits(kind) == 3 ? 128 : 0));
+        ER_UNROLL for (int j = 0; j < 8; j++) {
+            const uint8x16_t four = vld1q_u8(codes + 64 * (j / 4));
+            u[j] = vandq_u8(vshlq_u8(four, vdupq_n_s8((int8_t)(-2 * (j % 4)))), vdupq_n_u8(3));
+            if (er_code_bits(kind) == 3)
+                u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(2 - j))), vdupq_n_u8(4)));
+            quads[j] = vreinterpretq_s8_u8(u[j]);
+        }
         return;
     }
     ER_UNROLL for (int j = 0; j < 4; j++) {
@@ -80,6 +106,10 @@ ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int8x16_t quads[8]) {
             u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - 2 * (j % 4)))), bits));
         }
     }
+    if (er_has_table(kind)) {
+        const uint8x16_t table = veorq_u8(vld1q_u8(er_table(kind)), vdupq_n_u8(128));
+        ER_UNROLL for (int j = 0; j < 8; j++) u[j] = vqtbl1q_u8(table, u[j]);
+    }
     ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = vreinterpretq_s8_u8(u[j]);
 }
 
@@ -95,27 +125,37 @@ ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const int8x16_t quads[4], cons
 /* What a row adds to a block besides the products of q. */
 ER_INLINE int32x4_t start_of(er_kind kind, const uint8_t *activations, int rows, int r, int half) {
     const uint8_t *firsts = activations + 36 * rows;
-    if (er_form_of(kind) == ER_MINIMUM || er_code_bits(kind) == 8)
+    if (er_has_minima(kind) || er_number_bits(kind) == 8)
         return vdupq_n_s32(0);
     return vdupq_n_s32(er_load_i32(firsts + 4 * rows * half + 4 * r));
 }
 
+/* The scales and minima of a block for four outputs. d: scales of the two halves, or scale and minimum. m: minima of
+ * the two halves. */
+typedef struct {
+    float32x4_t d[2], m[2];
+} block_scales;
+
 /* Turns the sums over the two halves of a block into an output. */
-ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, float32x4_t d0, float32x4_t d1,
+ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, const block_scales *s,
                                const uint8_t *activations, int rows, int r, float32x4_t acc) {
     const uint8_t *scales = activations + 32 * rows, *firsts = scales + 4 * rows;
     const float32x4_t scale = vdupq_n_f32(er_load_f32(scales + 4 * r));
-    if (er_form_of(kind) == ER_HALVES) {
-        acc = vfmaq_f32(acc, vcvtq_f32_s32(sum0), vmulq_f32(d0, scale));
-        return vfmaq_f32(acc, vcvtq_f32_s32(sum1), vmulq_f32(d1, scale));
+    if (er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA) {
+        acc = vfmaq_f32(acc, vcvtq_f32_s32(sum0), vmulq_f32(s->d[0], scale));
+        acc = vfmaq_f32(acc, vcvtq_f32_s32(sum1), vmulq_f32(s->d[1], scale));
+        if (er_form_of(kind) == ER_HALVES)
+            return acc;
+        acc = vfmaq_f32(acc, s->m[0], vdupq_n_f32(er_load_f32(firsts + 4 * r)));
+        return vfmaq_f32(acc, s->m[1], vdupq_n_f32(er_load_f32(firsts + 4 * rows + 4 * r)));
     }
-    acc = vfmaq_f32(acc, vcvtq_f32_s32(vaddq_s32(sum0, sum1)), vmulq_f32(d0, scale));
+    acc = vfmaq_f32(acc, vcvtq_f32_s32(vaddq_s32(sum0, sum1)), vmulq_f32(s->d[0], scale));
     if (er_form_of(kind) == ER_MINIMUM)
-        acc = vfmaq_f32(acc, d1, vdupq_n_f32(er_load_f32(firsts + 4 * r)));
+        acc = vfmaq_f32(acc, s->d[1], vdupq_n_f32(er_load_f32(firsts + 4 * r)));
     return acc;
 }
 
-ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], float32x4_t d0, float32x4_t d1,
+ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], const block_scales *s,
                               const uint8_t *activations, int rows, int r, float32x4_t acc) {
     const uint8_t *q = activations + 32 * r;
     int32x4_t sum0 = start_of(kind, activations, rows, r, 0), sum1 = vdupq_n_s32(0);
@@ -123,7 +163,7 @@ ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], float32x4_
         sum1 = start_of(kind, activations, rows, r, 1);
     sum0 = multiply_quads(sum0, quads, q);
     sum1 = multiply_quads(sum1, quads + 4, q + 16);
-    return add_sums(kind, sum0, sum1, d0, d1, activations, rows, r, acc);
+    return add_sums(kind, sum0, sum1, s, activations, rows, r, acc);
 }
 
 #ifdef PAIRS
@@ -137,7 +177,7 @@ ER_INLINE void multiply_pairs(int32x4_t sums[2], const int8x16_t quads[4], const
     }
 }
 
-ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], float32x4_t d0, float32x4_t d1,
+ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], const block_scales *s,
                             const uint8_t *activations, int rows, int r, float32x4_t acc[2]) {
     const uint8_t *q = activations + 32 * r;
     int32x4_t low[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}, high[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
@@ -149,7 +189,7 @@ ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], float32x4_t 
         sum0 = vaddq_s32(sum0, start_of(kind, activations, rows, r + i, 0));
         if (er_form_of(kind) == ER_HALVES)
             sum1 = vaddq_s32(sum1, start_of(kind, activations, rows, r + i, 1));
-        acc[i] = add_sums(kind, sum0, sum1, d0, d1, activations, rows, r + i, acc[i]);
+        acc[i] = add_sums(kind, sum0, sum1, s, activations, rows, r + i, acc[i]);
     }
 }
 #endif
@@ -157,25 +197,34 @@ ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], float32x4_t 
 ER_INLINE void multiply_block(er_kind kind, const uint8_t *head, const uint8_t *block, int quarter,
                               const uint8_t *activations, int rows, float32x4_t acc[ER_TILE_ROWS]) {
     const int first_output = QUARTER_GROUP * quarter;
-    float32x4_t d0 = halves(head + 2 * first_output), d1 = d0;
+    const float32x4_t d = kind == ER_MXFP4 ? bfloats(head + 2 * first_output) : halves(head + 2 * first_output);
+    const float32x4_t m = er_has_minima(kind) ? halves(head + 32 + 2 * first_output) : d;
+    float32x4_t d0 = d, d1 = m, m0 = m, m1 = m;
     int8x16_t quads[8];
     int r = 0;
-    if (er_form_of(kind) == ER_MINIMUM)
-        d1 = halves(head + 32 + 2 * first_output);
     if (er_form_of(kind) == ER_HALVES) {
-        d1 = vmulq_f32(d0, signed_bytes(block + 16 + first_output));
-        d0 = vmulq_f32(d0, signed_bytes(block + first_output));
+        d1 = vmulq_f32(d, signed_bytes(block + 16 + first_output));
+        d0 = vmulq_f32(d, signed_bytes(block + first_output));
+    } else if (er_form_of(kind) == ER_MINIMA) {
+        const uint8_t *both = block + first_output;
+        d0 = vmulq_f32(d, low_halves(both));
+        d1 = vmulq_f32(d, low_halves(both + 16));
+        m0 = vnegq_f32(vmulq_f32(m, high_halves(both)));
+        m1 = vnegq_f32(vmulq_f32(m, high_halves(both + 16)));
+    } else if (kind == ER_IQ4_XS) {
+        d0 = vmulq_f32(d, signed_bytes(block + first_output));
     } else if (er_has_subscales(kind)) {
         d0 = vmulq_f32(d0, unsigned_bytes(block + first_output));
         d1 = vnegq_f32(vmulq_f32(d1, unsigned_bytes(block + 16 + first_output)));
     }
-    unpack(kind, block + (er_has_subscales(kind) ? 32 : 0) + 16 * quarter, quads);
+    const block_scales s = {{d0, d1}, {m0, m1}};
+    unpack(kind, block + er_subscale_bytes(kind) + 16 * quarter, quads);
 #ifdef PAIRS
     for (; r + 1 < rows; r += 2)
-        add_two_rows(kind, quads, d0, d1, activations, rows, r, acc + r);
+        add_two_rows(kind, quads, &s, activations, rows, r, acc + r);
 #endif
     for (; r < rows; r++)
-        acc[r] = add_row(kind, quads, d0, d1, activations, rows, r, acc[r]);
+        acc[r] = add_row(kind, quads, &s, activations, rows, r, acc[r]);
 }
 
 ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
@@ -221,8 +270,20 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
         default: multiply_rows(t, kind_, t->n_rows);                                                           \
         }                                                                                                      \
     }
-DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0)
-DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K)
+ER_FOR_QUANTISED(DEFINE)
+
+#define vec float32x4_t
+#define WIDTH 4
+#define FLOAT_ROWS 4
+#define FLOAT_GROUPS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1)
+#define LOAD(at) vld1q_f32(at)
+#define LOAD_HALF(at) halves(at)
+#define LOAD_BFLOAT(at) bfloats(at)
+#define STORE(at, x) vst1q_f32(at, x)
+#define SET1(x) vdupq_n_f32(x)
+#define FMA(a, b, c) vfmaq_f32(c, a, b)
+#define SETTLED(x) vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(ER_QUIET_NAN)))
+#include "floats.h"
 
 static void multiply(const er_tile *t) {
 #define CALL(kind_) multiply_##kind_(t)

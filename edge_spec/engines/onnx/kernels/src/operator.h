@@ -49,12 +49,13 @@ static inline size_t ORT_CALL er_one_output(const OrtCustomOp *op) { (void)op; r
 static inline int ORT_CALL er_one(const OrtCustomOp *op) { (void)op; return 1; }
 static inline int ORT_CALL er_last_version(const OrtCustomOp *op) { (void)op; return INT32_MAX; }
 
-/* An operator with one float output; inputs and n_inputs are functions. */
-#define OPERATOR(name_, inputs_, n_inputs_, create_, compute_, destroy_)                                       \
+/* An operator with one float output; what is told of its inputs are functions. */
+#define OPERATOR(name_, inputs_, n_inputs_, characteristic_, create_, compute_, destroy_)                      \
     {                                                                                                          \
         .version = ORT_VERSION, .GetName = name_, .GetExecutionProviderType = er_no_provider,                  \
         .GetInputType = inputs_, .GetInputTypeCount = n_inputs_, .GetOutputType = er_float,                    \
-        .GetOutputTypeCount = er_one_output, .KernelDestroy = destroy_, .GetInputCharacteristic = er_required, \
+        .GetOutputTypeCount = er_one_output, .KernelDestroy = destroy_,                                        \
+        .GetInputCharacteristic = characteristic_,                                                             \
         .GetOutputCharacteristic = er_required, .GetInputMemoryType = er_default_memory,                       \
         .GetVariadicInputMinArity = er_one, .GetVariadicInputHomogeneity = er_one,                             \
         .GetVariadicOutputMinArity = er_one, .GetVariadicOutputHomogeneity = er_one,                           \

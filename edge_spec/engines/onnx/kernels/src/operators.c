@@ -150,7 +150,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
     TRY(api->GetTensorMutableData((OrtValue *)x, &x_data));
     TRY(api->GetTensorMutableData(y, &y_data));
     p.groups_per_job = groups_per_job(&p.matrix);
-    p.activations = malloc(er_activations_bytes(n_rows < PASS_ROWS ? n_rows : PASS_ROWS, p.matrix.n_in));
+    p.activations = malloc(er_activations_bytes(&p.matrix, n_rows < PASS_ROWS ? n_rows : PASS_ROWS));
     if (p.activations == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.MatMulRows: out of memory for the activations");
     OrtStatus *status = NULL;
@@ -196,8 +196,8 @@ static int ORT_CALL multiply_input(const OrtCustomOp *op, size_t i) { (void)op; 
 static int ORT_CALL gather_input(const OrtCustomOp *op, size_t i) { (void)op; return i == 0 ? ORT_INT64 : ORT_UINT8; }
 static size_t ORT_CALL two(const OrtCustomOp *op) { (void)op; return 2; }
 
-static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, two, create, multiply, destroy);
-static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, create, gather, destroy);
+static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, two, er_required, create, multiply, destroy);
+static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, er_required, create, gather, destroy);
 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
 

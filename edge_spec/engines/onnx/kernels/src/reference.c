@@ -12,21 +12,27 @@ ER_DEFINE_QUANTISE(er_quantise_block)
 static int32_t sum_of(er_kind kind, const uint8_t *block, int output, const int8_t *q, int from, int to) {
     int32_t sum = 0;
     for (int i = from; i < to; i++)
-        sum += q[i] * (er_code(kind, block, output, i) - er_code_offset(kind));
+        sum += q[i] * (er_number(kind, block, output, i) - er_code_offset(kind));
     return sum;
 }
 
 static float add_block(er_kind kind, const uint8_t *head, const uint8_t *block, int output,
                        const uint8_t *activations, int n_rows, int row, float acc) {
+    if (er_form_of(kind) == ER_PLAIN)
+        return fmaf(er_load_f32(activations + 4 * row), er_float(kind, block, output), acc);
     const int8_t *q = (const int8_t *)activations + 32 * row;
-    const uint8_t *scales = activations + 32 * n_rows, *firsts = scales + 4 * n_rows;
+    const uint8_t *scales = activations + 32 * n_rows, *firsts = scales + 4 * n_rows, *seconds = firsts + 4 * n_rows;
     const float scale = er_load_f32(scales + 4 * row);
     const er_scales s = er_scales_of(kind, head, block, output, 0);
-    if (er_form_of(kind) == ER_HALVES) {
+    if (er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA) {
         const er_scales s1 = er_scales_of(kind, head, block, output, 1);
         const float d0 = s.scale * scale, d1 = s1.scale * scale;
         acc = fmaf((float)sum_of(kind, block, output, q, 0, 16), d0, acc);
-        return fmaf((float)sum_of(kind, block, output, q, 16, 32), d1, acc);
+        acc = fmaf((float)sum_of(kind, block, output, q, 16, 32), d1, acc);
+        if (er_form_of(kind) == ER_HALVES)
+            return acc;
+        acc = fmaf(s.minimum, er_load_f32(firsts + 4 * row), acc);
+        return fmaf(s1.minimum, er_load_f32(seconds + 4 * row), acc);
     }
     const float d = s.scale * scale;
     acc = fmaf((float)sum_of(kind, block, output, q, 0, 32), d, acc);
@@ -37,7 +43,7 @@ static float add_block(er_kind kind, const uint8_t *head, const uint8_t *block, 
 
 static void multiply(const er_tile *t) {
     const er_kind kind = t->kind;
-    const size_t step = (size_t)(ER_ACTIVATION_BYTES * t->n_rows);
+    const size_t step = (size_t)(er_activation_bytes(kind) * t->n_rows);
     for (size_t g = 0; g < t->n_groups; g++)
         for (int row = 0; row < t->n_rows; row++)
             for (int output = 0; output < ER_GROUP; output++) {

@@ -1,8 +1,8 @@
 /* Cuts a product into tiles that fit the caches. */
 #include "rows.h"
 
-/* Blocks of activations that a pass keeps in the first-level cache, over all rows of a tile: 22 KiB. */
-enum { PASS_BLOCKS = 512 };
+/* Activations that a pass keeps in the first-level cache, over all rows of a tile. */
+enum { PASS_BYTES = 512 * ER_ACTIVATION_BYTES };
 
 size_t er_n_tiles(size_t n_rows) { return (n_rows + ER_TILE_ROWS - 1) / ER_TILE_ROWS; }
 
@@ -11,15 +11,15 @@ size_t er_tile_start(size_t n_rows, size_t t) {
     return t * height + (t < taller ? t : taller);
 }
 
-size_t er_activations_bytes(size_t n_rows, size_t n_in) {
-    return n_rows * (n_in / ER_BLOCK) * ER_ACTIVATION_BYTES;
+size_t er_activations_bytes(const er_matrix *matrix, size_t n_rows) {
+    return n_rows * matrix->n_blocks * (size_t)er_activation_bytes(matrix->kind);
 }
 
 void er_quantise(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
                  uint8_t *activations) {
     const size_t start = er_tile_start(n_rows, t), end = er_tile_start(n_rows, t + 1);
     variant->quantise(matrix->kind, x + start * matrix->n_in, matrix->n_in, (int)(end - start), matrix->n_blocks,
-                      activations + er_activations_bytes(start, matrix->n_in));
+                      activations + er_activations_bytes(matrix, start));
 }
 
 /* Groups [first, end) into out; rows out_stride apart. A pass over some of the inputs takes all row tiles before
@@ -28,7 +28,8 @@ static void multiply_groups(const er_variant *variant, const er_matrix *matrix, 
                             size_t n_rows, size_t first, size_t end, float *out, size_t out_stride) {
     const size_t n_tiles = er_n_tiles(n_rows), tallest = (n_rows + n_tiles - 1) / n_tiles;
     const size_t per_unit = (size_t)er_unit_blocks(matrix->kind), unit_bytes = (size_t)er_unit_bytes(matrix->kind);
-    const size_t pass = PASS_BLOCKS / tallest / ER_UNIT_BLOCKS * ER_UNIT_BLOCKS;
+    const size_t block_activations = (size_t)er_activation_bytes(matrix->kind);
+    const size_t pass = PASS_BYTES / block_activations / tallest / ER_UNIT_BLOCKS * ER_UNIT_BLOCKS;
     for (size_t block = 0; block < matrix->n_blocks; block += pass) {
         const size_t left = matrix->n_blocks - block, n_blocks = left < pass ? left : pass;
         for (size_t t = 0; t < n_tiles; t++) {
@@ -39,8 +40,8 @@ static void multiply_groups(const er_variant *variant, const er_matrix *matrix, 
                 .group_bytes = matrix->group_bytes,
                 .n_groups = end - first,
                 .n_units = n_blocks / per_unit,
-                .activations = activations + er_activations_bytes(start, matrix->n_in) +
-                               block * height * ER_ACTIVATION_BYTES,
+                .activations = activations + er_activations_bytes(matrix, start) +
+                               block * height * block_activations,
                 .n_rows = (int)height,
                 .out = out + start * out_stride,
                 .out_stride = out_stride,
@@ -68,7 +69,7 @@ void er_multiply(const er_variant *variant, const er_matrix *matrix, const uint8
     float buffer[ER_TILE_ROWS * ER_GROUP];
     for (size_t t = 0; t < er_n_tiles(n_rows); t++) {
         const size_t start = er_tile_start(n_rows, t), height = er_tile_start(n_rows, t + 1) - start;
-        multiply_groups(variant, matrix, activations + er_activations_bytes(start, matrix->n_in), height,
+        multiply_groups(variant, matrix, activations + er_activations_bytes(matrix, start), height,
                         whole_groups, whole_groups + 1, buffer, ER_GROUP);
         for (size_t r = 0; r < height; r++)
             memcpy(y + (start + r) * matrix->n_out + at, buffer + r * ER_GROUP, n_last * sizeof *y);

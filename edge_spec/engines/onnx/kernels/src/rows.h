@@ -1,14 +1,17 @@
 /* Rows times packed weights: the one order in which an output is summed, and what a variant provides.
  *
  * For one row and one output, `acc` starts at +0 and takes the blocks in the order of the inputs. `sum` is the
- * exact whole number sum of q * (code - offset), over 32 inputs or over 16; it stays below 2^24, so its conversion
+ * exact whole number sum of q * (number - offset), over 32 inputs or over 16; it stays below 2^24, so its conversion
  * to float is exact too. Every line is one fused multiply-add, rounded once; a * b inside it is rounded before:
  *
+ *     ER_PLAIN     acc = fma(x, weight, acc)
  *     ER_OFFSET    acc = fma(sum, d * scale, acc)
  *     ER_MINIMUM   acc = fma(sum, d * scale, acc);  acc = fma(m, scale * sum of q, acc)
  *     ER_HALVES    acc = fma(sum of half 0, d0 * scale, acc);  acc = fma(sum of half 1, d1 * scale, acc)
+ *     ER_MINIMA    as ER_HALVES, then
+ *                  acc = fma(m0, scale * sum of q in half 0, acc);  acc = fma(m1, scale * sum of q in half 1, acc)
  *
- * where d, d0, d1 are the block's scales with sub-scales multiplied in and m its minimum (-dmin * min for kinds
+ * where d, d0, d1 are the block's scales with sub-scales multiplied in and m, m0, m1 its minima (-dmin * min for kinds
  * named _K). A finished acc that is NaN is stored as the NaN 0x7fc00000, whatever its sign and payload were.
  *
  * Nothing here depends on how many rows are computed together, on how inputs are split between passes, on threads
@@ -47,14 +50,14 @@ extern const er_variant er_reference;
 /* The variant of that name, or the fastest that runs here for NULL or ""; NULL if it is unknown or cannot run. */
 const er_variant *er_find_variant(const char *name);
 
-/* Bytes of scratch for n_rows rows of n_in inputs. */
-size_t er_activations_bytes(size_t n_rows, size_t n_in);
+/* Bytes of scratch for n_rows rows of inputs of a matrix. */
+size_t er_activations_bytes(const er_matrix *matrix, size_t n_rows);
 
 /* Rows are cut into tiles of nearly equal height: how many there are, and where tile t starts. */
 size_t er_n_tiles(size_t n_rows);
 size_t er_tile_start(size_t n_rows, size_t t);
 
-/* Quantises the rows of tile t. x: [n_rows][n_in]; activations: er_activations_bytes(n_rows, n_in), 4-aligned. */
+/* Quantises the rows of tile t. x: [n_rows][n_in]; activations: er_activations_bytes(matrix, n_rows). */
 void er_quantise(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
                  uint8_t *activations);
 
@@ -65,15 +68,28 @@ void er_multiply(const er_variant *variant, const er_matrix *matrix, const uint8
 /* A macro instead of a function pointer per kind: each call is compiled with the kind as a constant. */
 #define ER_FOR_KIND(kind_, CALL)                                                                               \
     switch (kind_) {                                                                                           \
+    case ER_F32: CALL(ER_F32); break;                                                                          \
+    case ER_F16: CALL(ER_F16); break;                                                                          \
+    case ER_BF16: CALL(ER_BF16); break;                                                                        \
     case ER_Q4_0: CALL(ER_Q4_0); break;                                                                        \
     case ER_Q4_1: CALL(ER_Q4_1); break;                                                                        \
     case ER_Q5_0: CALL(ER_Q5_0); break;                                                                        \
     case ER_Q5_1: CALL(ER_Q5_1); break;                                                                        \
     case ER_Q8_0: CALL(ER_Q8_0); break;                                                                        \
+    case ER_Q2_K: CALL(ER_Q2_K); break;                                                                        \
+    case ER_Q3_K: CALL(ER_Q3_K); break;                                                                        \
     case ER_Q4_K: CALL(ER_Q4_K); break;                                                                        \
     case ER_Q5_K: CALL(ER_Q5_K); break;                                                                        \
     case ER_Q6_K: CALL(ER_Q6_K); break;                                                                        \
+    case ER_IQ4_NL: CALL(ER_IQ4_NL); break;                                                                    \
+    case ER_IQ4_XS: CALL(ER_IQ4_XS); break;                                                                    \
+    case ER_MXFP4: CALL(ER_MXFP4); break;                                                                      \
     }
+
+#define ER_FOR_QUANTISED(DEFINE)                                                                               \
+    DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0) DEFINE(ER_Q2_K)            \
+    DEFINE(ER_Q3_K) DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K) DEFINE(ER_IQ4_NL) DEFINE(ER_IQ4_XS)        \
+    DEFINE(ER_MXFP4)
 
 /* er_variant.quantise from a quantiser of blocks. */
 #define ER_DEFINE_QUANTISE(quantise_block_)                                                                    \

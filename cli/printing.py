@@ -1,0 +1,43 @@
+"""The one place that prints: nothing that somebody else has named or written can command a terminal.
+
+Names of models and files come from hubs, archives and other programs, texts from models.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["echo", "one_line", "safe", "safe_json", "write_text"]
+
+# Control characters could move the cursor, rename the window or type in the user's name.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    """The text with a replacement character for each control character but newlines and tabs."""
+    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The same for what must not look like several lines, such as a name."""
+    return safe(text).replace("\n", "\N{REPLACEMENT CHARACTER}").replace("\t", "\N{REPLACEMENT CHARACTER}")
+
+
+def safe_json(text: str) -> str:
+    """JSON that means the same without control characters: they can only be in its strings."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def echo(text: Any = "", *, err: bool = False) -> None:
+    """Print a line."""
+    click.echo(safe(str(text)), err=err)
+
+
+def write_text(text: str) -> None:
+    """Print what a model has written: on a terminal like everything else, in a pipe or a file as it is."""
+    sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()

@@ -1,0 +1,116 @@
+"""Writing a model in another type of weights, by llama.cpp's own function."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edge_spec.errors import BackendError, DiskFull, SettingsError, UnsupportedModel
+from edge_spec.llama_cpp.library import library
+from edge_spec.models import ModelFile
+
+__all__ = ["part_of", "quantisations", "quantise"]
+
+_PREFIX = "LLAMA_FTYPE_MOSTLY_"
+_NEEDS_MATRIX = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S"})
+"""llama.cpp refuses these without a matrix of importance, or writes what nobody wants."""
+
+_UNWEIGHTED = frozenset({"MXFP4_MOE", "NVFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"})
+"""For models that were trained for them."""
+
+_DONE = re.compile(r"\[ *(\d+)/ *(\d+)\]")
+_SIZE = re.compile(r"quant size += +([0-9.]+) MiB")
+
+
+def quantisations() -> tuple[str, ...]:
+    """Names of the types that a model can be written in, such as ``Q4_0`` and ``Q4_K_M``."""
+    names = (name.removeprefix(_PREFIX) for name in vars(library().c) if name.startswith(_PREFIX))
+    return tuple(sorted(name for name in names if name not in _NEEDS_MATRIX | _UNWEIGHTED))
+
+
+def quantise(
+    source: ModelFile,
+    out: Path,
+    kind: str,
+    *,
+    n_threads: int = 0,
+    requantise: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> int:
+    """Write a model in another type; returns the size of the new file, which stands under its name only when whole.
+
+    Args:
+        kind: one of ``quantisations``. Single tensors may get another one, as llama.cpp's recipes say.
+        n_threads: 0 for the number of cores.
+        requantise: quantise what is quantised already, which loses more than from the original.
+        on_progress: called with tensors done and tensors in all.
+
+    Raises:
+        SettingsError: an unknown type, or a file that is there already. UnsupportedModel: not a GGUF that llama.cpp
+            can quantise. DiskFull: there is no room. BackendError: it failed.
+    """
+    if kind not in quantisations():
+        raise SettingsError(f"is {kind!r}", argument="type", hint=f"choose one of {', '.join(quantisations())}")
+    if source.graph is not None:
+        raise UnsupportedModel(f"{source.path.name} is an ONNX model", hint="give a GGUF")
+    if not out.absolute().parent.is_dir():
+        raise SettingsError(f"there is no folder {out.absolute().parent}", hint="make it first, or choose another one")
+    if out.exists():
+        raise SettingsError(f"{out} is there already", hint="choose another name, or remove it first")
+    quantised = [kind for kind in source.tensor_types if kind not in ("F32", "F16", "BF16")]
+    if quantised and not requantise:
+        raise SettingsError(
+            f"{source.path.name} is quantised already ({', '.join(quantised)}), and would lose more",
+            hint="give the F16 or BF16 file of the model, or `requantise`",
+        )
+    n_bytes = _size(source, kind, n_threads=n_threads, requantise=requantise)
+    room = shutil.disk_usage(out.absolute().parent).free
+    if room < n_bytes:
+        hint = "free some space, or choose another folder"
+        raise DiskFull(f"{out}", needed_bytes=n_bytes, available_bytes=room, hint=hint)
+    part = part_of(out)
+
+    def listen(text: str) -> None:
+        found = _DONE.search(text)
+        if found is not None:
+            on_progress(int(found[1]) - 1, int(found[2]))
+
+    try:
+        with library().listen(listen):
+            _call(source, part, kind, n_threads=n_threads, requantise=requantise)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    on_progress(len(source.tensors), len(source.tensors))
+    return out.stat().st_size
+
+
+def part_of(out: Path) -> Path:
+    """Where a file is written before it is whole."""
+    return out.with_name(f".{out.name}.part")
+
+
+def _size(source: ModelFile, kind: str, **how: Any) -> int:
+    """The size of the new file, about."""
+    log: list[str] = []
+    with library().listen(log.append):
+        _call(source, part_of(Path(os.devnull)), kind, dry_run=True, **how)
+    found = _SIZE.search("".join(log))
+    return round(float(found[1]) * (1 << 20)) if found else source.weight_bytes
+
+
+def _call(source: ModelFile, out: Path, kind: str, *, n_threads: int, requantise: bool, dry_run: bool = False) -> None:
+    c = library().c
+    params = c.llama_model_quantize_default_params()
+    params.ftype = getattr(c, _PREFIX + kind)
+    params.nthread = n_threads
+    params.allow_requantize = requantise
+    params.dry_run = dry_run
+    library().complaint()
+    if c.llama_model_quantize(os.fsencode(source.path), os.fsencode(out), ctypes.byref(params)):
+        raise BackendError(f"llama.cpp cannot quantise {source.path.name}: {library().complaint()}")

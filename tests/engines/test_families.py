@@ -1,0 +1,94 @@
+"""Laws of architectures that are a row in a table: they compute what llama.cpp and the formulas do, at all widths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import FAMILIES, FLOAT_KINDS
+from float_networks import float_logits
+from gguf_files import N_VOCAB, write_gguf
+
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.transcription.cache import transcribe
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import UnsupportedModel
+from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.models import inspect
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.tree import Tree
+
+needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+
+Rows = np.ndarray[Any, Any]
+TEXT = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
+
+
+def apart(ours: Rows, theirs: Rows) -> float:
+    """Root mean square of the difference of rows, in standard deviations of theirs: the worst row's."""
+    return float(np.max(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1)))
+
+
+def rows_of(model: LanguageModel, widths: list[int]) -> Rows:
+    """Rows of TEXT but those of its first four tokens, in decodes of these widths by turns."""
+    model.prefill(TEXT[:4])
+    rows, start, turn = [], 4, 0
+    while start < len(TEXT):
+        part = Tree.sequence(TEXT[start : start + widths[turn % len(widths)]])
+        rows.append(model.decode(part).copy())
+        model.keep(range(len(part)))
+        start, turn = start + len(part), turn + 1
+    return np.concatenate(rows)
+
+
+def on_llama(path: Path) -> Rows:
+    weights = LlamaWeights(path)
+    settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
+    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    rows = rows_of(model, [8])
+    model.close()
+    weights.close()
+    return rows
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, family: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", kinds=FLOAT_KINDS, **FAMILIES[family])
+    settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
+    model, found = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
+    assert found.capabilities.identity == "bitwise"
+    ours = rows_of(model, [8])
+    for widths in ([1], [2, 3], [7, 5, 4]):
+        model.rollback(0)
+        assert np.array_equal(rows_of(model, widths), ours)
+    model.close()
+    assert apart(ours, float_logits(path, TEXT)[4:]) <= 1e-5
+    # llama.cpp's GELU is a table of 16-bit floats.
+    assert apart(ours, on_llama(path)) <= (3e-3 if family == "gemma" else 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ({"architecture": "granite"}, "does not set granite.logit_scale"),
+        ({"architecture": "granite", "extra": {"logit_scale": 2.0, "expert_count": 8}}, "expert_count"),
+        ({"architecture": "granite", "extra": {"logit_scale": -2.0}}, "granite.logit_scale"),
+        ({"architecture": "minicpm", "extra": {"embedding_scale": 12.0}}, "does not set minicpm.residual_scale"),
+        ({"architecture": "qwen2", "extra": {"logit_scale": 2.0}}, "qwen2.logit_scale"),
+        ({"architecture": "ernie4_5", "more_biases": ("attn_output",)}, "blk.0.attn_output.bias"),
+        ({"architecture": "smollm3", "extra": {"attention.temperature_scale": 0.1}}, "attention.temperature_scale"),
+        ({**FAMILIES["exaone4"], "n_layers": 64}, "64 layers"),
+        ({"architecture": "olmo2", "head_norms": True, "pre_norms": (), "post_norms": True}, "attn_q_norm"),
+        ({"architecture": "arcee"}, "blk.0.ffn_gate.weight"),
+    ],
+)
+def test_what_a_family_does_not_have_is_left_to_llama_cpp(tmp_path: Path, made: dict[str, Any], named: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **made)
+    with pytest.raises(UnsupportedModel, match=named):
+        transcribe(inspect(path), tmp_path / "cache")

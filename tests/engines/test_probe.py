@@ -1,0 +1,179 @@
+"""Laws of probing: a width whose rows or cells differ anywhere in tens of places is never said to be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_spec.engines.probe import OWN_READINGS, PLAIN, probe
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.tree import EMPTY, Tree
+
+Rounds = Callable[[int, int, int], int]
+"""How something rounds by rows of the decode, cells before it, and number of the row; equal numbers are equal bits."""
+
+EVERY = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+
+
+def exact(n_rows: int, n_past: int, row: int) -> int:
+    return 0
+
+
+class RoundingModel:
+    """A model whose rows and cells are hashes of the text and of how they were rounded.
+
+    A cell's rounding reaches the rows after it, as in a real model.
+    """
+
+    def __init__(self, *, rows: Rounds = exact, cells: Rounds = exact, **values: Any) -> None:
+        self.settings = ModelSettings(**({"n_ctx": 640, "trees": True} | values))
+        self.n_vocab, self.n_ctx = 5000, self.settings.n_ctx
+        self.capabilities: Capabilities = PLAIN
+        self.profile = NumericsProfile(engine="rounding")
+        self.kept = None
+        self._rows, self._cells = rows, cells
+        self._cache: list[bytes] = []
+        self._pending: Tree = EMPTY
+        self._pending_cells: list[bytes] = []
+
+    @property
+    def n_past(self) -> int:
+        return len(self._cache)
+
+    def _cell(self, above: Sequence[bytes], token: int, rounding: int) -> bytes:
+        return blake2b(b"".join([*above[-1:], b"%d %d" % (token, rounding)]), digest_size=8).digest()
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        assert self.n_past + len(tokens) <= self.n_ctx
+        for token in tokens:
+            self._cache.append(self._cell(self._cache, token, 0))
+
+    def decode(self, tree: Tree) -> Logits:
+        assert 1 <= len(tree) <= self.settings.max_rows
+        assert self.n_past + len(tree) <= self.n_ctx + self.settings.max_rows
+        n_rows = self.capabilities.padded(len(tree))
+        cells: list[bytes] = []
+        rows = np.zeros((len(tree), 4), np.float32)
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            above = [cells[parent]] if parent >= 0 else self._cache
+            cells.append(self._cell(above, token, self._cells(n_rows, self.n_past, node)))
+            seen = self._cell(above, token, self._rows(n_rows, self.n_past, node) + 1000)
+            rows[node] = np.frombuffer(seen, np.uint16)
+        self._pending, self._pending_cells = tree, cells
+        return rows
+
+    def keep(self, path: Sequence[int]) -> None:
+        self._cache += [self._pending_cells[node] for node in path]
+        self._pending = EMPTY
+
+    def rollback(self, n_past: int) -> None:
+        assert n_past <= self.n_past
+        del self._cache[n_past:]
+        self._pending = EMPTY
+
+    def save(self) -> bytes:
+        return b"".join(self._cache)
+
+    def shift(self, first: int, last: int) -> None:
+        raise NotImplementedError
+
+    def restore(self, state: bytes) -> None:
+        raise NotImplementedError
+
+    def cancel(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def widths_of(**values: Any) -> tuple[int, ...]:
+    model = RoundingModel(**values)
+    found = probe(model).capabilities
+    assert model.n_past == 0
+    assert found.identity == ("bitwise" if found.widths else "rounding")
+    return found.widths
+
+
+def test_a_model_that_rounds_everything_alike_takes_every_width_and_trees() -> None:
+    found = probe(RoundingModel()).capabilities
+    assert (found.widths, found.max_rows, found.takes_trees, found.reuse_step) == (EVERY, 16, True, 1)
+
+
+@pytest.mark.parametrize("first", range(30))
+def test_wide_decodes_that_differ_at_one_depth_in_thirty_are_found(first: int) -> None:
+    """Whether the depth is that of the decode's beginning or that of the row."""
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows > 3 and n_past % 30 == first) == (1, 2, 3)
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows > 3 and (n_past + row) % 30 == first) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("first", range(0, 30, 7))
+@pytest.mark.parametrize("widest", [2, 7, 12])
+def test_only_the_widths_below_one_that_differs_remain(widest: int, first: int) -> None:
+    expected = tuple(n for n in EVERY if n <= widest)
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows > widest and n_past % 30 == first) == expected
+
+
+def test_cells_that_differ_are_found_where_rows_hide_it() -> None:
+    """Rows show the cells before them; those of the last tokens of a text are seen in the cache alone."""
+    last = (24 + 32 - 1,)
+    assert widths_of(cells=lambda n_rows, n_past, row: n_rows > 3 and n_past + row in last) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("depth", [250, 260, 510, 520])
+def test_a_path_that_is_taken_in_long_texts_only_is_found(depth: int) -> None:
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows == 1 and n_past >= depth) == EVERY[1:]
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows == 1 and n_past >= depth, n_ctx=240) == EVERY
+
+
+def test_a_class_has_no_gaps() -> None:
+    """Widths that seem to agree beyond one that does not agree by chance."""
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows in (2, 3)) == (2, 3)
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows in (6, 8)) == (1, 2, 3, 4, 5)
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows == 3) == (1, 2)
+
+
+def test_widths_that_all_differ_are_said_to_round() -> None:
+    model = RoundingModel(rows=lambda n_rows, n_past, row: n_rows)
+    found = probe(model).capabilities
+    assert (found.identity, found.widths, found.max_rows) == ("rounding", (), 16)
+
+
+@pytest.mark.parametrize("n_ctx", [1, 3, 20, 33, 57])
+def test_short_contexts_are_probed_in_as_many_places(n_ctx: int) -> None:
+    assert widths_of(n_ctx=n_ctx) == EVERY
+    if n_ctx > 1:
+        # A model that rounds by the text, seldom: only tens of places show it.
+        assert widths_of(n_ctx=n_ctx, rows=lambda n_rows, n_past, row: n_rows > 3 and n_past == n_ctx - 2) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3])
+def test_few_rows_are_probed_as_far_as_they_go(max_rows: int) -> None:
+    found = probe(RoundingModel(max_rows=max_rows)).capabilities
+    assert found.widths == EVERY[:max_rows]
+    assert found.max_rows == max_rows
+    assert found.takes_trees == (max_rows == 3)
+
+
+def test_prompts_that_leave_other_cells_than_rows_are_reused_in_whole_chunks_only() -> None:
+    class Prompted(RoundingModel):
+        def prefill(self, tokens: Sequence[int]) -> None:
+            for token in tokens:
+                self._cache.append(self._cell(self._cache, token, len(tokens) == 1))
+
+    assert probe(RoundingModel()).capabilities.reuse_step == 1
+    assert probe(Prompted()).capabilities.reuse_step == 0
+
+
+def test_own_kernels_are_probed_in_fewer_places() -> None:
+    counts = []
+    for readings in ({}, {"readings": OWN_READINGS}):
+        decodes: list[int] = []
+        probe(RoundingModel(rows=lambda n_rows, n_past, row, seen=decodes: seen.append(n_rows) or 0), **readings)  # type: ignore[misc, arg-type]
+        counts.append(len(decodes))
+    assert counts[1] < counts[0] / 3

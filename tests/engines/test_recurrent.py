@@ -1,0 +1,236 @@
+"""Laws of recurrent models and hybrids on llama.cpp: where they go back to, and that drafts change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_drafts import recorded_mode
+
+import edge_spec
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
+from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.recurrent import RecurrentModel
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.errors import Cancelled
+from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.tree import Tree
+
+END = 2
+PROMPTS = ("The quick brown fox", "In the beginning there was", "0123456789 " * 12)
+WITH_SNAPSHOTS = ("lfm2", "qwen35", "nemotron_h")
+N_VOCAB = 384
+
+
+@pytest.fixture(scope="session")
+def hybrids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small models by architecture; ``qwen35-draft`` and ``qwen35-intermediate`` guess what ``qwen35`` writes."""
+    folder = tmp_path_factory.mktemp("hybrids")
+    files = {name: (shape, 0.0) for name, shape in SMALL_HYBRIDS.items()}
+    noises = {"draft": 0.06, "intermediate": 0.03}
+    files |= {f"qwen35-{role}": (SMALL_HYBRIDS["qwen35"], noise) for role, noise in noises.items()}
+    return {
+        name: write_hybrid(folder / f"{name}.gguf", shape, "Q4_0", seed=1, noise=noise)
+        for name, (shape, noise) in files.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def opened(hybrids: dict[str, Path]) -> Iterator[dict[str, LlamaModel]]:
+    """A target of each architecture, with an empty cache."""
+    weights = {name: LlamaWeights(hybrids[name]) for name in SMALL_HYBRIDS}
+    asked = LlamaSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
+    models = {name: open_llama(each, asked, file=name, cache_dir=None)[0] for name, each in weights.items()}
+    yield models
+    for model in models.values():
+        model.close()
+    for each in weights.values():
+        each.close()
+
+
+def loaded(path: Path, mode: Any = "off", **values: Any) -> edge_spec.TextModel:
+    return edge_spec.load(path, speculation=mode, **{"engine": "llama", "n_ctx": 700, "n_threads": 1, **values})
+
+
+# --- what is found out
+
+
+def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaModel]) -> None:
+    assert set(opened) <= RECURRENT
+    for name, model in opened.items():
+        assert isinstance(model, RecurrentModel)
+        assert model.settings.n_snapshots == (5 if name in KEEPS_SNAPSHOTS else 0)
+        assert model.capabilities.rollback == model.settings.n_snapshots
+        assert model.capabilities.max_rows == model.settings.n_snapshots + 1
+        assert model.capabilities.identity == "bitwise"
+        assert not model.capabilities.takes_trees
+        assert not model.capabilities.can_shift
+
+
+# --- the state
+
+
+class Fresh:
+    """Rows after texts, each read from the beginning."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._rows: dict[tuple[int, ...], Logits] = {}
+
+    def after(self, text: list[int]) -> Logits:
+        key = tuple(text)
+        if key not in self._rows:
+            self._model.rollback(0)
+            self._model.prefill(text[:-1])
+            self._rows[key] = self._model.decode(Tree.sequence(text[-1:]))[0].copy()
+        return self._rows[key]
+
+
+@pytest.mark.parametrize("name", [*WITH_SNAPSHOTS, "falcon-h1", "mamba"])
+@given(st.data())
+@settings(max_examples=15)
+def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
+    hybrids: dict[str, Path], opened: dict[str, LlamaModel], name: str, data: st.DataObject
+) -> None:
+    model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
+    model.rollback(0)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    wanted: list[tuple[list[int], Logits]] = []
+    saved: tuple[bytes, list[int]] | None = None
+    for _ in range(data.draw(st.integers(3, 14))):
+        step = data.draw(st.sampled_from(["decode", "decode", "decode", "prefill", "rollback", "save", "restore"]))
+        if step == "prefill":
+            ahead = rng.integers(3, N_VOCAB, int(rng.integers(1, 80))).tolist()
+            model.prefill(ahead)
+            text += ahead
+        elif step == "decode":
+            ahead = rng.integers(3, N_VOCAB, int(rng.integers(1, most + 1))).tolist()
+            rows = model.decode(Tree.sequence(ahead)).copy()
+            wanted += [(text + ahead[: n + 1], row) for n, row in enumerate(rows)]
+            n_kept = int(rng.integers(1, len(ahead) + 1))
+            model.keep(range(n_kept))
+            text += ahead[:n_kept]
+            # Rejected tokens are never a reason to go back further.
+            assert model.n_past == len(text)
+        elif step == "rollback":
+            model.rollback(int(rng.integers(0, len(text) + 1)))
+        elif step == "save":
+            saved = model.save(), list(text)
+        elif saved is not None:
+            model.restore(saved[0])
+            text = list(saved[1])
+        text = text[: model.n_past]
+        if len(text) > 250:
+            break
+    fresh = Fresh(model)
+    for read, row in wanted:
+        assert np.array_equal(fresh.after(read), row)
+
+
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_each_row_but_the_first_can_be_taken_back_once_decoded(opened: dict[str, LlamaModel], name: str) -> None:
+    model = opened[name]
+    for n_rows in range(1, 7):
+        for n_kept in range(1, n_rows + 1):
+            model.rollback(0)
+            model.prefill(list(range(100, 140)))
+            model.decode(Tree.sequence(range(140, 140 + n_rows)))
+            model.keep(range(n_kept))
+            assert model.n_past == 40 + n_kept
+            # Further back there is only the end of the prompt.
+            model.rollback(max(40, 40 + n_kept - 1))
+            assert model.n_past == (40 + n_kept - 1 if n_kept > 1 else 40)
+
+
+def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, LlamaModel]) -> None:
+    for model in opened.values():
+        model.rollback(0)
+        model.prefill(list(range(100, 150)))
+        for token in range(10):
+            model.decode(Tree.sequence([200 + token]))
+            model.keep([0])
+        model.prefill(list(range(150, 220)))
+        for token in range(10):
+            model.decode(Tree.sequence([220 + token]))
+            model.keep([0])
+        places = []
+        for wanted in (140, 138, 130, 100, 60, 40):
+            model.rollback(min(wanted, model.n_past))
+            places.append(model.n_past)
+        assert places == [140, 130, 130, 60, 60, 0]
+
+
+def test_a_cancelled_reading_goes_on_after_the_last_whole_chunk(opened: dict[str, LlamaModel]) -> None:
+    for model in opened.values():
+        model.rollback(0)
+        model.prefill(list(range(100, 164)))
+        model.cancel()
+        with pytest.raises(Cancelled):
+            model.prefill(list(range(164, 264)))
+        assert model.n_past == 64
+        model.prefill(list(range(164, 200)))
+        row = model.decode(Tree.sequence([300]))[0].copy()
+        assert np.array_equal(Fresh(model).after([*range(100, 200), 300]), row)
+
+
+# --- drafts
+
+
+def recorded(path: Path, temperature: float, n_tokens: int = 600) -> list[list[int]]:
+    """Prompts with what a model writes after them without drafts."""
+    with loaded(path) as model:
+        assert model.identity == "bitwise"
+        replies = [ask(model, prompt, seed, temperature, n_tokens) for seed, prompt in enumerate(PROMPTS)]
+        return [[*reply.prompt, *reply.token_ids] for reply in replies]
+
+
+def ask(model: edge_spec.TextModel, prompt: str, seed: int, temperature: float, n_tokens: int = 600) -> Any:
+    reply = model.generate(
+        prompt, raw=True, seed=seed, temperature=temperature, max_tokens=n_tokens, logit_bias={END: float("-inf")}
+    )
+    reply.read()
+    return reply
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_accepted_and_rejected_drafts_change_no_token(hybrids: dict[str, Path], name: str, temperature: float) -> None:
+    texts = recorded(hybrids[name], temperature)
+    assert all(len(set(text)) > 50 for text in texts), "texts that repeat themselves try little"
+    n_drafted = n_accepted = n_rounds = n_in_part = 0
+    with loaded(hybrids[name], recorded_mode(texts, N_VOCAB, accuracy=0.7)) as model:
+        assert model.mode == "recorded"
+        assert not model.notes
+        for seed, prompt in enumerate(PROMPTS):
+            reply = ask(model, prompt, seed, temperature)
+            assert [*reply.prompt, *reply.token_ids] == texts[seed]
+            done = reply.statistics
+            n_drafted, n_accepted = n_drafted + done.drafted, n_accepted + done.accepted
+            n_rounds += done.rounds
+            n_in_part += done.lengths[2] + done.lengths[3]
+    assert 0.3 < n_accepted / n_drafted < 0.9
+    assert n_in_part > 0.2 * n_rounds
+
+
+def test_a_hybrid_drafts_for_a_hybrid(hybrids: dict[str, Path]) -> None:
+    texts = recorded(hybrids["qwen35"], 0.0, 200)
+    small = {"draft": hybrids["qwen35-draft"], "intermediate": hybrids["qwen35-intermediate"]}
+    for mode in ("sequence", "hierarchy"):
+        with loaded(hybrids["qwen35"], mode, **small) as model:
+            assert not model.notes
+            n_drafted = n_accepted = 0
+            for seed, prompt in enumerate(PROMPTS):
+                reply = ask(model, prompt, seed, 0.0, 200)
+                assert [*reply.prompt, *reply.token_ids] == texts[seed]
+                n_drafted += reply.statistics.drafted
+                n_accepted += reply.statistics.accepted
+            print(mode, n_drafted, n_accepted)
+            assert 0 < n_accepted < n_drafted

@@ -1,0 +1,66 @@
+"""Small models of the architectures that differ from others by settings, norms and places only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gguf_files import MATRICES
+
+__all__ = ["FAMILIES", "FLOAT_KINDS"]
+
+FLOAT_KINDS = dict.fromkeys(MATRICES, "F32")
+"""Weight types for ``write_gguf``: floats, so that only sums round."""
+
+_BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+_MULTIPLIERS = {"embedding_scale": 3.0, "residual_scale": 0.4, "logit_scale": 2.5}
+_YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+}
+
+_AFTER: dict[str, Any] = {"pre_norms": (), "post_norms": True}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "smollm3": {"architecture": "smollm3", "n_layers": 4, "heads": (4, 1), "tied": True},
+    "mistral3": {
+        "architecture": "mistral3",
+        "more_biases": _BIASED,
+        "extra": {
+            **_YARN,
+            "attention.temperature_scale": 0.3,
+            "rope.scaling.yarn_log_multiplier": 0.5,
+            "rope.scaling.yarn_beta_fast": 0.9,
+            "rope.scaling.yarn_beta_slow": 0.2,
+        },
+    },
+    "granite": {
+        "architecture": "granite",
+        "more_biases": _BIASED,
+        "heads": (4, 1),
+        "extra": {**_MULTIPLIERS, "attention.scale": 0.2, "expert_count": 0},
+    },
+    "granite without positions": {
+        "architecture": "granite",
+        "extra": {"logit_scale": 2.0, "rope.scaling.finetuned": False},
+    },
+    "minicpm": {"architecture": "minicpm", "extra": _MULTIPLIERS},
+    "ernie4_5": {"architecture": "ernie4_5", "tied": True},
+    "internlm2": {"architecture": "internlm2"},
+    "xverse": {"architecture": "xverse"},
+    "arcee": {"architecture": "arcee", "gated": False},
+    "exaone": {"architecture": "exaone"},
+    "seed_oss": {"architecture": "seed_oss", "biases": True, "pre_norms": ("attn_norm", "post_attention_norm")},
+    "pangu-embedded": {"architecture": "pangu-embedded", "biases": True, "more_biases": ("attn_output",)},
+    "olmo2": {"architecture": "olmo2", "whole_norms": True, **_AFTER},
+    "olmo2 with windows": {
+        "architecture": "olmo2",
+        "whole_norms": True,
+        "n_layers": 4,
+        "extra": {**_YARN, "attention.sliding_window": 16, "rope.scaling.attn_factor": 1.2},
+        **_AFTER,
+    },
+    "exaone4": {"architecture": "exaone4", "head_norms": True, **_AFTER},
+    "gemma": {"architecture": "gemma", "tied": True},
+}
+"""Arguments of ``write_gguf``."""

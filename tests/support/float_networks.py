@@ -1,0 +1,144 @@
+"""Networks of small GGUFs in float64, written down by architecture: the formulas, and none of our tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["float_logits"]
+
+Array = npt.NDArray[np.float64]
+
+_INTERLEAVED = {
+    *("llama", "mistral3", "smollm3", "granite", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
+}
+
+
+class _File:
+    """Metadata and tensors of a file."""
+
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(path)
+        self.architecture: str = reader.fields["general.architecture"].contents()
+        self._facts = {name: field.contents() for name, field in reader.fields.items()}
+        self._tensors = {
+            tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
+            for tensor in reader.tensors
+        }
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        return self._facts.get(f"{self.architecture}.{name}", default)
+
+    def tensor(self, name: str) -> Array | None:
+        return self._tensors.get(name)
+
+
+def float_logits(path: Path, tokens: list[int]) -> Array:
+    """Logits after every token, ``[n, n_vocab]``."""
+    file = _File(path)
+    made, n_embd = file.architecture, file.fact("embedding_length")
+    embeddings = file.tensor("token_embd.weight")
+    assert embeddings is not None
+    x = embeddings[tokens] * {"gemma": np.sqrt(n_embd)}.get(made, file.fact("embedding_scale", 1.0))
+    added = file.fact("residual_scale", 1.0)
+    before_ffn = "post_attention_norm" if made == "seed_oss" else "ffn_norm"
+    after = made in ("olmo2", "exaone4")
+    for layer in range(file.fact("block_count")):
+        blk = f"blk.{layer}."
+        y = _attention(file, layer, x if after else _norm(file, x, blk + "attn_norm"))
+        x = x + added * (_norm(file, y, blk + "post_attention_norm") if after else y)
+        y = _feed_forward(file, blk, x if after else _norm(file, x, blk + before_ffn))
+        x = x + added * (_norm(file, y, blk + "post_ffw_norm") if after else y)
+    output = file.tensor("output.weight")
+    return _norm(file, x, "output_norm") @ (embeddings if output is None else output).T / file.fact("logit_scale", 1.0)
+
+
+def _norm(file: _File, x: Array, name: str) -> Array:
+    weight = file.tensor(name + ".weight")
+    assert weight is not None
+    square = (x**2).mean(axis=-1, keepdims=True)
+    return x / np.sqrt(square + file.fact("attention.layer_norm_rms_epsilon")) * weight
+
+
+def _product(file: _File, x: Array, name: str) -> Array:
+    weight, bias = file.tensor(name + ".weight"), file.tensor(name + ".bias")
+    assert weight is not None
+    return x @ weight.T + (0 if bias is None else bias)
+
+
+def _attention(file: _File, layer: int, x: Array) -> Array:
+    blk, n, made = f"blk.{layer}.", len(x), file.architecture
+    n_head, n_kv = file.fact("attention.head_count"), file.fact("attention.head_count_kv")
+    width = file.fact("attention.key_length")
+    q, k, v = (_product(file, x, f"{blk}attn_{part}") for part in "qkv")
+    if made == "olmo2":
+        q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
+    q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
+    if made == "exaone4":
+        q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
+    window = file.fact("attention.sliding_window", 0) if made == "olmo2" else 0
+    if (
+        window
+        and layer % file.fact("attention.sliding_window_pattern", 4)
+        == file.fact("attention.sliding_window_pattern", 4) - 1
+    ):
+        window = 0
+    unturned = (made == "smollm3" and layer % 4 == 3) or not file.fact("rope.scaling.finetuned", True)
+    if not unturned:
+        q, k = (_turned(file, part, local=window > 0) for part in (q, k))
+    if made == "mistral3":
+        contexts = np.floor(np.arange(n) / file.fact("rope.scaling.original_context_length", 512))
+        q = q * (1 + file.fact("attention.temperature_scale", 0.0) * np.log(1 + contexts))[:, None, None]
+    scale = file.fact("attention.scale", width**-0.5)
+    out = np.zeros((n, n_head, width))
+    place = np.arange(n)
+    seen = place[None] <= place[:, None]
+    if window:
+        seen &= place[None] > place[:, None] - window
+    for head in range(n_head):
+        scores = np.where(seen, q[:, head] @ k[:, head // (n_head // n_kv)].T * scale, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        out[:, head] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, head // (n_head // n_kv)]
+    return _product(file, out.reshape(n, -1), blk + "attn_output")
+
+
+def _turned(file: _File, x: Array, *, local: bool) -> Array:
+    """Rotary embeddings, scaled linearly or as YaRN does."""
+    n, width, base = len(x), x.shape[-1], file.fact("rope.freq_base")
+    pairs = np.arange(width // 2)
+    angles, grown = base ** (-2.0 * pairs / width), 1.0
+    if local:
+        angles = file.fact("rope.freq_base_swa", base) ** (-2.0 * pairs / width)
+    elif file.fact("rope.scaling.type") == "yarn":
+        factor, original = file.fact("rope.scaling.factor"), file.fact("rope.scaling.original_context_length")
+        bounds = [file.fact(f"rope.scaling.yarn_beta_{name}", 0) for name in ("fast", "slow")]
+        fast, slow = bounds if file.architecture == "mistral3" and all(bounds) else (32.0, 1.0)
+        low, high = (width * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (fast, slow))
+        low, high = max(0, np.floor(low)), min(width - 1, np.ceil(high))
+        divided = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
+        angles = angles * (divided / factor + (1 - divided))
+        multiplier = file.fact("rope.scaling.yarn_log_multiplier", 0.0)
+        grown = (1 + 0.1 * np.log(factor)) / (1 + 0.1 * multiplier * np.log(factor))
+        grown *= file.fact("rope.scaling.attn_factor", 1.0)
+    turn = np.exp(1j * np.arange(n)[:, None] * angles)[:, None] * grown
+    if file.architecture in _INTERLEAVED:
+        turned = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
+        return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+    turned = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def _feed_forward(file: _File, blk: str, x: Array) -> Array:
+    up = _product(file, x, blk + "ffn_up")
+    if file.architecture == "arcee":
+        return _product(file, np.maximum(up, 0) ** 2, blk + "ffn_down")
+    gate = _product(file, x, blk + "ffn_gate")
+    if file.architecture == "gemma":
+        gate = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    else:
+        gate = gate / (1 + np.exp(-gate))
+    return _product(file, gate * up, blk + "ffn_down")
