@@ -1,7 +1,7 @@
 """Draws what ``edge-spec bench`` has measured: the speed of the modes, or what decodes cost.
 
     edge-spec bench MODEL --json > speeds.jsonl
-    edge-spec doctor --curves MODEL --json > curves.jsonl
+    edge-spec measure MODEL --json > curves.jsonl
     python benchmarks/plot_bench.py speeds.jsonl speeds.svg
     python benchmarks/plot_bench.py curves.jsonl curves.svg
 

@@ -11,7 +11,6 @@ import click
 from edge_spec.cli.check import modes_of, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.measuring import Curves
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
 from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.printing import echo, one_line
@@ -44,7 +43,6 @@ _LIMIT = 8
 )
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
 @option("Replies", "--seed", type=int, default=_SEED, metavar="N", help="Random seed; prompt i uses N + i.")
-@option("Output", "--curves", is_flag=True, help="Time decodes only: every model that auto opens, by rows and depth.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per mode, and the verdict.")
 @model_options
 @sampler_options()
@@ -61,9 +59,6 @@ def command(**values: Any) -> int:
     modes = modes_of(values["modes"], arguments)
     if values["modes"] is None:
         modes.insert(0, "auto")
-    if values["curves"]:
-        curves = Curves(as_json=values["as_json"])
-        return interruptible(lambda: curves.print([arguments]), curves.stop)
     timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)
     return interruptible(lambda: timing.run(sampling), lambda: False)
 

@@ -28,6 +28,7 @@ _VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
+    "measure": "Time decodes by their rows, and remember it for plans and drafts.",
     "plan": "Show what would be loaded into a memory budget, and why.",
     "pull": "Fetch a model and its drafter from the hub.",
     "rm": "Remove models from the model folder.",
@@ -43,6 +44,9 @@ _VERBS = {
 
 _ELSEWHERE = {"drafter": "training"}
 """Verbs of other distributions, and the folder of edge-spec's sources that holds each."""
+
+_FORMER = {("bench", "--curves"): "measure", ("doctor", "--curves"): "measure"}
+"""Verbs by how they were once spelled: a verb, and an option that made it another one."""
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
@@ -92,6 +96,14 @@ class _Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_VERBS, *_added_verbs()]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        for (former, flag), name in _FORMER.items():
+            if args[0] == former and flag in args:
+                args = [name, *(each for each in args[1:] if each != flag)]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = verb(cmd_name)

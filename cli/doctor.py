@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
-from click.core import ParameterSource
 
 from edge_spec.cli.help import Verb, option
-from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, models_options
 from edge_spec.cli.output import print_json
 from edge_spec.cli.printing import echo
 from edge_spec.memory import Device, Hardware, Limit, describe, format_size, limits, probe, usage
@@ -18,35 +13,10 @@ __all__ = ["command"]
 
 
 @click.command("doctor", cls=Verb)
-@option("Output", "--curves", is_flag=True, help="Measure what decodes of MODELs cost instead, and remember it.")
-@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object, with --curves one per line.")
-@models_options
-@click.pass_context
-def command(context: click.Context, /, **values: Any) -> int:
-    """Show this computer, what limits memory on it, and the libraries that edge-spec computes with.
-
-    With --curves it measures instead how long decodes of every model that "auto" opens take (target, intermediate
-    model, drafter), by their rows and by the text before them: of each MODEL, or of the default one. Later runs with
-    the same engine, threads and types of cache begin with that, and "edge-spec plan" says what pays. Texts and
-    numerics profiles never depend on it. Ctrl-C ends it with what there is.
-    """
-    if values["curves"]:
-        return _measure(values)
-    own = {"curves", "as_json", "cache_dir", "model_dir"}
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        if name not in own and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            named = parameter.opts[0] if isinstance(parameter, click.Option) else "MODEL"
-            raise click.UsageError(f"{named} has no effect without --curves; add it, or leave {named} out", context)
-    return _show(values["as_json"])
-
-
-def _measure(values: dict[str, Any]) -> int:
-    from edge_spec.cli.measuring import Curves
-
-    every = [load_arguments({**values, "model": model}) for model in values["models"] or (None,)]
-    curves = Curves(as_json=values["as_json"])
-    return interruptible(lambda: curves.print(every), curves.stop)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(as_json: bool) -> int:
+    """Show this computer, what limits memory on it, and the libraries that edge-spec computes with."""
+    return _show(as_json)
 
 
 def _show(as_json: bool) -> int:

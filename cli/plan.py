@@ -23,7 +23,7 @@ _BAR = 40
 _TERMINAL = ("terminal.rich_display", "terminal.terminal_reader")
 _UNNAMED = "named when the model is first loaded here"
 _UNMEASURED = (
-    "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec doctor --curves for what they "
+    "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec measure for what they "
     "would have to bring."
 )
 _HOPELESS = "does not pay here, however much is accepted: by what decodes cost, no draft is worth its rows"

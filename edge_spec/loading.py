@@ -14,7 +14,7 @@ from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, frugal, stage_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter
-from edge_spec.controller.experience import Experience
+from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
 from edge_spec.controller.request import LoadArguments, Request, StrPath, given_roles, request_of
@@ -224,8 +224,8 @@ def plan(
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
-    experience = Experience(folder, {role: file for each in reversed(requests) for role, file in each.files.items()})
-    return report(found, _frugal(requests, budget), named, experience)
+    files = {role: file for each in reversed(requests) for role, file in each.files.items()}
+    return report(found, _frugal(requests, budget), named, Measurements(folder, files))
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
@@ -286,9 +286,9 @@ def _opened(
         watch: tells when memory gets scarce.
         name: what the model is called.
     """
-    experience = Experience(folder, request.files)
+    measurements = Measurements(folder, request.files)
     models = OpenModels(
-        request.files, planned.chosen, openers, planned.ledger(), folder=_on_disk(folder), experience=experience
+        request.files, planned.chosen, openers, planned.ledger(), folder=_on_disk(folder), measurements=measurements
     )
     try:
         return _text_model(models, request, planned.notes, watch, name)

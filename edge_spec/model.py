@@ -32,7 +32,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
-    from edge_spec.controller.measured_costs import Costs
+    from edge_spec.controller.measurements import Costs
     from edge_spec.controller.paying import Gain
 
 __all__ = ["TextModel"]

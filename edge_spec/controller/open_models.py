@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
-from edge_spec.controller.experience import Experience
-from edge_spec.controller.measured_costs import Costs, usual_seconds
+from edge_spec.controller.measurements import Costs, Measurements, usual_seconds
 from edge_spec.controller.paying import Gain
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
@@ -54,7 +53,7 @@ class OpenModels:
         first: the candidate that was planned.
         openers: open the models, by engine; closed with them.
         folder: where caches can be kept on the disk; the system's own for temporary files if None.
-        experience: remembers what drafters learn; nothing does if None.
+        measurements: of this device, kept from run to run; none are if None.
 
     Raises:
         BudgetExceeded, UnsupportedModel, BackendError and others of ``FAILURES``: it cannot be opened.
@@ -68,7 +67,7 @@ class OpenModels:
         ledger: Ledger,
         *,
         folder: Path | None = None,
-        experience: Experience | None = None,
+        measurements: Measurements | None = None,
     ) -> None:
         self.files = files
         self.ledger = ledger
@@ -82,7 +81,7 @@ class OpenModels:
         self._target: tuple[Engine, ModelSettings] | None = self._target_of(first)
         self._mode: Mode | None = None
         # What learns in the drafter that is open, and the candidate that it belongs to.
-        self._experience = experience or Experience(None, files)
+        self._measurements = measurements or Measurements(None, files)
         self._learning: tuple[Candidate, dict[str, Learner]] | None = None
         self._cells: CachesOnDisk | None = None
         try:
@@ -137,15 +136,15 @@ class OpenModels:
 
     def keep_costs(self, costs: Mapping[str, Costs]) -> None:
         """Remember what decodes of the open models cost, by role."""
-        self._experience.keep_costs(self.candidate, costs)
+        self._measurements.keep_costs(self.candidate, costs)
 
     def keep_gain(self, gain: Gain) -> None:
         """Remember what drafts of the open models have brought."""
-        self._experience.keep_gain(self.candidate, gain)
+        self._measurements.keep_gain(self.candidate, gain)
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
-        self._keep_experience()
+        self._keep_learned()
         if not self.is_lost:
             self.speculator.close()
         self._close_all()
@@ -230,10 +229,10 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            seconds = {role: usual_seconds(self._experience.costs.of(candidate, role)) for role in candidate.engines}
+            seconds = {role: usual_seconds(self._measurements.costs(candidate, role)) for role in candidate.engines}
             smaller = _SmallerModels(candidate, self.files, self._open, self.probed, seconds)
             drafter = candidate.mode.drafter(smaller, self.speculator.model)
-            self._experience.recall(candidate, smaller.learners)
+            self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
             self.speculator.change_drafter(drafter)
@@ -244,16 +243,16 @@ class OpenModels:
 
     def _stop_drafting(self, keep: Collection[str] = ()) -> None:
         """Close the drafter and its models; the weights of roles in ``keep`` stay."""
-        self._keep_experience()
+        self._keep_learned()
         self.speculator.change_drafter(None)
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
         for role in self._models.keys() - {"target"}:
             self._close(role, keep_weights=role in keep)
 
-    def _keep_experience(self) -> None:
+    def _keep_learned(self) -> None:
         if self._learning is not None:
-            self._experience.keep(*self._learning)
+            self._measurements.keep(*self._learning)
             self._learning = None
 
     # Single models.

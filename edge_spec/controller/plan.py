@@ -20,7 +20,7 @@ from edge_spec.controller.candidates import (
     smallest_of,
     stage_of,
 )
-from edge_spec.controller.experience import Experience
+from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.paying import Gain, needed_chance
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
@@ -200,17 +200,17 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
 
 
 def report(
-    found: Plan, frugal: Sequence[Candidate], profile: Mapping[str, str] | None, experience: Experience
+    found: Plan, frugal: Sequence[Candidate], profile: Mapping[str, str] | None, measurements: Measurements
 ) -> PlanReport:
     """A plan with what is known of it on this device.
 
     Args:
         frugal: ways to run with each kind of speculation that need little memory.
         profile: see ``PlanReport``.
-        experience: what was measured of ways to draft.
+        measurements: what was measured of ways to draft.
     """
     ways = [way for way in (found.chosen, *frugal) if way.mode.limit]
-    measured = [(way, gain) for way in ways if (gain := experience.gain(way)) is not None]
+    measured = [(way, gain) for way in ways if (gain := measurements.gain(way)) is not None]
     gains: dict[str, Gain] = {}
     for way, gain in measured:
         best = gains.get(way.stage, gain)
@@ -218,7 +218,7 @@ def report(
     pays = smallest_of(way for way, gain in measured if gain.pays)
     needed: dict[str, float | None] = {}
     for way in ways:
-        costs = experience.drafting_costs(way)
+        costs = measurements.drafting_costs(way)
         if costs is not None and way.stage not in gains:
             chances = (needed_chance(*costs), needed.get(way.stage))
             needed[way.stage] = min((chance for chance in chances if chance is not None), default=None)

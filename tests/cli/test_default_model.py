@@ -26,10 +26,10 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "chat": [("-n", "2")],
     "serve": [("--port", "0")],
     "check": [(*BRIEF, "--temperatures", "0")],
-    "bench": [(*BRIEF, "--rounds", "1"), ("--curves", "--ctx", "64")],
+    "bench": [(*BRIEF, "--rounds", "1")],
     "plan": [()],
     "info": [()],
-    "doctor": [("--curves", "--ctx", "64")],
+    "measure": [("--ctx", "64")],
     "pair": [(*BRIEF, "--rounds", "1", "--no-remember"), ("--forget",)],
     "drafter make": [("--texts", "nowhere", "--out", "drafter")],
 }

@@ -360,12 +360,14 @@ def test_bad_input_is_one_line(
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["bench", "doctor"])
-def test_the_costs_of_decodes_are_measured_and_change_no_plan(command: Command, tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("verb", [["measure"], ["bench", "--curves"], ["doctor", "--curves"]])
+def test_the_costs_of_decodes_are_measured_and_change_no_plan(
+    command: Command, tmp_path: Path, verb: list[str]
+) -> None:
     asked = ["demo", "--json", "--ctx", "64", "--threads", "1", "--cache-dir", str(tmp_path)]
     command("run", *asked, "-p", "a", "-n", "1")
     _, plan, _ = command("plan", *asked)
-    code, out, _ = command(verb, "--curves", *asked)
+    code, out, _ = command(*verb, *asked)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and {line["model"] for line in lines} == {"target", "hierarchy.target", "hierarchy.sequence"}
     assert all(line["depth"] == 32 and len(line["milliseconds"]) > 5 for line in lines)
@@ -375,12 +377,3 @@ def test_the_costs_of_decodes_are_measured_and_change_no_plan(command: Command, 
     before, after = json.loads(plan), json.loads(after)
     assert after["chosen"]["choices"] == before["chosen"]["choices"]
     assert after["profile"] == before["profile"] is not None
-
-
-def test_doctor_refuses_what_only_curves_use(command: Command) -> None:
-    for arguments, said in (
-        (["demo"], "MODEL has no effect without --curves"),
-        (["--threads", "2"], "--threads has no effect without --curves"),
-    ):
-        code, out, err = command("doctor", *arguments)
-        assert (code, out) == (2, "") and said in err

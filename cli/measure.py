@@ -1,4 +1,4 @@
-"""What ``bench --curves`` and ``doctor --curves`` measure: costs of decodes, by rows and by the text before them."""
+"""edge-spec measure: time decodes by their rows and by the text before them, and remember it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,36 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
+from edge_spec.cli.help import Verb, option
+from edge_spec.cli.interrupt import interruptible
+from edge_spec.cli.options import load_arguments, models_options
 from edge_spec.cli.output import print_json, print_notes, print_table, progress_console
 from edge_spec.cli.printing import echo
 from edge_spec.evaluation.curves import CostOfRows, cost_curves, costs_by_role, n_decodes, role_of
 from edge_spec.loading import load
 
-__all__ = ["Curves"]
+__all__ = ["command"]
 
 
-class Curves:
+@click.command("measure", cls=Verb)
+@option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per model and depth.")
+@models_options
+def command(**values: Any) -> int:
+    """Time decodes of MODELs and of the models that draft for them, and remember it.
+
+    For each MODEL, or the default one, every model that "auto" opens (target, intermediate model, drafter) is timed by
+    the rows of a decode and by the text before them. Later runs with the same engine, threads and types of cache begin
+    with that, and "edge-spec plan" says what pays. Texts and numerics profiles never depend on it. Ctrl-C ends it with
+    what there is.
+    """
+    every = [load_arguments({**values, "model": model}) for model in values["models"] or (None,)]
+    curves = _Curves(as_json=values["as_json"])
+    return interruptible(lambda: curves.print(every), curves.stop)
+
+
+class _Curves:
     """Measures what decodes of every open model cost, by rows and by the text before them, and prints it.
 
     What was measured is remembered for later runs and plans. Ctrl-C ends it with what there is.

@@ -37,7 +37,7 @@ def written(cache: Path, **settings: Any) -> tuple[list[int], int]:
 
 def record(cache: Path) -> Path:
     """The file in which something was kept."""
-    (found,) = (path for path in (cache / RECORD).glob("*.json") if "text" in json.loads(path.read_text()))
+    (found,) = (path for path in (cache / RECORD).glob("*.json") if "learned" in json.loads(path.read_text()))
     return found
 
 
@@ -56,12 +56,12 @@ def cache(learned: Path, tmp_path: Path) -> Path:
 
 
 def test_a_second_run_writes_the_same_and_learns_on(cache: Path) -> None:
-    before = json.loads(record(cache).read_text())["text"]
+    before = json.loads(record(cache).read_text())["learned"]["text"]
     plain, _ = written(cache, speculation="off")
-    assert json.loads(record(cache).read_text())["text"] == before
+    assert json.loads(record(cache).read_text())["learned"]["text"] == before
     again, _ = written(cache)
     assert again == plain
-    after = json.loads(record(cache).read_text())["text"]
+    after = json.loads(record(cache).read_text())["learned"]["text"]
     assert after["rounds"] > before["rounds"]
     assert before["drafters"].keys() == after["drafters"].keys()
 
@@ -75,7 +75,7 @@ def test_a_run_of_a_few_rounds_replaces_nothing(cache: Path) -> None:
 
 def test_the_speed_up_that_was_measured_is_told_with_a_plan(cache: Path) -> None:
     found = plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
-    kept = json.loads(record(cache).read_text())["text"]["speed_up"]
+    kept = json.loads(record(cache).read_text())["learned"]["text"]["speed_up"]
     assert found.speed_ups[found.chosen.stage] == kept
     other = plan("demo", engine="llama", n_ctx=256, n_threads=2, cache_dir=cache)
     assert other.speed_ups == {}
@@ -160,7 +160,7 @@ def test_measured_costs_are_what_a_run_begins_with(cache: Path) -> None:
         profile = model.profile
         model.keep_costs(COSTS)
     assert first_estimates(cache) == (COSTS["target"][300], COSTS["intermediate"][32])
-    learned = json.loads(record(cache).read_text())
+    learned = json.loads(record(cache).read_text())["learned"]
     assert learned["text"]["seconds"] == {"1": 1.0, "8": 2.0}
     with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
         assert model.profile == profile
@@ -200,7 +200,7 @@ def test_a_damaged_record_changes_nothing_but_speed(cache: Path) -> None:
 
 
 def test_no_record_makes_a_policy_that_cannot_count(learned: Path) -> None:
-    whole = json.loads(record(learned).read_text())["text"]
+    whole = json.loads(record(learned).read_text())["learned"]["text"]
     chooser = random.Random(1)
     n_refused = 0
     for _ in range(400):
