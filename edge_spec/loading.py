@@ -13,7 +13,7 @@ from typing import Any
 from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, frugal, stage_of
 from edge_spec.controller.degradation import Degradation
-from edge_spec.controller.drafter_choice import ReadFile, own_drafter
+from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
@@ -29,7 +29,6 @@ from edge_spec.memory.budget import Budget, budget_of, parse_memory
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
-from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.modes import MODES, Mode
 from edge_spec.speculation.policy import Policy
 
@@ -263,9 +262,9 @@ def possible_modes(
     family, draft, intermediate = resolve_family(_located(model)), _located(draft), _located(intermediate)
     read_file = cache(inspect)
     found = draft or own_drafter(family, read_file(family.target), engine, read_file)[0]
-    given = given_roles(found, intermediate or family.intermediate)
-    if found is not None and is_own_head(read_file(resolve(found))):
-        given -= {"intermediate"}
+    between = family.intermediate if intermediate is None else resolve(intermediate)
+    family = replace(family, intermediate=between)
+    given = given_roles(found, own_intermediate(family, None if found is None else resolve(found), read_file))
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 

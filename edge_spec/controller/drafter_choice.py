@@ -9,10 +9,10 @@ from edge_spec.engines.registry import AUTO, engines
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, drafter_of, inspect
-from edge_spec.models.heads import is_own_head, lacking_rows
+from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.modes import Mode
 
-__all__ = ["ReadFile", "check_head", "own_drafter"]
+__all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
 
 ReadFile = Callable[[Path], ModelFile]
 """Reads the header of a file, see ``inspect``; one that remembers what it has read reads it once."""
@@ -37,12 +37,18 @@ def own_drafter(
         if path is None:
             continue
         file = read_file(path)
-        if not is_own_head(file) or _gives_hidden_rows(target, engine):
+        why = _why_not(file, target, engine)
+        if why is None:
             if path == family.draft and file.trimmed is not None and file.trimmed.teacher != target.fingerprint:
                 return None, f"{path.name} is not used: {target.path.name} is not the file that it was made for"
             return path, note
-        note = f"{path.name} is not used: it {lacking_rows(target)}"
+        note = f"{path.name} is not used: it {why}"
     return None, note
+
+
+def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:
+    """Return the intermediate model of a family; None if it has none, or the drafter is a head on the target itself."""
+    return None if draft is not None and is_own_head(read_file(draft)) else family.intermediate
 
 
 def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, engine: str) -> None:
@@ -56,25 +62,29 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
         SettingsError: it should draft for an intermediate model.
         UnsupportedModel: the target does not give hidden states.
     """
-    if "draft" not in files or not is_own_head(files["draft"]):
+    if "draft" not in files:
         return
     name = files["draft"].path.name
-    if "intermediate" in mode.needs:
+    if "intermediate" in mode.needs and is_own_head(files["draft"]):
         raise SettingsError(
             f"is {mode.name!r}, and {name} reads the hidden states of {target.path.name} itself",
             argument="speculation",
             hint="leave out the intermediate model, or draft with a small model",
         )
-    if not _gives_hidden_rows(target, engine):
+    why = _why_not(files["draft"], target, engine)
+    if why is not None:
         raise UnsupportedModel(
-            f"{name} {lacking_rows(target)}",
+            f"{name} {why}",
             hint="leave the engine to edge-spec, or draft with a small model",
         )
 
 
-def _gives_hidden_rows(target: ModelFile, engine: str) -> bool:
+def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:
+    """Return why a file cannot draft for a target on any of the engines that run it; None if it can on one of them."""
     able = engines() if engine == AUTO else [engine_of(engine)]
-    return any(
-        each.gives_hidden_rows(target) and each.why_not(target) is None and each.why_not_here(target) is None
+    reasons = [
+        each.why_not_drafter(file, target)
         for each in able
-    )
+        if each.why_not(target) is None and each.why_not_here(target) is None
+    ] or [each.why_not_drafter(file, target) for each in able]
+    return None if None in reasons else reasons[0]

@@ -18,7 +18,6 @@ from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
-from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
@@ -77,6 +76,7 @@ class OpenModels:
         self._first = first
         self._openers = openers
         self._models: dict[str, LanguageModel] = {}
+        self._reads_target: set[str] = set()
         # What is open: the target's engine and settings, and the mode of the drafter.
         self._target: tuple[Engine, ModelSettings] | None = self._target_of(first)
         self._mode: Mode | None = None
@@ -173,8 +173,7 @@ class OpenModels:
 
     def _reopen_target(self, candidate: Candidate) -> None:
         wanted = self._target_of(candidate)
-        if any(is_own_head(self.files[role]) for role in self._models):
-            # It reads what this target computes.
+        if self._reads_target & self._models.keys():
             self._stop_drafting()
         if self._target is not None:
             self._close_target(wanted)
@@ -264,11 +263,8 @@ class OpenModels:
         before = usage().resident_bytes
         try:
             measured = lambda name, n_bytes: self.ledger.measure(role, name, n_bytes)  # noqa: E731
-            if is_own_head(file):
-                target, of = self.speculator.model, self.files["target"]
-                opened = self._openers[engine].open_head(file, own, target=target, target_file=of)
-            else:
-                opened = self._openers[engine].open(file, own, measured=measured)
+            target = None if role == "target" else (self.speculator.model, self.files["target"])
+            opened = self._openers[engine].open(file, own, target=target, measured=measured)
         except BaseException as error:
             self.ledger.release(role)
             if isinstance(error, UnsupportedModel | BackendError | MemoryError):
@@ -278,6 +274,8 @@ class OpenModels:
             raise
         self.ledger.note_growth(role, usage().resident_bytes - before)
         self._models[role] = opened.model
+        if opened.reads_target:
+            self._reads_target.add(role)
         return opened
 
     def _footprint(self, role: str, candidate: Candidate, own: ModelSettings) -> Footprint:
@@ -288,6 +286,7 @@ class OpenModels:
 
     def _close(self, role: str, *, keep_weights: bool = True) -> None:
         self._models.pop(role).close()
+        self._reads_target.discard(role)
         self.ledger.release(role)
         file = self.files[role]
         if not keep_weights and all(self.files[other].path != file.path for other in self._models):

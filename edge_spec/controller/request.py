@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.arguments import require_path, require_whole
-from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter
+from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
-from edge_spec.models.heads import is_own_head, require_a_model
+from edge_spec.models.heads import require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
@@ -165,8 +165,8 @@ class Request:
         """Whether these engines can run a mode: the target has to verify drafts, and a head reads its hidden states."""
         if why_not_draft((engines["target"],), self.target, mode) is not None:
             return False
-        heads = any(is_own_head(self.files[role]) for role in mode.needs)
-        return not heads or engines["target"].gives_hidden_rows(self.target)
+        drafters = (self.files[role] for role in mode.needs)
+        return all(engines["target"].why_not_drafter(file, self.target) is None for file in drafters)
 
     def without(self, role: str, why: str) -> Request:
         """The same request without the first choice of a role."""
@@ -263,10 +263,7 @@ def _mode_and_files(
         )
     draft, intermediate, engine = arguments.draft, arguments.intermediate, arguments.engine
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
-    between = family.intermediate if intermediate is None else resolve(intermediate)
-    if intermediate is None and own is not None and is_own_head(read_file(own)):
-        # The family's own; a head drafts for the target itself.
-        between = None
+    between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
     paths = {"draft": own, "intermediate": between}
     roles = given_roles(paths["draft"], paths["intermediate"])
     mode = arguments.speculation

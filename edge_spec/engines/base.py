@@ -23,7 +23,7 @@ from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.errors import UnsupportedModel
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
-from edge_spec.models.heads import lacking_rows
+from edge_spec.models.heads import is_own_head, lacking_rows
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
@@ -35,10 +35,15 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """A model that an engine has opened, and what probing it found."""
+    """A model that an engine has opened, and what probing it found.
+
+    Attributes:
+        reads_target: whether it reads what its open target computes, and is closed before it.
+    """
 
     model: LanguageModel
     probed: ProbeResult
+    reads_target: bool = False
 
 
 class HiddenRows(Protocol):
@@ -117,31 +122,20 @@ class Opener(ABC):
         file: ModelFile,
         settings: ModelSettings,
         *,
+        target: tuple[LanguageModel, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         """A model with an empty cache, probed.
 
         Args:
+            target: the open model that this one drafts for, and its file: a head reads what it computes, and is closed
+                before it. None for the target itself.
             measured: called with what the library says it has allocated, by the names of ``Footprint.lines``.
 
         Raises:
             UnsupportedModel: the engine cannot load the file. BackendError: the library failed.
             DiskFull, ModelFileError: what has to be made for the file cannot be written.
         """
-
-    def open_head(
-        self, file: ModelFile, settings: ModelSettings, *, target: LanguageModel, target_file: ModelFile
-    ) -> OpenedModel:
-        """A head on the hidden states of a target that is open, with an empty cache. Close it before the target.
-
-        Raises:
-            UnsupportedModel: the target does not give hidden states, or the head belongs to another one.
-            BackendError: the library failed.
-        """
-        raise UnsupportedModel(
-            f"{file.path.name} {lacking_rows(target_file)}",
-            hint="run it with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
-        )
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.
@@ -268,8 +262,12 @@ class Engine(ABC):
         return (most,)
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
-        """Whether a model that it runs can be the target of a head, see ``Opener.open_head``."""
+        """Whether models that it runs give what goes into their layers, see ``Opener.hidden_rows``: heads need that."""
         return False
+
+    def why_not_drafter(self, file: ModelFile, target: ModelFile) -> str | None:
+        """Why a file cannot draft for a target that this engine runs, as a clause about the file; None if it may."""
+        return lacking_rows(target) if is_own_head(file) and not self.gives_hidden_rows(target) else None
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         """Names of settings that were given values and change nothing on this engine, sorted."""

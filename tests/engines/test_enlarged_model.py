@@ -44,7 +44,7 @@ def read(target: ModelFile, head: Path) -> tuple[np.ndarray, np.ndarray]:
     onnx = engine("onnx")
     settings = onnx.resolve(target, ModelSettings(n_ctx=64, n_threads=1))
     with closing(onnx.opener(cache_dir=None)) as opener, closing(opener.open(target, settings).model) as model:
-        opened = opener.open_head(inspect(head), head_settings(settings), target=model, target_file=target)
+        opened = opener.open(inspect(head), head_settings(settings), target=(model, target))
         with closing(opened.model) as drafter:
             model.prefill(TEXT[:-4])
             rows = model.decode(Tree.sequence(TEXT[-4:])).copy()

@@ -58,7 +58,7 @@ def pair(head: Path, probe_cache: Path) -> Iterator[tuple[TranscribedModel, Head
     settings = onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1, trees=True))
     opener = onnx.opener(cache_dir=probe_cache)
     target = opener.open(TARGET, settings).model
-    opened = opener.open_head(inspect(head), head_settings(settings), target=target, target_file=TARGET).model
+    opened = opener.open(inspect(head), head_settings(settings), target=(target, TARGET)).model
     assert isinstance(target, TranscribedModel)
     assert isinstance(opened, HeadModel)
     yield target, opened

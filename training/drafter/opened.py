@@ -90,6 +90,6 @@ def opened_drafter(
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
         closing(opener.open(target, on.resolve(target, settings)).model) as read,
-        closing(opener.open_head(draft, on.resolve(draft, settings), target=read, target_file=target).model) as head,
+        closing(opener.open(draft, on.resolve(draft, settings), target=(read, target)).model) as head,
     ):
         yield head, read

@@ -23,7 +23,7 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import head_of
 from edge_spec.models.model_file import kv_cache_bytes
-from edge_spec.speculation.language_model import NumericsProfile
+from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "open_llama"]
@@ -64,6 +64,7 @@ class LlamaOpener(Opener):
         file: ModelFile,
         settings: ModelSettings,
         *,
+        target: tuple[LanguageModel, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         own = llama_settings(file, settings)

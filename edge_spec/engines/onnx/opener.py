@@ -32,6 +32,7 @@ from edge_spec.errors import BackendError, DiskFull, ModelFileError, Unsupported
 from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
+from edge_spec.models.heads import is_own_head, lacking_rows
 from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 
 __all__ = [
@@ -96,9 +97,12 @@ class OnnxOpener(Opener):
         file: ModelFile,
         settings: ModelSettings,
         *,
+        target: tuple[LanguageModel, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         """See ``Opener``. The library does not say what it allocates."""
+        if is_own_head(file):
+            return _open_head(file, settings, target)
 
         def on_probe() -> None:
             announce_probe(file, settings, self._on_wait, self._cache_dir)
@@ -116,21 +120,6 @@ class OnnxOpener(Opener):
             model, probed = open_published(file, settings, cache_dir=self._cache_dir, on_probe=on_probe)
         self._on_progress("loading", file.weight_bytes, file.weight_bytes)
         return OpenedModel(model=model, probed=probed)
-
-    def open_head(
-        self, file: ModelFile, settings: ModelSettings, *, target: LanguageModel, target_file: ModelFile
-    ) -> OpenedModel:
-        if not isinstance(target, TranscribedModel):
-            return super().open_head(file, settings, target=target, target_file=target_file)
-        head = transcribe_head(file, target_file)
-        features = target.features(head.tail, FEATURE, head.width, coarse=True)
-        try:
-            session = HeadSession(head, settings)
-        except BaseException:
-            target.drop_features(features)
-            raise
-        model = HeadModel(session, settings, name=file.fingerprint, target=target, features=features)
-        return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         if not isinstance(model, TranscribedModel):
@@ -182,6 +171,33 @@ class OnnxOpener(Opener):
 
 
 Facts = tuple[tuple[str, str], ...]
+
+
+def _open_head(file: ModelFile, settings: ModelSettings, target: tuple[LanguageModel, ModelFile] | None) -> OpenedModel:
+    """Open a head on the hidden rows of its target.
+
+    Raises:
+        UnsupportedModel: there is no target, it does not give hidden rows, or the head belongs to another one.
+        BackendError: the library failed.
+    """
+    model, target_file = target or (None, None)
+    if not isinstance(model, TranscribedModel) or target_file is None:
+        why = lacking_rows(target_file) if target_file is not None else "drafts for another model, and is none itself"
+        raise UnsupportedModel(
+            f"{file.path.name} {why}",
+            hint="run its target with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
+        )
+    head = transcribe_head(file, target_file)
+    features = model.features(head.tail, FEATURE, head.width, coarse=True)
+    try:
+        session = HeadSession(head, settings)
+    except BaseException:
+        model.drop_features(features)
+        raise
+    opened = HeadModel(session, settings, name=file.fingerprint, target=model, features=features)
+    return OpenedModel(
+        model=opened, probed=ProbeResult(capabilities=opened.capabilities, seconds={}), reads_target=True
+    )
 
 
 def open_onnx(
