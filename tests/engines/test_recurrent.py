@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from recorded_drafts import recorded_mode
 
 import edge_spec
+from edge_spec.cli import main
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
@@ -32,11 +35,15 @@ N_VOCAB = 384
 
 @pytest.fixture(scope="session")
 def hybrids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small models by architecture; ``qwen35-draft`` and ``qwen35-intermediate`` guess what ``qwen35`` writes."""
+    """Small models by architecture, and three more like ``qwen35``.
+
+    ``qwen35-draft`` and ``qwen35-intermediate`` guess what it writes; ``qwen35-mtp`` has a layer for further tokens.
+    """
     folder = tmp_path_factory.mktemp("hybrids")
     files = {name: (shape, 0.0) for name, shape in SMALL_HYBRIDS.items()}
     noises = {"draft": 0.06, "intermediate": 0.03}
     files |= {f"qwen35-{role}": (SMALL_HYBRIDS["qwen35"], noise) for role, noise in noises.items()}
+    files["qwen35-mtp"] = (replace(SMALL_HYBRIDS["qwen35"], mtp=1), 0.0)
     return {
         name: write_hybrid(folder / f"{name}.gguf", shape, "Q4_0", seed=1, noise=noise)
         for name, (shape, noise) in files.items()
@@ -73,6 +80,34 @@ def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaModel
         assert model.capabilities.identity == "bitwise"
         assert not model.capabilities.takes_trees
         assert not model.capabilities.can_shift
+
+
+def test_info_says_how_far_a_model_goes_back(hybrids: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("lfm2", "falcon-h1"):
+        with pytest.raises(SystemExit):
+            main(["info", str(hybrids[name]), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        with loaded(hybrids[name], "ngram" if name in KEEPS_SNAPSHOTS else "off") as model:
+            most = model.followed["target"].model.capabilities.rollback
+        assert (found["taken_back"], found["state_bytes"] > 0) == ({"llama": most}, True)
+        with pytest.raises(SystemExit):
+            main(["info", str(hybrids[name])])
+        said = f"takes back drafts of up to {most} tokens" if most else "takes back no drafts"
+        assert f"; llama.cpp {said}" in capsys.readouterr().out
+
+
+def test_layers_for_further_tokens_are_left_out_and_info_says_so(
+    hybrids: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", str(hybrids["qwen35-mtp"])])
+    assert "\nMTP layers       1, which are not used" in capsys.readouterr().out
+    texts = []
+    for name in ("qwen35", "qwen35-mtp"):
+        with loaded(hybrids[name], "ngram") as model:
+            assert not model.notes
+            texts.append([ask(model, prompt, 0, 1.0, 60).token_ids for prompt in PROMPTS])
+    assert texts[0] == texts[1]
 
 
 # --- the state
