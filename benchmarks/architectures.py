@@ -7,10 +7,10 @@ write texts that hardly repeat themselves and accept nothing that another model 
 own recorded text with errors put in (``recorded_drafts.py``), as sequences and as trees.
 
 Each model is tried in a process of its own, since the library ends the process where it fails. Three prompts at
-temperatures 0 and 1 are answered without drafts and in every mode (where a smaller model drafts, which here is the
-target itself, one at each temperature); a conversation with retries, edits and returns is led, saved and loaded, and
-another one outgrows its context; prompts are asked that begin like earlier ones. All of it must be what it is without
-drafts where ``identity`` is ``bitwise``.
+temperatures 0 and 1 are answered without drafts and in every mode. (Where a smaller model drafts, which here is the
+target itself, it is the beginning of one answer at each temperature.) A conversation with retries, edits and returns is
+led, saved and loaded, and another one outgrows its context; prompts are asked that begin like earlier ones. All of it
+must be what it is without drafts where ``identity`` is ``bitwise``.
 
 A model takes half a minute of a core. What came of it is a line of FOLDER/reports.jsonl: a sweep that was interrupted
 goes on where it ended, and one that found mistakes tries those models again. Models whose architecture has recurrent
@@ -53,7 +53,7 @@ Case = tuple[int, float]
 
 CASES: tuple[Case, ...] = tuple((prompt, temperature) for prompt in range(len(PROMPTS)) for temperature in (0.0, 1.0))
 FEW_CASES: tuple[Case, ...] = ((0, 0.0), (2, 1.0))
-FEW_TOKENS = 60
+FEW_TOKENS, SOME_TOKENS = 60, 200
 N_CTX, SHORT_CTX = 1024, 320
 ACCURACY, LIMIT = 0.75, 3
 _TIMEOUT = 3600
@@ -145,8 +145,15 @@ class Trial:
                 if drafts or not model.notes:
                     self._differs(f"{name} is off: {model.notes}")
                 return
-            found = list(self._asked(model, cases))
+            found = list(
+                self._asked(model, cases, **({"max_tokens": min(SOME_TOKENS, self._n_tokens)} if smaller else {}))
+            )
         wanted = [plain[CASES.index(case)] for case in cases]
+        if smaller:
+            wanted = [
+                text[: len(reply.prompt) + min(SOME_TOKENS, self._n_tokens)]
+                for text, reply in zip(wanted, found, strict=True)
+            ]
         self._compare(name, [_tokens(reply) for reply in found], wanted)
         if isinstance(mode, Mode):
             self.report[mode.name] = _acceptance(found)
