@@ -1,16 +1,21 @@
 """Tries every architecture that llama.cpp knows: modes, conversations, saving, contexts that are full.
 
-    python benchmarks/architectures.py SOURCE FOLDER [--only REGEX] [--processes 2] [--tokens 600]
+    nice python benchmarks/architectures.py SOURCE FOLDER [--only REGEX] [--processes 1] [--tokens 600]
 
 SOURCE and FOLDER are those of ``architecture_models.py``, which makes the models: small, with random weights, which
 write texts that hardly repeat themselves and accept nothing that another model drafts. So the drafts are the target's
-own recorded text with errors put in (``recorded_drafts.py``).
+own recorded text with errors put in (``recorded_drafts.py``), as sequences and as trees.
 
 Each model is tried in a process of its own, since the library ends the process where it fails. Three prompts at
-temperatures 0 and 1 are answered without drafts and in every mode; a conversation with retries, edits and returns is
+temperatures 0 and 1 are answered without drafts and in every mode. (Where a smaller model drafts, which here is the
+target itself, it is the beginning of one answer at each temperature.) A conversation with retries, edits and returns is
 led, saved and loaded, and another one outgrows its context; prompts are asked that begin like earlier ones. All of it
-must be what it is without drafts where ``identity`` is ``bitwise``. Printed are a line for each model and the sums;
-any ended process or difference makes the exit code 1.
+must be what it is without drafts where ``identity`` is ``bitwise``.
+
+A model takes half a minute of a core. What came of it is a line of FOLDER/reports.jsonl: a sweep that was interrupted
+goes on where it ended, and one that found mistakes tries those models again. Models whose architecture has recurrent
+layers come first. Printed are a line for each model and the sums; an ended process, an error, a difference, too few
+drafts that were accepted or rejected, or a refusal of another model than one for diffusion makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -30,8 +35,11 @@ from typing import Any
 from recorded_drafts import recorded_mode
 
 import edge_spec
+from edge_spec.engines.llama.architectures import RECURRENT
 from edge_spec.errors import EdgeSpecError, UnsupportedModel
 from edge_spec.generation.reply import Reply
+from edge_spec.models.gguf.header import read_header
+from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.modes import Mode
 
 PROMPTS = (
@@ -40,10 +48,17 @@ PROMPTS = (
     "The rain in Spain stays mainly in the plain, and the snow on the hills melts late in the year. " * 8,
 )
 QUESTIONS = ("Tell me a story about a dog.", "And then?", "What is it called?", "Why?")
-TEMPERATURES = (0.0, 1.0)
+Case = tuple[int, float]
+"""The number of a prompt, and a temperature."""
+
+CASES: tuple[Case, ...] = tuple((prompt, temperature) for prompt in range(len(PROMPTS)) for temperature in (0.0, 1.0))
+FEW_CASES: tuple[Case, ...] = ((0, 0.0), (2, 1.0))
+FEW_TOKENS, SOME_TOKENS = 60, 200
 N_CTX, SHORT_CTX = 1024, 320
 ACCURACY, LIMIT = 0.75, 3
 _TIMEOUT = 3600
+_MEASURED = ("KV cache", "recurrent state", "snapshots for drafts")
+"""Lines of the memory plan of which the library says its own size."""
 
 Tokens = list[list[int]]
 Report = dict[str, Any]
@@ -55,10 +70,11 @@ Report = dict[str, Any]
 class Trial:
     """A model file, tried in every way."""
 
-    def __init__(self, path: Path, n_tokens: int) -> None:
+    def __init__(self, path: Path, n_tokens: int, cache_dir: Path) -> None:
         self._path = path
         self._n_tokens = n_tokens
-        self.report: Report = {"name": path.stem, "differences": []}
+        self._cache_dir = cache_dir
+        self.report: Report = {"name": path.stem, "tokens": n_tokens, "differences": [], "off": {}}
 
     def run(self) -> None:
         """Fill ``report``."""
@@ -68,54 +84,79 @@ class Trial:
                 "identity": model.identity,
                 "widths": list(can.widths),
                 "rows": can.max_rows,
-                "rollback": can.rollback,
-                "trees": can.takes_trees,
+                "goes back": "anywhere" if can.rollback == ANYWHERE else str(can.rollback),
+                "shifts": can.can_shift,
                 "notes": list(model.notes),
+                "memory": {
+                    line.name: [line.predicted_bytes, line.measured_bytes]
+                    for line in model.ledger
+                    if line.owner == "target" and line.name in _MEASURED
+                },
             }
-            plain = [tokens for reply in self._asked(model) for tokens in [_tokens(reply)]]
+            plain = self._texts(model)
             self.report["distinct"] = min(len(set(tokens)) for tokens in plain)
-        self._modes(plain, model.n_vocab, trees=can.takes_trees, drafts=can.rollback > 0)
+        self._modes(plain, model.n_vocab, drafts=can.rollback > 0)
         self._conversations(model.n_vocab)
-        self._earlier_texts(plain)
+        self._earlier_texts()
 
     def _loaded(self, mode: str | Mode, **values: Any) -> edge_spec.TextModel:
         asked: dict[str, Any] = {"engine": "llama", "n_threads": 1, "n_ctx": N_CTX, "memory": "4GiB"}
-        return edge_spec.load(self._path, speculation=mode, **(asked | values))
+        return edge_spec.load(self._path, speculation=mode, cache_dir=self._cache_dir, **(asked | values))
 
-    def _asked(self, model: edge_spec.TextModel, **values: Any) -> Iterator[Reply]:
-        for seed, prompt in enumerate(PROMPTS):
-            for temperature in TEMPERATURES:
-                reply = model.generate(
-                    prompt,
-                    raw=True,
-                    seed=seed,
-                    temperature=temperature,
-                    max_tokens=self._n_tokens,
-                    ignore_eos=True,
-                    **values,
-                )
-                reply.read()
-                yield reply
+    def _asked(self, model: edge_spec.TextModel, cases: Sequence[Case] = CASES, **values: Any) -> Iterator[Reply]:
+        for prompt, temperature in cases:
+            asked = {"max_tokens": self._n_tokens, **values}
+            reply = model.generate(
+                PROMPTS[prompt], raw=True, seed=prompt, temperature=temperature, ignore_eos=True, **asked
+            )
+            reply.read()
+            yield reply
 
-    def _modes(self, plain: Tokens, n_vocab: int, *, trees: bool, drafts: bool) -> None:
+    def _texts(self, model: edge_spec.TextModel) -> Tokens:
+        return [_tokens(reply) for reply in self._asked(model)]
+
+    def _modes(self, plain: Tokens, n_vocab: int, *, drafts: bool) -> None:
         """Every mode writes the same; what came of the recorded drafts."""
-        modes: list[tuple[str | Mode, dict[str, Any]]] = [("ngram", {}), ("auto", {})]
+        recorded = recorded_mode(plain, n_vocab, accuracy=ACCURACY, limit=LIMIT)
+        trees = recorded_mode(plain, n_vocab, accuracy=ACCURACY, limit=2 * LIMIT, trees=True)
+        smaller = {"draft": self._path, "intermediate": self._path}
+        self._mode(recorded, plain, drafts=drafts)
+        self._mode(trees, plain, drafts=False)
+        self._mode("ngram", plain, drafts=drafts)
+        self._mode("auto", plain, drafts=False)
         if drafts:
-            modes += [(recorded_mode(plain, n_vocab, accuracy=ACCURACY, limit=LIMIT), {})]
-            modes += [("sequence", {"draft": self._path}), ("auto", {"draft": self._path})]
-            modes += [("hierarchy", {"draft": self._path, "intermediate": self._path})]
-        if trees:
-            modes += [(recorded_mode(plain, n_vocab, accuracy=ACCURACY, limit=2 * LIMIT, trees=True), {})]
-            modes += [("tree", {"draft": self._path})]
-        for mode, smaller in modes:
-            with self._loaded(mode, **smaller) as model:
-                name = f"{mode if isinstance(mode, str) else mode.name}{' with a model' * bool(smaller)}"
-                if drafts and mode != "auto" and model.mode == "off":
-                    self._differs(f"{name}: off, {model.notes}")
-                found = list(self._asked(model))
-                self._compare(name, [_tokens(reply) for reply in found], plain)
-                if isinstance(mode, Mode):
-                    self.report[mode.name] = _acceptance(found)
+            self._mode("sequence", plain, drafts=True, cases=FEW_CASES, **smaller)
+            self._mode("tree", plain, drafts=False, cases=FEW_CASES, **smaller)
+            self._mode("hierarchy", plain, drafts=True, cases=FEW_CASES, **smaller)
+            self._mode("auto", plain, drafts=False, cases=FEW_CASES, **smaller)
+
+    def _mode(
+        self, mode: str | Mode, plain: Tokens, *, drafts: bool, cases: Sequence[Case] = CASES, **smaller: Path
+    ) -> None:
+        """One of them.
+
+        Args:
+            drafts: whether it must not be off.
+        """
+        name = f"{mode if isinstance(mode, str) else mode.name}{' with a model' * bool(smaller)}"
+        with self._loaded(mode, **smaller) as model:
+            if model.mode == "off":
+                self.report["off"][name] = "; ".join(model.notes)
+                if drafts or not model.notes:
+                    self._differs(f"{name} is off: {model.notes}")
+                return
+            found = list(
+                self._asked(model, cases, **({"max_tokens": min(SOME_TOKENS, self._n_tokens)} if smaller else {}))
+            )
+        wanted = [plain[CASES.index(case)] for case in cases]
+        if smaller:
+            wanted = [
+                text[: len(reply.prompt) + min(SOME_TOKENS, self._n_tokens)]
+                for text, reply in zip(wanted, found, strict=True)
+            ]
+        self._compare(name, [_tokens(reply) for reply in found], wanted)
+        if isinstance(mode, Mode):
+            self.report[mode.name] = _acceptance(found)
 
     def _compare(self, name: str, found: Sequence[object], wanted: Sequence[object]) -> None:
         n = sum(one != other for one, other in zip(found, wanted, strict=True))
@@ -136,13 +177,15 @@ class Trial:
                 drafted = _conversation(model)
             self._compare(f"conversation in {n_ctx}", [said for said, _ in drafted], [said for said, _ in plain])
 
-    def _earlier_texts(self, plain: Tokens) -> None:
+    def _earlier_texts(self) -> None:
         """Prompts that begin like earlier ones get the replies that they get alone."""
+        with self._loaded("ngram") as model:
+            alone = [_tokens(reply) for reply in self._asked(model, max_tokens=FEW_TOKENS)]
         with self._loaded("ngram") as model:
             reused = 0
             for _ in range(2):
-                found = list(self._asked(model, reuse=True))
-                self._compare("earlier texts", [_tokens(reply) for reply in found], plain)
+                found = list(self._asked(model, max_tokens=FEW_TOKENS, reuse=True))
+                self._compare("earlier texts", [_tokens(reply) for reply in found], alone)
                 reused += sum(reply.n_reused for reply in found)
             self.report["reused"] = reused
 
@@ -190,7 +233,11 @@ def _conversation(model: edge_spec.TextModel) -> list[tuple[str, list[int]]]:
 
 def tried(path: Path, n_tokens: int) -> Report:
     """What came of a model, in this process."""
-    trial = Trial(path, n_tokens)
+    with tempfile.TemporaryDirectory() as cache_dir:
+        return _tried(Trial(path, n_tokens, Path(cache_dir)))
+
+
+def _tried(trial: Trial) -> Report:
     try:
         trial.run()
     except UnsupportedModel as error:
@@ -209,31 +256,36 @@ def tried_apart(path: Path, n_tokens: int) -> Report:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        return {"name": path.stem, "aborted": f"after {_TIMEOUT} s"}
+        return {"name": path.stem, "tokens": n_tokens, "aborted": f"after {_TIMEOUT} s"}
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        return {"name": path.stem, "aborted": f"exit code {done.returncode}: {' '.join(done.stderr.split())[-400:]}"}
+        said = " ".join(done.stderr.split())[-400:]
+        return {"name": path.stem, "tokens": n_tokens, "aborted": f"exit code {done.returncode}: {said}"}
     found: Report = json.loads(lines[-1])
     return found
 
 
 def line_of(report: Report) -> str:
     """A model in a line."""
-    name = f"{report['name']:24}"
+    name = f"{report['name']:20}"
     for kind in ("aborted", "failed", "refused"):
         if kind in report:
             return f"{name} {kind}: {' '.join(report[kind].split())[-300:]}"
-    drafts = report.get("recorded", {"drafted": 0, "accepted": 0.0, "in_part": 0.0})
     widths = report["widths"]
     can = f"{report['identity']:8} widths {widths[0] if widths else '-'} to {report['rows']:<2}"
-    came = f"accepted {drafts['accepted']:.2f}, in part {drafts['in_part']:.2f}" if drafts["drafted"] else "no drafts"
-    more = [*report["differences"], *report["notes"]]
-    return f"{name} {can} {'trees' if report['trees'] else '     '} {came:30} {'; '.join(more)}".rstrip()
+    came = " | ".join(_came(report[kind]) if kind in report else "none" for kind in ("recorded", "recorded trees"))
+    more = [*report["differences"], *report["notes"], *(f"{name}: {why}" for name, why in report["off"].items())]
+    return f"{name} {can} back {report['goes back']:8} drafts {came:50} {'; '.join(dict.fromkeys(more))}".rstrip()
 
 
-def sums(reports: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _came(drafts: Mapping[str, float]) -> str:
+    return f"accepted {drafts['accepted']:.2f} in part {drafts['in_part']:.2f}"
+
+
+def sums(reports: Sequence[Report]) -> dict[str, int]:
     """How many of which kind."""
-    tried_ones = [report for report in reports if "identity" in report and not {"aborted", "failed"} & report.keys()]
+    tried_ones = [report for report in reports if not {"aborted", "failed", "refused"} & report.keys()]
+    refused = [report["refused"] for report in reports if "refused" in report]
     bitwise = [report for report in tried_ones if report["identity"] == "bitwise"]
     drafted = [report["recorded"] for report in tried_ones if report.get("recorded", {}).get("drafted")]
     enough: Callable[[Mapping[str, float]], bool] = lambda came: came["accepted"] >= 0.3 and came["in_part"] >= 0.2  # noqa: E731
@@ -241,13 +293,48 @@ def sums(reports: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         "models": len(reports),
         "native aborts": sum("aborted" in report for report in reports),
         "errors": sum("failed" in report for report in reports),
-        "refused": sum("refused" in report for report in reports),
+        "refused as diffusion models": sum("diffusion" in why for why in refused),
+        "refused otherwise": sum("diffusion" not in why for why in refused),
         "bitwise": len(bitwise),
         "bitwise with differences": sum(bool(report["differences"]) for report in bitwise),
         "rounding": len(tried_ones) - len(bitwise),
         "with drafts": len(drafted),
-        "of these with too few accepted or rejected in part": sum(not enough(came) for came in drafted),
+        "with trees": sum("recorded trees" in report for report in tried_ones),
+        "without drafts": sum("recorded" not in report for report in tried_ones),
+        "with too few drafts accepted or rejected in part": sum(not enough(came) for came in drafted),
     }
+
+
+WRONG = (
+    "native aborts",
+    "errors",
+    "refused otherwise",
+    "bitwise with differences",
+    "with too few drafts accepted or rejected in part",
+)
+"""Sums that must be 0."""
+
+
+def is_good(report: Report) -> bool:
+    """Whether nothing speaks against a model's report."""
+    found = sums([report])
+    return not any(found[name] for name in WRONG)
+
+
+def known(path: Path, n_tokens: int) -> dict[str, Report]:
+    """Good reports of an earlier sweep of as many tokens, by the name of the model."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    reports: dict[str, Report] = {report["name"]: report for report in map(json.loads, lines)}
+    return {name: report for name, report in reports.items() if report["tokens"] == n_tokens and is_good(report)}
+
+
+def _order(path: Path) -> tuple[bool, str]:
+    return architecture_of(path) not in RECURRENT, path.stem
+
+
+def architecture_of(path: Path) -> str:
+    """Of a model file, told from its header."""
+    return str(read_header(path).metadata["general.architecture"])
 
 
 def main() -> int:
@@ -255,9 +342,8 @@ def main() -> int:
     parser.add_argument("source", type=Path, nargs="?")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", default="", metavar="REGEX", help="of the names of files, such as 'qwen|lfm2'")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=600)
-    parser.add_argument("--out", type=Path, help="a file for the reports, a JSON object a line")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
@@ -267,24 +353,20 @@ def main() -> int:
         parser.error("SOURCE and FOLDER are needed")
     from architecture_models import architecture_models
 
-    paths = architecture_models(asked.source, asked.folder, only=asked.only)
+    paths = sorted(architecture_models(asked.source, asked.folder, only=asked.only), key=_order)
+    record = asked.folder / "reports.jsonl"
+    done = known(record, asked.tokens)
     reports: list[Report] = []
     with ThreadPoolExecutor(asked.processes) as pool:
-        for report in pool.map(lambda path: tried_apart(path, asked.tokens), paths):
+        for report in pool.map(lambda path: done.get(path.stem) or tried_apart(path, asked.tokens), paths):
             reports.append(report)
             print(line_of(report), flush=True)
-            if asked.out is not None:
-                with asked.out.open("a", encoding="utf-8") as out:
+            if report["name"] not in done:
+                with record.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(report) + "\n")
     found = sums(reports)
     print(*(f"{n:4} {name}" for name, n in found.items()), sep="\n")
-    wrong = (
-        "native aborts",
-        "errors",
-        "bitwise with differences",
-        "of these with too few accepted or rejected in part",
-    )
-    return int(any(found[name] for name in wrong))
+    return int(any(found[name] for name in WRONG))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ def _as_json(found: Description) -> dict[str, Any]:
         "license": file.license,
         "sampling": SamplerSettings.valid(file.sampling),
         "engines": dict(found.obstacles),
+        "state_bytes": file.state_bytes,
+        "taken_back": dict(found.taken_back),
         "drafters": [
             {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
             for drafter in found.drafters
@@ -104,6 +106,9 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     ]
     for number, (name, why) in enumerate(found.obstacles.items()):
         rows.append(("" if number else "engines", f"{name} ({engine(name).title}): {why or 'runs it'}"))
+    if file.state_bytes:
+        said = ", ".join(_going_back(name, n) for name, n in found.taken_back.items())
+        rows.append(("recurrent state", "; ".join(filter(None, (format_size(file.state_bytes), said)))))
     for number, drafter in enumerate(found.drafters):
         said = f"{drafter.path} ({format_size(drafter.weight_bytes)})"
         rows.append(("" if number else "drafters", said))
@@ -114,3 +119,10 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     if not found.drafters and not found.head:
         rows.append(("drafters", "none found; a small model of the same family, or `edge-spec drafter make`"))
     return rows
+
+
+def _going_back(name: str, n: int) -> str:
+    """Of how many drafted tokens an engine can take a recurrent model back."""
+    if n == 0:
+        return f"{engine(name).title} takes back no drafts"
+    return f"{engine(name).title} takes back drafts of up to {n} tokens, with a copy of it for each"

@@ -104,7 +104,8 @@ def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "
     """What the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
 
     In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of
-    ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. A cache with a sliding window takes less.
+    ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. Where values are computed from the keys'
+    rows (latent attention), these are all. A cache with a sliding window takes less.
 
     Args:
         n_ctx: tokens; rounded up to ``CTX_STEP``.
@@ -116,7 +117,8 @@ def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "
         raise SettingsError(f"is {n_ctx} and must be 1 or more", argument="n_ctx")
     n_cells = n_ctx + -n_ctx % CTX_STEP
     sides = (("kv_k", kv_k, file.head_dim_k), ("kv_v", kv_v, file.head_dim_v))
-    return n_cells * sum(_row_bytes(name, heads * dim, kind) for name, kind, dim in sides for heads in file.n_head_kv)
+    stored = sides[: 1 if file.latent_attention else 2]
+    return n_cells * sum(_row_bytes(name, heads * dim, kind) for name, kind, dim in stored for heads in file.n_head_kv)
 
 
 def _row_bytes(name: str, n_values: int, kind: str) -> int:

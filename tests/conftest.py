@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_files import HybridFiles
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from letter_vocabulary import LetterGrammar, Letters
@@ -52,6 +53,12 @@ def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home") / "edge-spec"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def hybrids(tmp_path_factory: pytest.TempPathFactory) -> HybridFiles:
+    """Small models with recurrent layers."""
+    return HybridFiles(tmp_path_factory.mktemp("hybrids"))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_spec.engines.base import Engine
 from edge_spec.engines.registry import engines
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
 from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter
@@ -29,6 +31,8 @@ class Description:
         head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
         n_mtp_layers: layers that predict further tokens, which are not used.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
+        taken_back: of a model with recurrent layers, by engine that runs it, how many drafted tokens can be taken back
+            at most: so many copies of its state are kept. Empty for other models, which forget any number.
         drafters: files that can draft for it, the smallest first.
         choices: drafters that were measured here and chosen, for each engine.
     """
@@ -38,6 +42,7 @@ class Description:
     head: str
     n_mtp_layers: int
     obstacles: Mapping[str, str | None]
+    taken_back: Mapping[str, int]
     drafters: tuple[ModelFile, ...]
     choices: tuple[Choice, ...] = ()
 
@@ -62,9 +67,17 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
         head=head,
         n_mtp_layers=n_mtp_layers(file),
         obstacles=obstacles,
+        taken_back=_taken_back(file, [each for each in engines() if obstacles[each.name] is None]),
         drafters=() if refused else tuple(drafters_for(file, candidates)),
         choices=tuple(choices(file)),
     )
+
+
+def _taken_back(file: ModelFile, able: Iterable[Engine]) -> dict[str, int]:
+    """See ``Description.taken_back``."""
+    if not file.state_bytes:
+        return {}
+    return {each.name: each.rows(file, ModelSettings.max_rows, drafts=True)[0] - 1 for each in able}
 
 
 def candidates_for(family: Family, models: Path, environment: Mapping[str, str]) -> list[Path]:

@@ -123,6 +123,12 @@ class LlamaWeights:
         return int(found) if found else self.head_dim_k
 
     @property
+    def has_rotary(self) -> bool:
+        """Whether any layer has rotary embeddings, as far as Granite's files have a switch for them."""
+        switched = self.architecture.startswith("granite")
+        return not switched or self._metadata(f"{self.architecture}.rope.scaling.finetuned") != "false"
+
+    @property
     def rope_scaling(self) -> str:
         """How positions are scaled; empty if they are not."""
         return self._metadata(f"{self.architecture}.rope.scaling.type")

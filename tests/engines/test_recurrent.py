@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
+from hybrid_files import HybridFiles
+from hybrid_shapes import SMALL_HYBRIDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_drafts import recorded_mode
 
 import edge_spec
+from edge_spec.cli import main
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
@@ -31,20 +34,7 @@ N_VOCAB = 384
 
 
 @pytest.fixture(scope="session")
-def hybrids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small models by architecture; ``qwen35-draft`` and ``qwen35-intermediate`` guess what ``qwen35`` writes."""
-    folder = tmp_path_factory.mktemp("hybrids")
-    files = {name: (shape, 0.0) for name, shape in SMALL_HYBRIDS.items()}
-    noises = {"draft": 0.06, "intermediate": 0.03}
-    files |= {f"qwen35-{role}": (SMALL_HYBRIDS["qwen35"], noise) for role, noise in noises.items()}
-    return {
-        name: write_hybrid(folder / f"{name}.gguf", shape, "Q4_0", seed=1, noise=noise)
-        for name, (shape, noise) in files.items()
-    }
-
-
-@pytest.fixture(scope="session")
-def opened(hybrids: dict[str, Path]) -> Iterator[dict[str, LlamaModel]]:
+def opened(hybrids: HybridFiles) -> Iterator[dict[str, LlamaModel]]:
     """A target of each architecture, with an empty cache."""
     weights = {name: LlamaWeights(hybrids[name]) for name in SMALL_HYBRIDS}
     asked = LlamaSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
@@ -75,6 +65,34 @@ def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaModel
         assert not model.capabilities.can_shift
 
 
+def test_info_says_how_far_a_model_goes_back(hybrids: HybridFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("lfm2", "falcon-h1"):
+        with pytest.raises(SystemExit):
+            main(["info", str(hybrids[name]), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        with loaded(hybrids[name], "ngram" if name in KEEPS_SNAPSHOTS else "off") as model:
+            most = model.followed["target"].model.capabilities.rollback
+        assert (found["taken_back"], found["state_bytes"] > 0) == ({"llama": most}, True)
+        with pytest.raises(SystemExit):
+            main(["info", str(hybrids[name])])
+        said = f"takes back drafts of up to {most} tokens" if most else "takes back no drafts"
+        assert f"; llama.cpp {said}" in capsys.readouterr().out
+
+
+def test_layers_for_further_tokens_are_left_out_and_info_says_so(
+    hybrids: HybridFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", str(hybrids["qwen35-mtp"])])
+    assert "\nMTP layers       1, which are not used" in capsys.readouterr().out
+    texts = []
+    for name in ("qwen35", "qwen35-mtp"):
+        with loaded(hybrids[name], "ngram") as model:
+            assert not model.notes
+            texts.append([ask(model, prompt, 0, 1.0, 60).token_ids for prompt in PROMPTS])
+    assert texts[0] == texts[1]
+
+
 # --- the state
 
 
@@ -98,7 +116,7 @@ class Fresh:
 @given(st.data())
 @settings(max_examples=15)
 def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
-    hybrids: dict[str, Path], opened: dict[str, LlamaModel], name: str, data: st.DataObject
+    hybrids: HybridFiles, opened: dict[str, LlamaModel], name: str, data: st.DataObject
 ) -> None:
     model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
     model.rollback(0)
@@ -168,6 +186,25 @@ def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: d
         assert places == [140, 130, 130, 60, 60, 0]
 
 
+def test_a_prompt_may_begin_where_an_earlier_one_has_ended(opened: dict[str, LlamaModel]) -> None:
+    for model in opened.values():
+        model.rollback(0)
+        model.prefill(list(range(100, 150)))
+        for token in range(10):
+            model.decode(Tree.sequence([200 + token]))
+            model.keep([0])
+        model.rollback(55)
+        assert model.n_past == 50
+        # One that is read in several calls begins with the first of them.
+        for start in range(150, 220, 35):
+            model.prefill(list(range(start, start + 35)))
+        model.decode(Tree.sequence([300]))
+        model.keep([0])
+        for wanted, place in ((120, 120), (119, 50), (49, 0)):
+            model.rollback(wanted)
+            assert model.n_past == place
+
+
 def test_a_cancelled_reading_goes_on_after_the_last_whole_chunk(opened: dict[str, LlamaModel]) -> None:
     for model in opened.values():
         model.rollback(0)
@@ -202,7 +239,7 @@ def ask(model: edge_spec.TextModel, prompt: str, seed: int, temperature: float, 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", WITH_SNAPSHOTS)
-def test_accepted_and_rejected_drafts_change_no_token(hybrids: dict[str, Path], name: str, temperature: float) -> None:
+def test_accepted_and_rejected_drafts_change_no_token(hybrids: HybridFiles, name: str, temperature: float) -> None:
     texts = recorded(hybrids[name], temperature)
     assert all(len(set(text)) > 50 for text in texts), "texts that repeat themselves try little"
     n_drafted = n_accepted = n_rounds = n_in_part = 0
@@ -220,7 +257,7 @@ def test_accepted_and_rejected_drafts_change_no_token(hybrids: dict[str, Path], 
     assert n_in_part > 0.2 * n_rounds
 
 
-def test_a_hybrid_drafts_for_a_hybrid(hybrids: dict[str, Path]) -> None:
+def test_a_hybrid_drafts_for_a_hybrid(hybrids: HybridFiles) -> None:
     texts = recorded(hybrids["qwen35"], 0.0, 200)
     small = {"draft": hybrids["qwen35-draft"], "intermediate": hybrids["qwen35-intermediate"]}
     for mode in ("sequence", "hierarchy"):

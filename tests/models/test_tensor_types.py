@@ -20,6 +20,7 @@ class Heads:
     n_head_kv: tuple[int, ...]
     head_dim_k: int
     head_dim_v: int
+    latent_attention: bool = False
 
 
 def kv(n_ctx: int, n_layers: int, heads: int, head_dim: int, kind: str = "f16") -> int:
@@ -51,6 +52,12 @@ def test_context_is_rounded_up_as_llama_cpp_does() -> None:
 def test_keys_and_values_of_uneven_layers_add_up() -> None:
     found = kv_cache_bytes(Heads((4, 0, 1), 64, 32), n_ctx=256, kv_k="q8_0", kv_v="f32")
     assert found == 256 * (5 * 64 // 32 * 34 + 5 * 32 * 4)
+
+
+def test_latent_attention_caches_one_row_of_a_token() -> None:
+    # DeepSeek-V2-Lite: 27 layers with a row of 512 + 64 numbers each.
+    found = kv_cache_bytes(Heads((1,) * 27, 576, 512, latent_attention=True), n_ctx=1024)
+    assert found == 27 * 1024 * 576 * 2
 
 
 @given(st.integers(1, 100_000), st.integers(1, 80), st.integers(1, 64), st.sampled_from(sorted(KV_TYPES)))

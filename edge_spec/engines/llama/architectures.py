@@ -1,8 +1,8 @@
-"""Which architectures have recurrent layers in llama.cpp, and of which it keeps earlier states."""
+"""What llama.cpp does not say of architectures when it is asked."""
 
 from __future__ import annotations
 
-__all__ = ["KEEPS_SNAPSHOTS", "RECURRENT"]
+__all__ = ["CANNOT_SHIFT", "KEEPS_SNAPSHOTS", "RECURRENT"]
 
 KEEPS_SNAPSHOTS = frozenset(
     (
@@ -38,4 +38,25 @@ RECURRENT = KEEPS_SNAPSHOTS | frozenset(
         "rwkv7",
     )
 )
-"""All of them; from ``llm_arch_is_recurrent`` and ``llm_arch_is_hybrid`` there."""
+"""All with recurrent layers; from ``llm_arch_is_recurrent`` and ``llm_arch_is_hybrid`` there."""
+
+CANNOT_SHIFT = frozenset(
+    (
+        # Some of their layers know no positions, and the library turns the keys of every layer.
+        "afmoe",
+        "llama4",
+        "muse-glimmer",
+        "smollm3",
+        # Their positions are added to the input, and no turn takes them out of a key.
+        "gpt2",
+        "mpt",
+        "starcoder",
+        # An indexer's keys lie beside the others, with positions at another place.
+        "deepseek32",
+        "dots3note",
+        "glm-dsa",
+        "hy_v4",
+        "minimax-m3",
+    )
+)
+"""Those whose keys the library moves to wrong positions; from the graphs in its src/models."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge_spec.engines.cache_state import CachedModel, check_path, n_new_nodes, pack_state, unpack_state
+from edge_spec.engines.llama.architectures import CANNOT_SHIFT
 from edge_spec.engines.llama.batch import Batch, Branches, in_plain_order
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
@@ -58,11 +59,13 @@ class LlamaModel(CachedModel):
     def can_shift(self) -> bool:
         """Whether the library can move keys to other positions.
 
-        The library's own answer leaves out three cases: it ends the process where rotary embeddings cover only a part
-        of quantised keys, it lets keys grow where YaRN has scaled them, and it saves no cells outside of a layer's
-        window.
+        The library's own answer leaves out five cases: it ends the process where rotary embeddings cover only a part
+        of quantised keys and where no layer has any, it turns keys that know no positions or know them otherwise, it
+        lets keys grow where YaRN has scaled them, and it saves no cells outside of a layer's window.
         """
         weights = self._weights
+        if weights.architecture in CANNOT_SHIFT or not weights.has_rotary:
+            return False
         has_window = self._c.llama_model_n_swa(weights.handle) > 0
         is_quantised = self.settings.kv_k not in ("f32", "f16", "bf16")
         turns_part = weights.n_rotary != weights.head_dim_k

@@ -41,6 +41,7 @@ class RecurrentModel(LlamaModel):
         self._holds = settings.holds
         self._places = Places(self._c.llama_n_rs_seq(self._handle))
         self._begin = 0
+        self._reads_on = False
 
     @property
     def can_shift(self) -> bool:
@@ -56,10 +57,11 @@ class RecurrentModel(LlamaModel):
         if not self.settings.exact:
             super().prefill(tokens)
             return
-        if self._n_past not in self._places.copies:
-            # A prompt that is read in several calls goes on where the last one has ended, and here begins another.
+        if not self._reads_on:
+            # Here a prompt begins; one that is read in several calls goes on where the last one has ended.
             self._begin = self._n_past
             self._copy()
+        self._reads_on = True
         for start in range(0, len(tokens), self.settings.prefill_chunk):
             super().prefill(tokens[start : start + self.settings.prefill_chunk])
             self._copy()
@@ -67,6 +69,7 @@ class RecurrentModel(LlamaModel):
     def decode(self, tree: Tree) -> Logits:
         if not tree.is_sequence:
             raise ValueError("a recurrent model takes sequences, not trees")
+        self._reads_on = False
         # Stopped in the middle, some layers would have seen the tokens and others not. A few rows do not take long.
         with self._abort.unseen():
             return super().decode(tree)
@@ -85,12 +88,17 @@ class RecurrentModel(LlamaModel):
 
     # --- going back
 
+    def rollback(self, n_past: int) -> None:
+        self._reads_on = self._reads_on and n_past >= self._n_past
+        super().rollback(n_past)
+
     def _cut(self, chosen: int, end: int) -> None:
         self._pending = EMPTY
         self._n_past = self._places.nearest(end)
 
     def _clear(self) -> None:
         super()._clear()
+        self._reads_on = False
         self._places = Places(self._places.n_snapshots)
 
     def hold(self) -> None:
