@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -102,9 +102,9 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
     if most < allowed:
         return {}
     longest: dict[int, int] = {}
-    for place, length in enumerate(_matches(recent)):
+    for place, length in _matches(recent):
         length = min(length, most)
-        if place and length >= allowed:
+        if length >= allowed:
             token = recent[place - 1]
             longest[token] = max(longest.get(token, 0), length)
     largest = int(_LARGEST_LOG / math.log(settings.dry_base)) if settings.dry_base > 1.000001 else 0
@@ -135,19 +135,23 @@ def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
     return len(recent)
 
 
-def _matches(recent: Sequence[int]) -> list[int]:
-    """For every place, how many tokens from there equal those from the start: the Z-algorithm."""
-    n = len(recent)
+def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield every place after the start with its token, and how many tokens from there equal those from the start.
+
+    This is the Z-algorithm, which looks at each token once, at the few places where the length is not 0.
+    """
+    n, first = len(recent), recent[0]
     lengths = [0] * n
-    left = right = 0
-    for place in range(1, n):
+    left = right = place = 0
+    for _ in range(recent.count(first) - 1):
+        place = recent.index(first, place + 1)
         length = min(right - place, lengths[place - left]) if place < right else 0
         while place + length < n and recent[length] == recent[place + length]:
             length += 1
         lengths[place] = length
         if place + length > right:
             left, right = place, place + length
-    return lengths
+        yield place, length
 
 
 def find_breakers(

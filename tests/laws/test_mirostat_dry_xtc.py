@@ -87,6 +87,43 @@ def test_dry_holds_off_what_repeats_and_nothing_before_a_breaker(default_breaker
     assert all(tails for tails in default_breakers.values())
 
 
+def as_defined(text: Sequence[int], s: SamplerSettings, breakers: frozenset[int]) -> dict[int, float]:
+    """DRY's penalties by their definition: every place of the window is compared with its end, token by token."""
+    recent = list(text)
+    if s.dry_penalty_window >= 0:
+        recent = recent[max(0, len(recent) - s.dry_penalty_window) :]
+    since = next((n for n, token in enumerate(reversed(recent)) if token in breakers), len(recent))
+    found: dict[int, float] = {}
+    for place, token in enumerate(recent):
+        n = 0
+        while n < min(place, since) and recent[place - 1 - n] == recent[-1 - n]:
+            n += 1
+        if place and n >= s.dry_allowed_length and token not in breakers:
+            penalty = s.dry_multiplier * s.dry_base ** (n - s.dry_allowed_length)
+            found[token] = max(found.get(token, 0.0), penalty)
+    return found
+
+
+def test_dry_is_its_definition_over_random_texts() -> None:
+    rng = np.random.default_rng(3)
+    n_penalized = 0
+    for _ in range(1500):
+        n_tokens = int(rng.integers(1, 8))
+        text = rng.integers(0, n_tokens, size=rng.integers(0, 120)).tolist()
+        text += text[: rng.integers(0, 60)] * int(rng.integers(0, 3))
+        breakers = frozenset(rng.choice(20, size=rng.integers(0, 4)).tolist())
+        s = SamplerSettings(
+            dry_multiplier=0.8,
+            dry_base=float(rng.choice([1.0, 1.1])),  # the powers of larger bases have a limit
+            dry_allowed_length=int(rng.integers(1, 6)),
+            dry_penalty_window=int(rng.choice([-1, 0, 1, 7, 64, 512])),
+        )
+        ours = dry_penalties(text, s, dict.fromkeys(breakers, ((),)))
+        assert ours == as_defined(text, s, breakers)
+        n_penalized += bool(ours)
+    assert n_penalized > 500
+
+
 # --- XTC
 
 
