@@ -21,7 +21,7 @@ import click
 from edge_spec.cli.check import prompts_or_own
 from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
-from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.loading import load, possible_modes
 from edge_spec.model import TextModel
 from edge_spec.sampling import Sampler
@@ -154,8 +154,7 @@ def main(**values: Any) -> None:
             lambda mode: load(**arguments, speculation=mode),
             auto,
             [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]],
-            max_tokens=values["max_tokens"],
-            **sampler_arguments(values),
+            **reply_arguments(values),
         ):
             if recording.drafter not in files:
                 path = folder / f"{recording.drafter}-t{recording.temperature:.1f}.jsonl"

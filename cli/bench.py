@@ -15,7 +15,7 @@ from edge_spec.cli.options import load_arguments, max_tokens_option, model_optio
 from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.printing import echo, one_line
 from edge_spec.cli.prompts import Prompt
-from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.cli.wording import in_options
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
 from edge_spec.library.stores import name_of
@@ -55,12 +55,12 @@ def command(**values: Any) -> int:
     lines say which mode is the best here. With --json every line is one mode, and the last one the verdict.
     """
     prompts = prompts_or_own(values["prompts"])[: values["limit"]]
-    arguments, sampling = load_arguments(values), sampler_arguments(values)
+    arguments, asked = load_arguments(values), reply_arguments(values)
     modes = modes_of(values["modes"], arguments)
     if values["modes"] is None:
         modes.insert(0, "auto")
     timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)
-    return interruptible(lambda: timing.run(sampling), lambda: False)
+    return interruptible(lambda: timing.run(asked), lambda: False)
 
 
 class _Timing:
@@ -83,13 +83,13 @@ class _Timing:
         self._values, self._prompts, self._modes, self._arguments = values, prompts, modes, arguments
         self._about = {"model": name_of(values["model"]), "processor": describe().processor}
 
-    def run(self, sampling: Mapping[str, Any]) -> int:
+    def run(self, asked: Mapping[str, Any]) -> int:
         """Time and print; returns the exit code.
 
         Args:
-            sampling: fields of ``SamplerSettings``.
+            asked: options of the replies.
         """
-        speeds = self._timed(sampling)
+        speeds = self._timed(asked)
         if self._values["as_json"]:
             for speed in speeds:
                 print_json(vars(speed))
@@ -98,7 +98,7 @@ class _Timing:
             show_speeds(speeds, self._about, n_replies=len(self._prompts) * self._values["rounds"])
         return 0
 
-    def _timed(self, sampling: Mapping[str, Any]) -> list[Speed]:
+    def _timed(self, asked: Mapping[str, Any]) -> list[Speed]:
         from rich.progress import Progress
 
         values, prompts = self._values, self._prompts
@@ -111,9 +111,8 @@ class _Timing:
                 modes=self._modes,
                 categories=[prompt.category for prompt in prompts],
                 rounds=values["rounds"],
-                max_tokens=values["max_tokens"],
                 on_run=lambda: progress.advance(task),
-                **sampling,
+                **asked,
             )
             return list(speeds)
 

@@ -14,10 +14,10 @@ import click
 from edge_spec.chat import ChatSession
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
+from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_summary, what_drafts
 from edge_spec.cli.prompts import argument_text
-from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation, Reader
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
@@ -27,7 +27,6 @@ from edge_spec.cli.terminal.status import counted
 from edge_spec.cli.wording import in_options
 from edge_spec.errors import NoChatTemplate
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.text_stream import stops_of
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve
@@ -49,11 +48,8 @@ _CONVERSATION = "Conversation"
     help="What to do with a model's thoughts. [default: dim on a terminal, else hide]",
 )
 @option(_CONVERSATION, "--no-color", is_flag=True, help="Plain text without Markdown, as with the variable NO_COLOR.")
-@max_tokens_option(None, "Maximum tokens of an answer. [default: what fits --ctx]")
-@option("Replies", "--stop", multiple=True, metavar="TEXT", help="End an answer where this would appear. Repeatable.")
-@option("Replies", "--seed", type=int, metavar="N", help="Random seed. [default: random, see /stats]")
 @option("Replies", "--stats", is_flag=True, help="Say after every answer what speculation did.")
-@grammar_options
+@reply_options("raw", "ignore_eos")
 @speculation_option
 @model_options
 @sampler_options()
@@ -78,7 +74,7 @@ def command(**values: Any) -> None:
         raise click.UsageError(f"there is no folder for {values['session']}; make it first, or choose another file")
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
-    options = _session_options(values)
+    options = reply_arguments(values)
     if inspect(resolve(values["model"])).chat_template is None:
         raise NoChatTemplate
     is_interactive = sys.stdin.isatty()
@@ -106,16 +102,6 @@ def command(**values: Any) -> None:
 
         conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
         ConversationLoop(conversation).run()
-
-
-def _session_options(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of ``ChatSession`` that the command line gives."""
-    options = sampler_arguments(values) | grammar_arguments(values)
-    if values["max_tokens"] is not None:
-        options["max_tokens"] = values["max_tokens"]
-    if values["stop"]:
-        options["stop"] = list(stops_of([argument_text(text, "--stop") for text in values["stop"]]))
-    return options
 
 
 def _display(*, is_plain: bool, thoughts: str | None) -> Display:

@@ -15,7 +15,7 @@ from edge_spec.cli.options import load_arguments, max_tokens_option, model_optio
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.prompts import Prompt, read_prompts
-from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.errors import SettingsError
 from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
 from edge_spec.loading import load, possible_modes
@@ -51,14 +51,14 @@ def prompts_or_own(path: str | None) -> list[Prompt]:
 @option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end a reply itself.")
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per comparison.")
 @model_options
-@sampler_options(temperature=False)
+@sampler_options("temperature")
 def command(**values: Any) -> int:
     """Compare the tokens of every way to speculate with plain decoding.
 
     Exits with 0 if every token of every reply is the same, with 1 if any differs.
     """
     prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
-    arguments, sampling = load_arguments(values), sampler_arguments(values)
+    arguments, asked = load_arguments(values), reply_arguments(values)
     modes = modes_of(values["modes"], arguments)
     temperatures = [_temperature(text) for text in values["temperatures"].split(",")]
     policy = RandomPolicy(values["draft_limit"] or 9) if values["random_limits"] else None
@@ -69,10 +69,7 @@ def command(**values: Any) -> int:
             prompts,
             modes=modes,
             temperatures=temperatures,
-            max_tokens=values["max_tokens"],
-            raw=values["raw"],
-            ignore_eos=values["ignore_eos"],
-            **sampling,
+            **asked,
         )
 
     return interruptible(lambda: _report(compared(), as_json=values["as_json"]), lambda: False)

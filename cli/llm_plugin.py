@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,17 @@ from pydantic import Field, create_model
 
 from edge_spec.cli.printing import echo
 from edge_spec.errors import EdgeSpecError
+from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.models.catalogue import family_names
-from edge_spec.sampling.settings import SamplerSettings
 
 __all__ = ["EdgeSpecModel", "register_models"]
 
 _FILE = "edge-spec.json"
-_OWN: dict[str, Any] = {
-    "seed": (int | None, Field(None, description="Random seed.")),
-    "max_tokens": (int | None, Field(None, description="Maximum tokens to write.")),
-    "stop": (str | None, Field(None, description="End the reply where this would appear.")),
-    "grammar": (str | None, Field(None, description="Write only what this grammar in GBNF allows.")),
-}
-_SAMPLING: dict[str, Any] = {
-    each.name: (type(each.default) | None, Field(None, description=each.metadata["help"]))
-    for each in fields(SamplerSettings)
-    if "help" in each.metadata
+_TEXTS = ("stop", "grammar")
+_OPTIONS: dict[str, Any] = {
+    name: ((str if name in _TEXTS else each.kind) | None, Field(None, description=each.help))
+    for name, each in REPLY_OPTIONS.items()
+    if each.flag is not None and (each.kind in (int, float) or name in _TEXTS)
 }
 
 
@@ -68,7 +62,7 @@ class EdgeSpecModel(llm.Model):
 
     can_stream = True
     supports_schema = True
-    Options = create_model("Options", __base__=llm.Model.Options, **_OWN, **_SAMPLING)
+    Options = create_model("Options", __base__=llm.Model.Options, **_OPTIONS)
 
     def __init__(self, model_id: str, arguments: dict[str, Any]) -> None:
         self.model_id = model_id

@@ -10,16 +10,15 @@ import click
 
 from edge_spec.cli.help import Count, Verb, option
 from edge_spec.cli.interrupt import interruptible
-from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
+from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import Bar, print_json, print_notes, print_summary, print_summary_of_several
 from edge_spec.cli.printing import write_text
 from edge_spec.cli.prompts import argument_text, read_prompt
-from edge_spec.cli.sampler_options import grammar_arguments, grammar_options, sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
 from edge_spec.errors import ModelNotFound
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.text_stream import stops_of
 from edge_spec.loading import load
 from edge_spec.model import TextModel
 
@@ -38,17 +37,12 @@ _CONTINUES = (
 @option("Prompt", "-p", "--prompt", metavar="TEXT", help="The prompt.")
 @option("Prompt", "-f", "--file", metavar="FILE", help="Read the prompt from a file; - for standard input.")
 @option("Prompt", "--system", metavar="TEXT", help="The system message.")
-@option("Prompt", "--raw", is_flag=True, help="Continue the text as it is, without the model's chat template.")
-@max_tokens_option(None, "Maximum tokens to generate. [default: what fits --ctx]")
-@option("Replies", "--stop", multiple=True, metavar="TEXT", help="End the reply where this would appear. Repeatable.")
-@option("Replies", "--ignore-eos", is_flag=True, help="Never let the model end the reply itself.")
-@option("Replies", "--seed", type=int, metavar="N", help="Random seed. [default: random, see --json]")
+@reply_options()
 @option(
     "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
 )
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Report speed and accepted drafts on standard error.")
-@grammar_options
 @speculation_option
 @model_options
 @click.argument("words", metavar="[PROMPT]", required=False)
@@ -77,8 +71,8 @@ def command(**values: Any) -> int:
         if values["prompt"] is None and _SENTENCE.search(str(values["model"])):
             error.hint = "for a prompt use -p"
         raise
-    sampling, grammar = sampler_arguments(values), grammar_arguments(values)
-    stop = stops_of([argument_text(text, "--stop") for text in values["stop"]])
+    asked = reply_arguments(values)
+    has_grammar = not {"grammar", "json_schema"}.isdisjoint(asked)
     prompt = read_prompt(values["prompt"], values["file"], values["words"])
     writing: list[Reply | Replies] = []
     bar = Bar()
@@ -94,12 +88,12 @@ def command(**values: Any) -> int:
             print_notes(model.notes)
             if not (model.has_chat_template or values["raw"]):
                 print_notes((_CONTINUES,))
-            written = _generate(model, prompt, values, {"stop": stop, "on_progress": bar, **grammar, **sampling})
+            written = _generate(model, prompt, values, {**asked, "on_progress": bar})
             writing.append(written)
             if isinstance(written, Reply):
-                _write(model, written, values, has_grammar=bool(grammar))
+                _write(model, written, values, has_grammar=has_grammar)
                 return written.finish_reason == "cancelled"
-            _write_several(model, written, values, has_grammar=bool(grammar))
+            _write_several(model, written, values, has_grammar=has_grammar)
             return any(answer.finish_reason == "cancelled" for answer in written.answers)
 
     return 130 if interruptible(work, cancel) else 0
@@ -152,9 +146,6 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
         messages.insert(0, {"role": "system", "content": argument_text(values["system"], "--system")})
     written: Reply | Replies = model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
-        raw=values["raw"],
-        max_tokens=values["max_tokens"],
-        ignore_eos=values["ignore_eos"],
         n=values["answers"],
         **options,
     )

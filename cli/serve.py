@@ -12,11 +12,12 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options, speculation_option
 from edge_spec.cli.output import print_notes
 from edge_spec.cli.printing import echo, one_line
-from edge_spec.cli.sampler_options import sampler_arguments, sampler_options
+from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.extras import not_installed
 from edge_spec.library.stores import name_of
 from edge_spec.loading import load
 from edge_spec.memory import format_size, parse_size
+from edge_spec.sampling import SAMPLER_OPTIONS
 from edge_spec.server.settings import ServerSettings
 
 __all__ = ["command"]
@@ -93,7 +94,7 @@ def command(**values: Any) -> int:
         max_body_bytes=parse_size(values["max_body"], "max_body_bytes"),
         timeout_s=values["timeout_s"],
         max_tokens=values["max_tokens"],
-        sampling=sampler_arguments(values),
+        sampling=reply_arguments(values, SAMPLER_OPTIONS),
         log=_log,
     )
     try:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from edge_spec.arguments import require_whole
 from edge_spec.errors import Closed, SettingsError
-from edge_spec.generation.answers import answers_to, attempts
+from edge_spec.generation.answers import Answer, answers_to, attempts
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
-from edge_spec.generation.keywords import GenerateKeywords, RepliesKeywords, ReplyKeywords
+from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.request import ReplyOptions, ReplyRequest, ignore
+from edge_spec.generation.request import ReplyRequest, RequestBuilder
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
-from edge_spec.sampling import SamplerKeywords, SamplerSettings
+from edge_spec.options import documented
+from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
@@ -96,7 +98,7 @@ class TextModel(Closing):
         self.lock, self.sessions = self._access.lock, self._access.sessions
         self.ledger = self.sessions.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
-        self._options = ReplyOptions(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
+        self._requests = RequestBuilder(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
         self._new_policy = policy
         self._earlier_texts = EarlierTexts()
         self.keep_costs, self.keep_gain = keep_costs, keep_gain
@@ -133,126 +135,77 @@ class TextModel(Closing):
 
     @overload
     def generate(
-        self, prompt: Prompt | None = None, *, n: None = None, **options: Unpack[GenerateKeywords]
+        self,
+        prompt: Prompt | None = None,
+        *,
+        tokens: Sequence[int] | None = None,
+        n: None = None,
+        **options: Unpack[ReplyKeywords],
     ) -> Reply: ...
 
     @overload
-    def generate(self, prompt: Prompt | None = None, *, n: int, **options: Unpack[GenerateKeywords]) -> Replies: ...
-
     def generate(
         self,
         prompt: Prompt | None = None,
         *,
         tokens: Sequence[int] | None = None,
-        raw: bool = False,
+        n: int,
+        **options: Unpack[ReplyKeywords],
+    ) -> Replies: ...
+
+    @documented(REPLY_OPTIONS)
+    def generate(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        tokens: Sequence[int] | None = None,
         n: int | None = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = (),
-        ignore_eos: bool = False,
-        seed: int | None = None,
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        logprobs: int | None = None,
-        reuse: bool = False,
-        timeout: float | None = None,
-        on_notice: Callable[[str], object] = ignore,
-        on_progress: Callable[[str, int, int], object] = ignore,
-        **sampling: Unpack[SamplerKeywords],
+        **options: Unpack[ReplyKeywords],
     ) -> Reply | Replies:
-        """A reply, to be iterated over piece by piece; each is written when it is asked for.
+        """Return a reply, to be iterated over piece by piece; each is written when it is asked for.
 
         Args:
             prompt: a text, or messages of a conversation.
             tokens: token ids instead of a prompt.
-            raw: continue the text as it is, without the chat template.
             n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
                 the same seed, written together where the engine can.
-            max_tokens: the most tokens to write; as many as fit the context if None.
-            stop: texts that end the reply.
-            ignore_eos: never let the model end the reply itself.
-            seed: the random seed; one that is chosen at random, found in ``.settings.seed``, if None.
-            grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
-            json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
-            logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
-            reuse: do not read again what this prompt has in common with earlier ones that were asked so, or with the
-                replies to them. The text is the same.
-            timeout: seconds after which the reply ends with ``finish_reason`` ``timeout``, from when it is first asked
-                for a piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read.
-            on_notice: called with each sentence that the reader should see, such as that memory is scarce and what
-                changes; they are in ``notices`` as well.
-            on_progress: called with ``reading``, how many tokens of the prompt have been read, and how many have to be.
-            **sampling: fields of ``SamplerSettings``; where one is not given, what the model's file recommends (see
-                ``info.sampling``), and else its default. ``.settings`` of the reply has them all.
+            **options: see below. Where a setting of the sampler is not given, what the model's file recommends (see
+                ``info.sampling``), and else its default; ``.settings`` of the reply has them all.
 
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed.
         """
-        prompts = self.prompts
+        asked, prompts = ReplyOptions.of(options), self.prompts
         if prompt is None and tokens is None:
             raise SettingsError("there is no prompt", hint="give a text, messages, or `tokens`")
         if prompt is not None and tokens is not None:
             raise SettingsError("`prompt` and `tokens` are both given", hint="give one of them")
         if tokens is None:
             assert prompt is not None
-            tokens = prompts.tokens_of(prompt, raw=raw)
-        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
-        asked: RepliesKeywords = {
-            "max_tokens": max_tokens,
-            "stop": stop,
-            "grammar": grammar,
-            "json_schema": json_schema,
-            "logprobs": logprobs,
-            "on_progress": on_progress,
-        }
-        if n is None:
-            text = prompts.known(tokens)
-            return self.reply(text, settings, reuse=reuse, timeout=timeout, on_notice=on_notice, **asked)
-        texts = [prompts.known(tokens)]
-        return self.replies(texts, settings, n=n, reuse=reuse, timeout=timeout, on_notice=on_notice, **asked)
+            tokens = prompts.tokens_of(prompt, raw=asked.raw)
+        text, settings = prompts.known(tokens), self._requests.settings(asked)
+        return self.reply(text, settings, **options) if n is None else self.replies([text], settings, n=n, **options)
 
-    def generate_many(
-        self,
-        prompts: Iterable[Prompt],
-        *,
-        raw: bool = False,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = (),
-        ignore_eos: bool = False,
-        seed: int | None = None,
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        on_notice: Callable[[str], object] = ignore,
-        on_progress: Callable[[str, int, int], object] = ignore,
-        **sampling: Unpack[SamplerKeywords],
-    ) -> Replies:
-        """Replies to several prompts, written together where the engine can; each is what ``generate`` gives alone.
+    @documented(REPLY_OPTIONS)
+    def generate_many(self, prompts: Iterable[Prompt], **options: Unpack[ReplyKeywords]) -> Replies:
+        """Return replies to several prompts, written together where the engine can; each is what it would be alone.
 
         Args:
             prompts: texts, or messages of conversations. One that is empty or too long is an error of its reply only.
-            raw, max_tokens, stop, ignore_eos, seed, grammar, json_schema, timeout, on_notice, on_progress: see
-                ``generate``; one seed and one time limit for all.
-            **sampling: fields of ``SamplerSettings``.
+            **options: as for ``generate``; one seed and one time limit for all.
 
         Raises:
             SettingsError, Closed.
         """
-        tokens_of = self.prompts.tokens_of
+        asked, tokens_of = ReplyOptions.of(options), self.prompts.tokens_of
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             what = "one text" if isinstance(prompts, str) else type(prompts).__name__
             raise SettingsError(f"is {what}", argument="prompts", hint="give a list of texts, or use `generate()`")
-        settings = self.sampler_settings(seed=seed, ignore_eos=ignore_eos, **sampling)
-        asked: RepliesKeywords = {
-            "max_tokens": max_tokens,
-            "stop": stop,
-            "grammar": grammar,
-            "json_schema": json_schema,
-            "on_progress": on_progress,
-        }
+        settings = self._requests.settings(asked)
         # What is wrong with these is wrong with all replies.
-        self._request([0], settings, **asked)
-        answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=raw), settings, **asked))
-        return Replies(self._access, answers, self._new_policy, timeout=timeout, on_notice=on_notice)
+        self._request([0], asked, settings)
+        answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=asked.raw), asked, settings))
+        return self._replies(answers, asked)
 
     def chat(self, system: str | None = None, **options: Any) -> ChatSession:
         """A conversation with this model; see ``ChatSession`` for the options."""
@@ -260,73 +213,86 @@ class TextModel(Closing):
 
         return ChatSession(self, system=system, **options)
 
-    def sampler_settings(
-        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Unpack[SamplerKeywords]
-    ) -> SamplerSettings:
-        """Settings of a sampler for this model, with a random seed if none is given; see ``generate``.
+    def sampler_settings(self, **options: Unpack[ReplyKeywords]) -> SamplerSettings:
+        """Return settings of a sampler for this model, with a random seed if none is given; see ``generate``.
 
         Raises:
             SettingsError: a value out of its range, or an unknown name.
         """
-        return self._options.settings(seed=seed, ignore_eos=ignore_eos, **sampling)
+        return self._requests.settings(ReplyOptions.of(options))
+
+    def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
+        """Refuse what a reply of this model cannot be asked for.
+
+        Raises:
+            SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.
+        """
+        asked = ReplyOptions.of(options)
+        self._requests.settings(asked)
+        self.grammar_of(asked.grammar, asked.json_schema)
 
     def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
         """The grammar that one of them describes, see ``generate``; None if neither is given."""
-        return self._options.grammar(text, schema)
+        return self._requests.grammar(text, schema)
 
     def reply(
         self,
         tokens: Sequence[int],
-        settings: SamplerSettings,
+        settings: SamplerSettings | None = None,
         *,
-        reuse: bool = False,
+        written: Sequence[int] = (),
+        drawn: Mapping[str, float] = MappingProxyType({}),
         context: Context | None = None,
         recorder: Recorder | None = None,
         policy: Policy | None = None,
-        **asked: Unpack[ReplyKeywords],
+        **options: Unpack[ReplyKeywords],
     ) -> Reply:
-        """A reply to token ids, for those who keep conversations themselves.
+        """Return a reply to token ids, for those who keep conversations themselves.
 
         Args:
-            reuse: see ``generate``.
+            settings: of the sampler; if None what ``options`` say.
+            written, drawn: continue a reply, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
             policy: says how far to draft; the model's own if None.
-            **asked: ``max_tokens``, ``stop``, ``grammar``, ``json_schema``, ``logprobs``, ``timeout``, ``on_notice``
-                and ``on_progress`` of ``generate``; ``written`` and ``drawn`` continue a reply, see ``ReplyRequest``.
+            **options: as for ``generate``.
         """
-        request = self._request(tokens, settings, **asked)
-        if reuse and context is None:
+        asked = ReplyOptions.of(options)
+        request = self._request(tokens, asked, settings or self._requests.settings(asked), written=written, drawn=drawn)
+        if asked.reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
 
     def replies(
         self,
         prompts: Iterable[Sequence[int]],
-        settings: SamplerSettings,
+        settings: SamplerSettings | None = None,
         *,
         n: int = 1,
-        reuse: bool = False,
         policy: Policy | None = None,
-        timeout: float | None = None,
-        on_notice: Callable[[str], object] = ignore,
-        **asked: Unpack[RepliesKeywords],
+        **options: Unpack[ReplyKeywords],
     ) -> Replies:
-        """``n`` replies to the token ids of each prompt, for those who make prompts themselves; see ``reply``."""
+        """Return ``n`` replies to token ids of each prompt, for those who make prompts themselves; see ``reply``."""
         require_whole("n", n, 1, 1 << 20)
+        asked = ReplyOptions.of(options)
+        settings = settings or self._requests.settings(asked)
+        answers = attempts((self._request(tokens, asked, settings) for tokens in prompts), n)
+        return self._replies(answers, asked, policy)
+
+    def _replies(self, answers: Sequence[Answer], asked: ReplyOptions, policy: Policy | None = None) -> Replies:
         return Replies(
             self._access,
-            attempts((self._request(tokens, settings, **asked) for tokens in prompts), n),
+            answers,
             self._new_policy if policy is None else lambda: policy,
-            context=(lambda: ReusingContext(self._earlier_texts)) if reuse else Context,
-            timeout=timeout,
-            on_notice=on_notice,
+            context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
+            timeout=asked.timeout,
+            on_notice=asked.on_notice,
         )
 
     def _request(
-        self, tokens: Sequence[int], settings: SamplerSettings, **asked: Unpack[ReplyKeywords]
+        self, tokens: Sequence[int], asked: ReplyOptions, settings: SamplerSettings, **state: Any
     ) -> ReplyRequest:
-        return self._options.request(tokens, settings, opening=self.prompts.opening(tokens), **asked)
+        return self._requests.request(tokens, asked, settings, opening=self.prompts.opening(tokens), **state)
 
     @property
     def info(self) -> ModelInfo:

@@ -4,49 +4,38 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
 from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal.display import THOUGHTS, Display
 from edge_spec.errors import SettingsError
-from edge_spec.sampling import SamplerSettings
+from edge_spec.generation.options import ANSWER_OPTIONS
+from edge_spec.sampling import SAMPLER_OPTIONS
 
 __all__ = ["change", "names", "settings_lines"]
 
 _DEFAULT = ("default", "none")
-_ALIASES = {"temp": "temperature", "n": "max_tokens", "dry_breaker": "dry_breakers"}
-"""Names that the command line takes as well."""
-_SAMPLING = {field.name: field.type for field in fields(SamplerSettings) if field.name != "attempt"}
-_KINDS = {
-    **_SAMPLING,
-    "dry_breakers": "texts",
-    "max_tokens": "int",
-    "stop": "texts",
-    "grammar": "text",
-    "json_schema": "text",
-    "thoughts": "choice",
-}
+_OPTIONS = {name: each for name, each in ANSWER_OPTIONS.items() if each.flag is not None and name != "ignore_eos"}
+"""What is set for all answers."""
 
 
+_TRUTHS = {"on": True, "true": True, "off": False, "false": False}
 _ESCAPES = {"\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
 _ESCAPE = re.compile(r"\\([\\ntr])")
 
 
 def names() -> list[str]:
     """Names of all settings."""
-    return list(_KINDS)
+    return [*_OPTIONS, "thoughts"]
 
 
 def settings_lines(session: ChatSession, display: Display) -> list[str]:
     """Every setting and its value; a star marks changed ones."""
-    defaults = session.model.sampler_settings(seed=0)
-    values = {name: getattr(defaults, name) for name in _SAMPLING}
-    values |= {"logit_bias": {}, "max_tokens": "as many as fit", "stop": [], "grammar": "none", "json_schema": "none"}
-    values |= session.options | {"thoughts": display.thoughts}
-    changed = session.options
-    return [f"{'*' if name in changed else ' '} {name:20}{_shown(values[name])}" for name in _KINDS]
+    changed, defaults = session.options, session.model.sampler_settings(seed=0)
+    values = {name: each.shown or ("none" if each.default is None else each.default) for name, each in _OPTIONS.items()}
+    values |= {name: getattr(defaults, name) for name in SAMPLER_OPTIONS} | changed | {"thoughts": display.thoughts}
+    return [f"{'*' if name in changed else ' '} {name:20}{_shown(values[name])}" for name in names()]
 
 
 def change(session: ChatSession, display: Display, argument: str) -> str:
@@ -57,9 +46,9 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
     """
     head, _, text = argument.partition("=") if _is_assignment(argument) else argument.partition(" ")
     name, text = _name(head), text.strip()
-    if name not in _KINDS:
-        near = get_close_matches(name, _KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KINDS)}"
+    if name not in names():
+        near = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names())}"
         raise SettingsError(f"there is no setting {name!r}", hint=hint)
     if not text:
         raise SettingsError(f"{name} needs a value", hint=f"such as /set {name} {_example(name)}; or default")
@@ -69,8 +58,6 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
         display.thoughts = text
         return f"thoughts {text}"
     value = None if text.lower() in _DEFAULT else _value(name, text)
-    if name == "max_tokens" and value is not None and value < 1:
-        raise SettingsError(f"max_tokens is {value} and must be 1 or more")
     if name == "seed" and value is None:
         value = session.model.sampler_settings().seed
     session.set(**{name: value})
@@ -78,28 +65,29 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
 
 
 def _is_assignment(argument: str) -> bool:
-    return _name(argument.partition("=")[0]) in _KINDS and "=" in argument
+    return _name(argument.partition("=")[0]) in names() and "=" in argument
 
 
 def _name(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_").lower()
-    return _ALIASES.get(name, name)
+    typed = "--" + name.replace("_", "-")
+    return next((each.name for each in _OPTIONS.values() if typed in (each.flag, "-" + each.short, each.short)), name)
 
 
 def _value(name: str, text: str) -> Any:
-    kind = _KINDS[name]
+    each = _OPTIONS[name]
     try:
-        if kind == "int":
-            return int(text)
-        if kind == "float":
-            return float(text)
-        if kind == "text":
-            return text
-        if kind == "texts":
+        if each.kind is bool:
+            return _TRUTHS[text.lower()]
+        if each.kind in (int, float):
+            return each.kind(text)
+        if isinstance(each.default, tuple):
             return [_ESCAPE.sub(lambda found: _ESCAPES[found[1]], part) for part in shlex.split(text)]
+        if not each.is_repeatable:
+            return text
         pairs = (pair.split("=") for pair in text.replace(",", " ").split())
         return {int(token): float(bias) for token, bias in pairs}
-    except ValueError:
+    except (ValueError, KeyError):
         raise SettingsError(f"{text[:40]!r} is not a valid {name}", hint=f"try {_example(name)}") from None
 
 
@@ -113,7 +101,7 @@ def _example(name: str) -> str:
         "grammar": 'root ::= "yes" | "no"',
         "json_schema": '{"type": "object"}',
     }
-    return examples.get(name) or str(getattr(SamplerSettings(), name))
+    return examples.get(name) or str(_OPTIONS[name].default)
 
 
 def _escaped(text: str) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from types import MappingProxyType
+from typing import Protocol, Unpack
 
 from edge_spec.generation.context import Context
-from edge_spec.generation.keywords import ReplyKeywords
+from edge_spec.generation.options import ReplyKeywords
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Recorder, Reply
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.memory import Ledger
-from edge_spec.sampling import SamplerKeywords, SamplerSettings
-from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -62,30 +62,32 @@ class ChatModel(Protocol):
             Closed: the model is closed.
         """
 
-    def sampler_settings(self, *, seed: int | None = None, **sampling: Unpack[SamplerKeywords]) -> SamplerSettings:
-        """Settings of a sampler, with a random seed if none is given.
+    def sampler_settings(self, **options: Unpack[ReplyKeywords]) -> SamplerSettings:
+        """Return settings of a sampler, with a random seed if none is given.
 
         Raises:
             SettingsError: a value out of its range, or an unknown name.
         """
 
-    def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
-        """The grammar that one of them describes; None if neither is given.
+    def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
+        """Refuse what a reply of it cannot be asked for.
 
         Raises:
-            SettingsError: it is not valid.
+            SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.
         """
 
     def reply(
         self,
         tokens: Sequence[int],
-        settings: SamplerSettings,
+        settings: SamplerSettings | None = None,
         *,
+        written: Sequence[int] = (),
+        drawn: Mapping[str, float] = MappingProxyType({}),
         context: Context | None = None,
         recorder: Recorder | None = None,
-        **asked: Unpack[ReplyKeywords],
+        **options: Unpack[ReplyKeywords],
     ) -> Reply:
-        """A reply to token ids; ``asked`` as for ``TextModel.reply``.
+        """Return a reply to token ids; see ``TextModel.reply``.
 
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed: before anything is written.

@@ -7,23 +7,21 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
+from edge_spec.arguments import refuse_unknown
 from edge_spec.chat.answer import Answer
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
 from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, SettingsError, UnfinishedReply
+from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.request import require_max_tokens, require_timeout
 from edge_spec.generation.session_cache import SuspendedCaches
-from edge_spec.generation.text_stream import stops_of
 
 __all__ = ["ChatSession"]
 
 StrPath = str | os.PathLike[str]
-
-_NOT_SAMPLING = ("max_tokens", "stop", "grammar", "json_schema", "timeout")
 
 
 class ChatSession:
@@ -44,7 +42,7 @@ class ChatSession:
         on_notice: called with what the reader should know, in a sentence; also in ``notices`` of a reply.
         on_progress: called with how much of the conversation has been read for an answer, see ``TextModel.generate``.
         template_options: further names for the model's chat template, such as ``tools`` or ``enable_thinking``.
-        max_tokens, stop, timeout, seed, **sampling: defaults for every answer, see ``TextModel.generate``.
+        **options: defaults for every answer, see ``TextModel.generate``.
 
     Attributes:
         was_read: the models have read it, so that reading it again deserves a notice.
@@ -63,7 +61,7 @@ class ChatSession:
         on_notice: Callable[[str], object] = lambda sentence: None,
         on_progress: Callable[[str, int, int], object] = lambda stage, done, total: None,
         template_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[AnswerKeywords],
     ) -> None:
         if not model.prompts.has_chat_template:
             raise NoChatTemplate
@@ -126,11 +124,8 @@ class ChatSession:
         """
         changed = {name: value for name, value in {**self._options, **options}.items() if value is not None}
         changed.setdefault("seed", self._options.get("seed", 0))
-        self._model.sampler_settings(**_sampling(changed))
-        self._model.grammar_of(changed.get("grammar"), changed.get("json_schema"))
-        stops_of(changed.get("stop"))
-        require_max_tokens(changed.get("max_tokens"))
-        require_timeout(changed.get("timeout"))
+        refuse_unknown(changed, ANSWER_OPTIONS)
+        self._model.check_options(**changed)
         self._options = changed
 
     def set_system(self, system: str | None) -> None:
@@ -144,7 +139,7 @@ class ChatSession:
             self._require_idle()
             self._start_again([*first, *self.messages[self._conversation.system is not None :]])
 
-    def send(self, text: str, **options: Any) -> Reply:
+    def send(self, text: str, **options: Unpack[AnswerKeywords]) -> Reply:
         """Say something; the reply is the answer, to be iterated over.
 
         Args:
@@ -158,7 +153,7 @@ class ChatSession:
             self._require_idle()
             return self._ask(self._conversation, text, options)
 
-    def edit(self, text: str, **options: Any) -> Reply:
+    def edit(self, text: str, **options: Unpack[AnswerKeywords]) -> Reply:
         """Say the last thing differently.
 
         Raises:
@@ -169,7 +164,7 @@ class ChatSession:
             self._require_idle()
             return self._ask(self._conversation.undone(), text, options)
 
-    def retry(self, **options: Any) -> Reply:
+    def retry(self, **options: Unpack[AnswerKeywords]) -> Reply:
         """Answer the last question again, with other noise.
 
         Raises:
@@ -181,7 +176,7 @@ class ChatSession:
             new = Message(role="assistant", content="", attempt=answer.attempt + 1 if answer else 0)
             return self._answer(self._tokenizer.asked_again(self._conversation), new, (), options)
 
-    def continue_answer(self, **options: Any) -> Reply:
+    def continue_answer(self, **options: Unpack[AnswerKeywords]) -> Reply:
         """Continue an answer that was cancelled or reached its token limit; the reply's text is what is new.
 
         Raises:
@@ -314,14 +309,11 @@ class ChatSession:
     ) -> Reply:
         """The reply that writes, or continues, the answer to the last question of a conversation."""
         chosen, answer = {**self._options, **options}, Answer(self, asked, message)
+        refuse_unknown(chosen, ANSWER_OPTIONS)
         reply = self._model.reply(
             asked.tokens,
-            self._model.sampler_settings(**_sampling(chosen), attempt=message.attempt),
-            max_tokens=chosen.get("max_tokens"),
-            stop=chosen.get("stop"),
-            grammar=chosen.get("grammar"),
-            json_schema=chosen.get("json_schema"),
-            timeout=chosen.get("timeout"),
+            **chosen,
+            attempt=message.attempt,
             written=written,
             drawn=message.drawn,
             context=answer,
@@ -331,7 +323,3 @@ class ChatSession:
         self._conversation = asked
         self._reply = weakref.ref(reply)
         return reply
-
-
-def _sampling(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in _NOT_SAMPLING}

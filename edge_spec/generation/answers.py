@@ -132,8 +132,9 @@ class Answer:
     def continue_after(self, drawn: dict[str, float]) -> None:
         """Let what writes it next continue after the tokens that there are; ``drawn`` as for ``ReplyRequest``."""
         n_new = len(self.token_ids) - len(self.request.written)
-        left = None if self.request.max_tokens is None else self.request.max_tokens - n_new
-        self._request = replace(self.request, written=tuple(self.token_ids), drawn=drawn, max_tokens=left)
+        most = self.request.options.max_tokens
+        left = replace(self.request.options, max_tokens=None if most is None else most - n_new)
+        self._request = replace(self.request, written=tuple(self.token_ids), drawn=drawn, options=left)
 
     def queue(self, n: int) -> None:
         """So many pieces of its text are there that nobody has read."""

@@ -203,7 +203,7 @@ class Batch:
         text = self._live[slot]
         prompt = text.answer.prompt[:-1]
         # Where another text was read from the same prompt, its cells are these.
-        text.answer.request.on_progress("reading", 0, len(prompt))
+        text.answer.request.options.on_progress("reading", 0, len(prompt))
         source = next((other for other, read in enumerate(self._prompts) if prompt and read == prompt), None)
         if source is None:
             self._prompts[slot] = ()
@@ -213,13 +213,14 @@ class Batch:
             self._texts.copy(source, slot, len(prompt))
         self._prompts[slot] = prompt
         self._texts.read(slot, text.tokens[len(prompt) : -1])
-        text.answer.request.on_progress("reading", len(prompt), len(prompt))
+        text.answer.request.options.on_progress("reading", len(prompt), len(prompt))
         text.writer.statistics.prefill_s += perf_counter() - start
 
 
 def _most_tokens(answers: Sequence[Answer], n_ctx: int) -> int:
     """The most tokens that one of some texts can come to have; those that do not fit the context are refused anyway."""
     most = [
-        len(answer.prompt) + len(answer.request.written) + (answer.request.max_tokens or n_ctx) for answer in answers
+        len(answer.prompt) + len(answer.request.written) + (answer.request.options.max_tokens or n_ctx)
+        for answer in answers
     ]
     return min(n_ctx, max(most))

@@ -15,9 +15,9 @@ from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
 from edge_spec.generation.context import Context, ModelAccess
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
+from edge_spec.generation.options import ignore
 from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.request import ignore
 from edge_spec.speculation.policy import Policy
 
 __all__ = ["Replies"]
@@ -34,7 +34,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
 
     Args:
         context: makes what keeps a reply inside the model's context, where they are written one after the other.
-        timeout: seconds after which all end, see ``ReplyRequest``; None for no limit.
+        timeout: seconds after which all end, see ``ReplyOptions``; None for no limit.
         on_notice: called with each sentence that the reader should see.
 
     Attributes:
@@ -252,7 +252,8 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             return
         try:
             if reply is None:
-                asked = replace(answer.request, on_notice=self.notice, timeout=self._deadline.left_s)
+                own = replace(answer.request.options, on_notice=self.notice, timeout=self._deadline.left_s)
+                asked = replace(answer.request, options=own)
                 reply = self._reply = Reply(self._access, asked, self._policy(), context=self._context())
                 answer.write_with(reply)
             self._queue([(answer, next(reply, ""))])

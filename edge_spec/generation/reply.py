@@ -63,7 +63,7 @@ class Reply(ReadableReply):
     ) -> None:
         self._context = context or Context()
         self._context.require_room(len(request.prompt) + len(request.written), access.speculator.model.n_ctx)
-        super().__init__(request.timeout)
+        super().__init__(request.options.timeout)
         self.prompt = tuple(request.prompt)
         self.settings: SamplerSettings = request.settings
         self.notices: list[str] = []
@@ -175,7 +175,7 @@ class Reply(ReadableReply):
     def notice(self, sentence: str) -> None:
         """Tell the reader something."""
         self.notices.append(sentence)
-        self._request.on_notice(sentence)
+        self._request.options.on_notice(sentence)
         if self._recorder is not None:
             self._recorder.notice(sentence)
 
@@ -222,7 +222,7 @@ class Reply(ReadableReply):
 
     def _has_read(self, done: int, total: int) -> None:
         self.prompt_progress = done, total
-        self._request.on_progress("reading", done, total)
+        self._request.options.on_progress("reading", done, total)
         self._check_cancelled()
 
     def _end(self, reason: str) -> None:

@@ -5,61 +5,21 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any
 
-from edge_spec.arguments import refuse_unknown, require_whole
 from edge_spec.errors import PromptError, SettingsError
-from edge_spec.generation.text_stream import stops_of
-from edge_spec.sampling import SamplerKeywords, SamplerSettings
+from edge_spec.generation.options import ReplyOptions
+from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, find_breakers
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = [
-    "Deadline",
-    "ReplyOptions",
-    "ReplyRequest",
-    "ignore",
-    "require_max_tokens",
-    "require_timeout",
-]
-
-
-_BESIDE_SAMPLING = ("max_tokens", "stop", "ignore_eos", "grammar", "json_schema", "logprobs", "reuse", "tokens", "raw")
-"""What else a reply may be asked for: meant, perhaps, where a name is not known."""
-
-
-def require_max_tokens(value: object) -> None:
-    """Refuse a token limit that is not one; None is no limit.
-
-    Raises:
-        SettingsError: it is not a whole number from 1.
-    """
-    if value is not None:
-        require_whole("max_tokens", value, 1, 1 << 62)
-
-
-def require_timeout(value: object) -> None:
-    """Refuse a time limit that is not one; None is no limit.
-
-    Raises:
-        SettingsError: it is not a number of seconds above 0.
-    """
-    if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
-        raise SettingsError(
-            f"is {value!r} and must be a number of seconds above 0",
-            argument="timeout",
-            hint="leave it out for no limit",
-        )
-
-
-def ignore(*event: object) -> None:
-    """Do nothing: the default of callbacks."""
+__all__ = ["Deadline", "ReplyRequest", "RequestBuilder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,45 +29,30 @@ class ReplyRequest:
     Attributes:
         prompt: token ids.
         settings: of the sampler.
-        max_tokens: the most tokens to write; as many as fit the context if None.
-        stop: texts that end the reply.
+        options: what else is asked for.
         grammar: which replies are possible.
         breakers: what the DRY sampler does not look beyond, see ``find_breakers``.
         written: tokens of the reply that are there already; it continues after them.
         drawn: what ``Reply.drawn`` said after them.
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
-        logprobs: how many of the likeliest tokens events tell besides each token; None for no log probabilities.
-        timeout: seconds after which it ends, waiting for its turn and reading the prompt included; None for no limit.
-        on_notice: called with each sentence that the reader should see.
-        on_progress: called with ``reading``, how many tokens of the prompt have been read, and how many have to be.
 
     Raises:
-        PromptError: the prompt is empty. SettingsError: a limit or a stop string is not valid.
+        PromptError: the prompt is empty.
     """
 
     prompt: Sequence[int]
     settings: SamplerSettings
-    max_tokens: int | None = None
-    stop: Sequence[str] = ()
+    options: ReplyOptions = field(default_factory=ReplyOptions)
     grammar: Grammar | None = None
     breakers: Breakers | None = None
     written: Sequence[int] = ()
     drawn: Mapping[str, float] = field(default_factory=dict)
     opening: str = ""
-    logprobs: int | None = None
-    timeout: float | None = None
-    on_notice: Callable[[str], object] = ignore
-    on_progress: Callable[[str, int, int], object] = ignore
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise PromptError("the prompt is empty", hint="give some text to continue")
-        require_max_tokens(self.max_tokens)
-        if self.logprobs is not None:
-            require_whole("logprobs", self.logprobs, 0, 1000)
-        require_timeout(self.timeout)
         object.__setattr__(self, "prompt", tuple(self.prompt))
-        object.__setattr__(self, "stop", stops_of(self.stop))
 
 
 class Deadline:
@@ -137,7 +82,7 @@ class Deadline:
         return max(self._over_at - monotonic(), 1e-9) if self._seconds is not None else None
 
 
-class ReplyOptions:
+class RequestBuilder:
     """Makes samplers' settings and grammars for a model. The last few grammars are remembered.
 
     Args:
@@ -160,43 +105,34 @@ class ReplyOptions:
         self._breakers = lru_cache(4)(self._find_breakers)
 
     def request(
-        self,
-        tokens: Sequence[int],
-        settings: SamplerSettings,
-        *,
-        stop: str | Sequence[str] | None = (),
-        grammar: str | None = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        **fields: Any,
+        self, tokens: Sequence[int], options: ReplyOptions, settings: SamplerSettings, **state: Any
     ) -> ReplyRequest:
-        """A request; ``fields`` are further ones of ``ReplyRequest``.
+        """Return a request; ``state`` are further fields of it.
 
         Raises:
-            SettingsError: one of them, or the grammar, is not valid. PromptError: there are no tokens.
+            SettingsError: the grammar is not valid. PromptError: there are no tokens.
         """
         return ReplyRequest(
             prompt=tokens,
             settings=settings,
-            stop=stops_of(stop),
-            grammar=self.grammar(grammar, json_schema),
+            options=options,
+            grammar=self.grammar(options.grammar, options.json_schema),
             breakers=self.breakers(settings),
-            **fields,
+            **state,
         )
 
-    def settings(
-        self, *, seed: int | None = None, ignore_eos: bool = False, **sampling: Unpack[SamplerKeywords]
-    ) -> SamplerSettings:
-        """Settings of a sampler, with a random seed if none is given.
+    def settings(self, options: ReplyOptions) -> SamplerSettings:
+        """Return settings of a sampler, with a random seed if none is given.
 
         Raises:
-            SettingsError: a value out of its range, or an unknown name.
+            SettingsError: a token id that the model does not have.
         """
-        if ignore_eos:
+        sampling = {**SamplerSettings.valid(self._recommended), **options.sampling}
+        if options.ignore_eos:
             ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
             sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
-        refuse_unknown(sampling, (*(each.name for each in fields(SamplerSettings)), *_BESIDE_SAMPLING))
-        seed = secrets.randbits(32) if seed is None else seed
-        settings = SamplerSettings.of({"seed": seed, **SamplerSettings.valid(self._recommended), **sampling})
+        seed = secrets.randbits(32) if options.seed is None else options.seed
+        settings = SamplerSettings.of({**sampling, "seed": seed, "attempt": options.attempt})
         outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
         if outside is not None:
             raise SettingsError(

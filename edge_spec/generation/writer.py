@@ -56,15 +56,15 @@ class TokenWriter:
                 breakers=request.breakers,
                 is_cancelled=is_cancelled,
             )
-            if request.logprobs is None
-            else ObservedSampler(request, request.logprobs, is_cancelled)
+            if request.options.logprobs is None
+            else ObservedSampler(request, request.options.logprobs, is_cancelled)
         )
         if request.written:
             self.sampler.resume(request.written, request.drawn)
         self._vocabulary = vocabulary
         # Even where the context makes room, a reply that forgets its question does not continue for ever.
-        self.max_tokens = len(request.written) + (request.max_tokens or n_ctx)
-        self._stream = TextStream(request.stop)
+        self.max_tokens = len(request.written) + (request.options.max_tokens or n_ctx)
+        self._stream = TextStream(request.options.stop)
         self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
 
     def event_log(self) -> EventLog:

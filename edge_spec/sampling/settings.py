@@ -8,50 +8,59 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
+from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
+from edge_spec.options import Option, has_kind, options_of, require_in_range
 
-__all__ = ["SamplerKeywords", "SamplerSettings"]
+__all__ = ["SAMPLER_OPTIONS", "SamplerKeywords", "SamplerSettings"]
 
 _LARGEST = 1e9
 """No penalty or bias is larger: beyond it float32 would drown the logit, or overflow."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Range:
-    """The numbers that a setting can have."""
+class SamplerKeywords(TypedDict, total=False):
+    """What a user can ask of sampling; the fields of ``SamplerSettings`` but for the seed and the attempt."""
 
-    is_whole: bool = False
-    at_least: float = -math.inf
-    above: float = -math.inf
-    at_most: float = math.inf
-
-    def refuses(self, value: Any) -> str:
-        """What is wanted instead of a value; empty if it is in the range."""
-        if not _is(value, Integral if self.is_whole else Real) or not (self.is_whole or math.isfinite(value)):
-            return "a whole number" if self.is_whole else "a finite number"
-        if self.above < value <= self.at_most and value >= self.at_least:
-            return ""
-        if self.above > -math.inf:
-            return f"above {self.above:g} and at most {self.at_most:g}"
-        return (
-            f"{self.at_least:g} or more" if self.at_most == math.inf else f"from {self.at_least:g} to {self.at_most:g}"
-        )
-
-
-def _number(
-    default: float, text: str, *, at_least: float = -math.inf, above: float = -math.inf, at_most: float = math.inf
-) -> Any:
-    """A setting that is a finite number; ``text`` says at the command line what it does."""
-    allowed = _Range(at_least=at_least, above=above, at_most=at_most)
-    return field(default=default, metadata={"help": text, "range": allowed})
-
-
-def _whole(default: int, text: str, *, at_least: float, at_most: float = math.inf) -> Any:
-    """A setting that is a whole number."""
-    allowed = _Range(is_whole=True, at_least=at_least, at_most=at_most)
-    return field(default=default, metadata={"help": text, "range": allowed})
+    temperature: Annotated[float, Option("Divides the logits; 0 takes the best token.", at_least=0, short="--temp")]
+    top_k: Annotated[int, Option("Keep the k best tokens; 0 for all.", at_least=0)]
+    top_p: Annotated[float, Option("Keep the likeliest tokens up to this mass; 1 for all.", above=0, at_most=1)]
+    min_p: Annotated[
+        float, Option("Keep tokens at least this likely relative to the best; 0 for all.", at_least=0, at_most=1)
+    ]
+    typical_p: Annotated[float, Option("Keep the most typical tokens up to this mass; 1 for all.", above=0, at_most=1)]
+    top_n_sigma: Annotated[float, Option("Keep logits within this many standard deviations of the best; 0 for all.")]
+    repeat_penalty: Annotated[
+        float, Option("Divides the logits of recent tokens; 1 for none.", at_least=1 / _LARGEST, at_most=_LARGEST)
+    ]
+    frequency_penalty: Annotated[
+        float, Option("Subtracted from a recent token's logit per occurrence.", at_least=-_LARGEST, at_most=_LARGEST)
+    ]
+    presence_penalty: Annotated[
+        float, Option("Subtracted from a recent token's logit once.", at_least=-_LARGEST, at_most=_LARGEST)
+    ]
+    penalty_window: Annotated[int, Option("How many tokens are recent; -1 for all, 0 for none.", at_least=-1)]
+    logit_bias: Annotated[Mapping[int, float], Option("Added to a token's logit; -inf forbids it.", shown="none")]
+    dry_multiplier: Annotated[
+        float,
+        Option("Strength of DRY, which penalizes continuing a repetition; 0 for none.", at_least=0, at_most=_LARGEST),
+    ]
+    dry_base: Annotated[float, Option("Growth of DRY per repeated token.", at_least=1, at_most=_LARGEST)]
+    dry_allowed_length: Annotated[int, Option("Repetitions shorter than this are free.", at_least=1)]
+    dry_penalty_window: Annotated[int, Option("How many tokens DRY looks back; -1 for all, 0 for none.", at_least=-1)]
+    dry_breakers: Annotated[Sequence[str], Option("DRY does not look back beyond it.", flag="--dry-breaker")]
+    xtc_probability: Annotated[
+        float, Option("Probability of XTC, which excludes the top choices; 0 for none.", at_least=0, at_most=1)
+    ]
+    xtc_threshold: Annotated[float, Option("Tokens at least this likely are top choices.", above=0, at_most=1)]
+    mirostat: Annotated[
+        int, Option("2 for mirostat v2 instead of top-n-sigma to XTC; 0 for none.", at_least=0, at_most=2)
+    ]
+    mirostat_tau: Annotated[
+        float, Option("The surprise that mirostat aims at, in bits per token.", above=0, at_most=_LARGEST)
+    ]
+    mirostat_eta: Annotated[float, Option("How fast mirostat adapts.", at_least=0, at_most=_LARGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,41 +101,27 @@ class SamplerSettings:
         SettingsError: a value out of its range, or of the wrong type.
     """
 
-    temperature: float = _number(0.8, "Divides the logits; 0 takes the best token.", at_least=0)
-    top_k: int = _whole(40, "Keep the k best tokens; 0 for all.", at_least=0)
-    top_p: float = _number(0.95, "Keep the likeliest tokens up to this mass; 1 for all.", above=0, at_most=1)
-    min_p: float = _number(
-        0.05, "Keep tokens at least this likely relative to the best; 0 for all.", at_least=0, at_most=1
-    )
-    typical_p: float = _number(1.0, "Keep the most typical tokens up to this mass; 1 for all.", above=0, at_most=1)
-    top_n_sigma: float = _number(0.0, "Keep logits within this many standard deviations of the best; 0 for all.")
-    repeat_penalty: float = _number(
-        1.0, "Divides the logits of recent tokens; 1 for none.", at_least=1 / _LARGEST, at_most=_LARGEST
-    )
-    frequency_penalty: float = _number(
-        0.0, "Subtracted from a recent token's logit per occurrence.", at_least=-_LARGEST, at_most=_LARGEST
-    )
-    presence_penalty: float = _number(
-        0.0, "Subtracted from a recent token's logit once.", at_least=-_LARGEST, at_most=_LARGEST
-    )
-    penalty_window: int = _whole(64, "How many tokens are recent; -1 for all, 0 for none.", at_least=-1)
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    penalty_window: int = 64
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    dry_multiplier: float = _number(
-        0.0, "Strength of DRY, which penalizes continuing a repetition; 0 for none.", at_least=0, at_most=_LARGEST
-    )
-    dry_base: float = _number(1.75, "Growth of DRY per repeated token.", at_least=1, at_most=_LARGEST)
-    dry_allowed_length: int = _whole(2, "Repetitions shorter than this are free.", at_least=1)
-    dry_penalty_window: int = _whole(64, "How many tokens DRY looks back; -1 for all, 0 for none.", at_least=-1)
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_window: int = 64
     dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    xtc_probability: float = _number(
-        0.0, "Probability of XTC, which excludes the top choices; 0 for none.", at_least=0, at_most=1
-    )
-    xtc_threshold: float = _number(0.1, "Tokens at least this likely are top choices.", above=0, at_most=1)
-    mirostat: int = _whole(0, "2 for mirostat v2 instead of top-n-sigma to XTC; 0 for none.", at_least=0, at_most=2)
-    mirostat_tau: float = _number(
-        5.0, "The surprise that mirostat aims at, in bits per token.", above=0, at_most=_LARGEST
-    )
-    mirostat_eta: float = _number(0.1, "How fast mirostat adapts.", at_least=0, at_most=_LARGEST)
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     seed: int = 0
     attempt: int = 0
 
@@ -135,14 +130,11 @@ class SamplerSettings:
             if not good:
                 raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name)
 
-        for each in fields(self):
-            if "range" in each.metadata:
-                wanted = each.metadata["range"].refuses(getattr(self, each.name))
-                require(each.name, not wanted, wanted)
+        require_in_range(SAMPLER_OPTIONS, self)
         require("mirostat", self.mirostat != 1, "0 (off) or 2")
         for name in ("seed", "attempt"):
             value = getattr(self, name)
-            require(name, _is(value, Integral), "a whole number")
+            require(name, has_kind(value, Integral), "a whole number")
             require(name, 0 <= value < 1 << 64, "from 0 to 2**64 - 1")
         wanted = "a list of texts of at least one character"
         require("dry_breakers", isinstance(self.dry_breakers, list | tuple), wanted)
@@ -151,17 +143,14 @@ class SamplerSettings:
         wanted = "a map from token ids to numbers from -1e+09 to 1e+09 or -inf"
         require("logit_bias", isinstance(self.logit_bias, Mapping), wanted)
         for token, bias in self.logit_bias.items():
-            require("logit_bias", _is(token, Integral) and 0 <= token < 1 << 31, wanted)
-            require("logit_bias", _is(bias, Real) and (bias == -math.inf or abs(bias) <= _LARGEST), wanted)
+            require("logit_bias", has_kind(token, Integral) and 0 <= token < 1 << 31, wanted)
+            require("logit_bias", has_kind(bias, Real) and (bias == -math.inf or abs(bias) <= _LARGEST), wanted)
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SamplerSettings:
         """Settings from names and values, such as keyword arguments; unknown names are errors."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=f"known are {', '.join(sorted(known))}")
+        refuse_unknown(values, (each.name for each in fields(cls)))
         return cls(**values)
 
     @classmethod
@@ -197,32 +186,5 @@ class SamplerSettings:
         return self.mirostat == 2 and self.temperature > 0
 
 
-class SamplerKeywords(TypedDict, total=False):
-    """The fields of ``SamplerSettings`` as keyword arguments, for type checkers; ``seed`` is one of its own there."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    repeat_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    penalty_window: int
-    logit_bias: Mapping[int, float]
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_window: int
-    dry_breakers: Sequence[str]
-    xtc_probability: float
-    xtc_threshold: float
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    attempt: int
-
-
-def _is(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+SAMPLER_OPTIONS = options_of(SamplerKeywords, SamplerSettings)
+"""By name; ``TextModel.generate`` takes the seed and the attempt beside them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edge_spec.model import TextModel
+from edge_spec.sampling import SAMPLER_OPTIONS
 from edge_spec.server.answering import chunks, whole
 from edge_spec.server.bodies import ClientGone
 from edge_spec.server.errors import ApiError, api_error
@@ -162,7 +162,7 @@ def _described(service: Service) -> dict[str, Any]:
 def _sampling(service: Service) -> dict[str, Any]:
     """The sampler's settings where a request does not say."""
     settings = service.model.sampler_settings(seed=0, **service.settings.sampling)
-    return {each.name: getattr(settings, each.name) for each in fields(settings) if "help" in each.metadata}
+    return {name: getattr(settings, name) for name, option in SAMPLER_OPTIONS.items() if not option.is_repeatable}
 
 
 async def _health(request: Request) -> Response:

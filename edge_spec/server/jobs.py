@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.keywords import RepliesKeywords
+from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
 from edge_spec.model import TextModel
-from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.json_schema import schema_to_gbnf
 from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar
@@ -36,7 +35,12 @@ from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Job", "JobMaker"]
 
-_SAMPLING = {each.name for each in fields(SamplerSettings)} - {"seed", "attempt", "logit_bias"}
+_PASSED = {
+    option.field: name
+    for name, option in REPLY_OPTIONS.items()
+    if option.field not in (None, *CompletionFields.model_fields)
+}
+"""Options that have no name of OpenAI's, by their fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +50,7 @@ class Job:
     Attributes:
         prompts: token ids of each prompt.
         n: replies to each.
-        settings: of the sampler, for the first reply to each prompt.
-        asked: further arguments of ``TextModel.replies``.
+        asked: options of every reply.
         policy: says how far to draft; the model's own if None.
         syntax: how the model writes calls; None if it may make none.
         token_events: whether the response tells who had guessed each token.
@@ -55,8 +58,7 @@ class Job:
 
     prompts: tuple[tuple[int, ...], ...]
     n: int
-    settings: SamplerSettings
-    asked: RepliesKeywords
+    asked: ReplyKeywords
     policy: Policy | None = None
     syntax: CallSyntax | None = None
     token_events: bool = False
@@ -68,7 +70,7 @@ class Job:
 
     def replies(self, model: TextModel) -> Replies:
         """What writes them, together where the engine can; the second to a prompt is drawn as a retry of the first."""
-        return model.replies(self.prompts, self.settings, n=self.n, reuse=True, policy=self.policy, **self.asked)
+        return model.replies(self.prompts, n=self.n, policy=self.policy, **self.asked)
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""
@@ -160,38 +162,42 @@ class JobMaker:
     ) -> Job:
         if not min(map(len, prompts)):
             raise _bad("prompt", "it is empty; give some text to continue")
-        if grammar is not None:
-            if len(grammar) > MAX_GRAMMAR:
-                raise ApiError(
-                    400,
-                    f"the grammar, or that of a schema, has {len(grammar)} characters, and at most {MAX_GRAMMAR} are "
-                    "read; simplify it",
-                    code="invalid_value",
-                )
-            self._model.grammar_of(grammar, None)
+        if grammar is not None and len(grammar) > MAX_GRAMMAR:
+            raise ApiError(
+                400,
+                f"the grammar, or that of a schema, has {len(grammar)} characters, and at most {MAX_GRAMMAR} are "
+                "read; simplify it",
+                code="invalid_value",
+            )
         if asked.speculation not in (None, "off", "auto", self._model.mode):
             raise _bad(
                 "speculation",
                 f"this server drafts by {self._model.mode!r}; ask for that, 'auto' or 'off', or start it with "
                 "--speculation",
             )
+        options: ReplyKeywords = {
+            **self._settings.sampling,  # type: ignore[typeddict-item]
+            **self._passed(asked, body),
+            "max_tokens": asked.limit or self._settings.max_tokens,
+            "stop": asked.stop,
+            "ignore_eos": asked.ignore_eos,
+            "seed": asked.seed % (1 << 64) if asked.seed is not None else None,
+            "grammar": grammar,
+            "logprobs": logprobs,
+            "reuse": True,
+        }
+        self._model.check_options(**options)
         return Job(
             prompts=prompts,
             n=asked.n,
-            settings=self._sampling(asked, body),
-            asked={
-                "max_tokens": asked.limit or self._settings.max_tokens,
-                "stop": asked.stop,
-                "grammar": grammar,
-                "logprobs": logprobs,
-            },
+            asked=options,
             policy=FixedPolicy(0) if asked.speculation == "off" else None,
             token_events=asked.token_events,
         )
 
-    def _sampling(self, asked: ReplyFields, body: Mapping[str, Any]) -> SamplerSettings:
-        """Settings of the sampler: those of the request, of the server, and the package's own, in this order."""
-        values = {name: value for name, value in body.items() if name in _SAMPLING and value is not None}
+    def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a request that are passed on under their own names."""
+        values = {_PASSED[field]: value for field, value in body.items() if field in _PASSED and value is not None}
         if values.get("top_p") == 0:
             # OpenAI's way to ask for the best token alone.
             values["top_p"] = sys.float_info.min
@@ -199,10 +205,7 @@ class JobMaker:
             if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in asked.logit_bias):
                 raise _bad("logit_bias", "its names must be token ids")
             values["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
-        seed = asked.seed % (1 << 64) if asked.seed is not None else None
-        return self._model.sampler_settings(
-            seed=seed, ignore_eos=asked.ignore_eos, **{**self._settings.sampling, **values}
-        )
+        return values
 
 
 def _bad(param: str, message: str) -> ApiError:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 import pytest
 
-from edge_spec import TextModel
 from edge_spec.errors import SettingsError
-from edge_spec.generation.keywords import GenerateKeywords
-from edge_spec.sampling import SamplerKeywords, SamplerSettings
+from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("temperature", -0.1, "0 or more"),
@@ -85,7 +82,7 @@ def test_a_value_out_of_its_range_is_refused_with_name_and_range(name: str, valu
 
 
 def test_unknown_settings_are_refused_by_name() -> None:
-    with pytest.raises(SettingsError, match=r"unknown setting top_q; known are .*top_p"):
+    with pytest.raises(SettingsError, match=r"unknown setting top_q; did you mean .*top_p"):
         SamplerSettings.of({"top_q": 1, "top_p": 0.5})
     assert SamplerSettings.of({"top_p": 0.5}) == SamplerSettings(top_p=0.5)
 
@@ -119,16 +116,12 @@ def test_penalties_are_off_unless_they_change_something() -> None:
         assert SamplerSettings(**{name: 0.5}).uses_penalties  # type: ignore[arg-type]
 
 
-def test_type_checkers_know_every_setting_by_its_name_and_type() -> None:
+def test_keywords_and_settings_are_one_list() -> None:
     hints = get_type_hints(SamplerSettings)
-    # Its own argument everywhere; and any list of texts will do.
-    del hints["seed"]
+    # Every reply has these, whatever draws it.
+    del hints["seed"], hints["attempt"]
     assert get_type_hints(SamplerKeywords) == {**hints, "dry_breakers": Sequence[str]}
     assert not SamplerKeywords.__required_keys__
-
-
-def test_type_checkers_know_what_generate_takes() -> None:
-    parameters = signature(TextModel.generate).parameters.values()
-    taken = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY} - {"n"}
-    assert set(get_type_hints(GenerateKeywords)) == taken | set(get_type_hints(SamplerKeywords))
-    assert not GenerateKeywords.__required_keys__
+    assert {name: each.default for name, each in SAMPLER_OPTIONS.items()} == {
+        name: getattr(SamplerSettings(), name) for name in hints
+    }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from speculator_replies import request_of
 
 from edge_spec.engines.table import TableModel, TableTexts, random_table
 from edge_spec.errors import BackendError, BudgetExceeded, Closed, GrammarDeadEnd, PromptTooLong, UnfinishedReply
@@ -79,7 +80,7 @@ def outcome(answer: Answer) -> tuple[Any, ...]:
 
 def request(prompt: Sequence[int] = (1, 2), *, attempt: int = 0, seed: int = 3, **asked: Any) -> ReplyRequest:
     sampling = SamplerSettings(seed=seed, attempt=attempt, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return ReplyRequest(prompt=list(prompt), settings=sampling, **asked)
+    return request_of(list(prompt), sampling, **asked)
 
 
 class DeadEnd:
@@ -116,9 +117,9 @@ def worlds(draw: st.DrawFn, letters: Any, letter_grammar: Any) -> World:
         sampling = {"temperature": draw(st.sampled_from([0.0, 0.8, 1.5]))}
         sampling |= draw(st.sampled_from([{}, {}, {"mirostat": 2}, {"repeat_penalty": 1.3, "penalty_window": 5}]))
         requests.append(
-            ReplyRequest(
-                prompt=prompt,
-                settings=SamplerSettings(seed=draw(st.integers(0, 3)), attempt=draw(st.integers(0, 2)), **sampling),
+            request_of(
+                prompt,
+                SamplerSettings(seed=draw(st.integers(0, 3)), attempt=draw(st.integers(0, 2)), **sampling),
                 max_tokens=draw(st.sampled_from([None, 1, 5, 30])),
                 stop=draw(st.sampled_from([(), ("bab",), ("üa", "bbb")])),
                 grammar=grammar,

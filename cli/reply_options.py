@@ -1,0 +1,109 @@
+"""What replies can be asked for at the command line: options of the sampler, of their length and end, and grammars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from edge_spec.cli.help import Count, option
+from edge_spec.cli.prompts import argument_text, file_or_text
+from edge_spec.generation.options import REPLY_OPTIONS, ReplyOptions
+from edge_spec.options import Option
+from edge_spec.sampling import SAMPLER_OPTIONS
+from edge_spec.sampling.gbnf import check_gbnf
+from edge_spec.sampling.json_schema import schema_to_gbnf
+
+__all__ = ["reply_arguments", "reply_options", "sampler_options"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SECTIONS = {
+    "raw": "Prompt",
+    "grammar": "Structured output",
+    "json_schema": "Structured output",
+    **dict.fromkeys(SAMPLER_OPTIONS, "Sampling"),
+}
+"""Where the others stand: among the replies."""
+
+_FILE = "FILE|TEXT"
+_METAVARS = {"logit_bias": "ID=X", "grammar": _FILE, "json_schema": _FILE}
+
+
+def reply_options(*without: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds what a reply can be asked for, but for some and for what concerns the sampler."""
+    own = [each for name, each in REPLY_OPTIONS.items() if name not in (*SAMPLER_OPTIONS, *without)]
+    return lambda command: _with_options(own, command)
+
+
+def sampler_options(*without: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the sampler's options, but for some."""
+    own = [each for name, each in SAMPLER_OPTIONS.items() if name not in without]
+    return lambda command: _with_options(own, command)
+
+
+def _with_options(options: Iterable[Option], command: Command) -> Command:
+    for each in reversed([each for each in options if each.flag is not None]):
+        flags = sorted(filter(None, (each.flag, each.short)), key=lambda flag: flag.startswith("--"))
+        command = option(_SECTIONS.get(each.name, "Replies"), *flags, each.name, **_click(each))(command)
+    return command
+
+
+def _click(each: Option) -> dict[str, Any]:
+    """How click takes an option."""
+    if each.kind is bool:
+        return {"is_flag": True, "help": each.help}
+    shown: Any = each.shown or each.default
+    if each.is_repeatable:
+        shown = json.dumps(each.default)[1:-1] if isinstance(each.default, tuple) else ""
+    return {
+        "type": Count() if each.name == "max_tokens" else each.kind if each.kind in (int, float) else str,
+        "metavar": _METAVARS.get(each.name, {int: "N", float: "X"}.get(each.kind, "TEXT")),
+        "multiple": each.is_repeatable,
+        "shown": shown or (shown if each.kind in (int, float) else None),
+        "help": each.help + (" Repeatable." if each.is_repeatable else ""),
+    }
+
+
+def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = REPLY_OPTIONS) -> dict[str, Any]:
+    """Return arguments of ``TextModel.generate`` from the values of options, taken only where given.
+
+    Args:
+        options: those that are meant.
+
+    Raises:
+        SettingsError, PromptError: one is not valid, or its file cannot be read; better now than after a model has
+            been loaded.
+    """
+    given = {name: value for name in options if (value := values.get(name)) is not None and value != ()}
+    if {"grammar", "json_schema"} <= given.keys():
+        raise click.UsageError("give --grammar or --json-schema, not both")
+    arguments = {name: _read(options[name], value) for name, value in given.items()}
+    ReplyOptions.of(arguments)
+    if "grammar" in arguments:
+        check_gbnf(arguments["grammar"])
+    if "json_schema" in arguments:
+        schema_to_gbnf(arguments["json_schema"])
+    return arguments
+
+
+def _read(each: Option, value: Any) -> Any:
+    """The argument that the value of an option stands for."""
+    flag = str(each.flag)
+    if each.name in ("grammar", "json_schema"):
+        return file_or_text(value, flag)
+    if each.name == "logit_bias":
+        return dict(_bias(pair, flag) for pair in value)
+    return tuple(argument_text(text, flag) for text in value) if each.is_repeatable else value
+
+
+def _bias(text: str, flag: str) -> tuple[int, float]:
+    token, separator, bias = text.partition("=")
+    try:
+        if separator:
+            return int(token), float(bias)
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is not of the form ID=X, such as 17=-2.5", param_hint=flag)

@@ -1,0 +1,156 @@
+"""Options: what is said of a keyword argument, once for Python, the command line and HTTP.
+
+A list of options is a ``TypedDict`` whose fields are ``Annotated`` with an ``Option``. Functions take it by ``Unpack``,
+so type checkers and editors know every name and type. Beside it, in the same file, stands a frozen dataclass with the
+same names: it has the defaults and refuses what is out of range. ``options_of`` brings both together; what else has to
+know options by name (signatures, the command line, the server, saved conversations) asks for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
+from functools import cached_property
+from inspect import Parameter, Signature, cleandoc, signature
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from edge_spec.errors import SettingsError
+
+__all__ = ["Option", "documented", "has_kind", "options_of", "require_in_range"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of one option.
+
+    Attributes:
+        help: what it does.
+        at_least, above, at_most: the numbers that it can be.
+        shown: its default in words, where the value does not tell.
+        flag: its name at the command line; that of the argument with hyphens if empty, None if it has none.
+        short: another name there.
+        field: its name in HTTP requests; that of the argument if empty, None if it has none.
+        name, hint, default: of the argument; set by ``options_of``.
+    """
+
+    help: str
+    _: KW_ONLY
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    shown: str = ""
+    flag: str | None = ""
+    short: str = ""
+    field: str | None = ""
+    name: str = ""
+    hint: Any = None
+    default: Any = None
+
+    @cached_property
+    def kind(self) -> Any:
+        """The type of a value that is not None; None where there are several."""
+        members = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+        kinds = [each for each in members if each is not NoneType]
+        return kinds[0] if len(kinds) == 1 else None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it has several values, which the command line takes one by one."""
+        return isinstance(self.default, tuple | dict)
+
+    def wanted_instead(self, value: Any) -> str:
+        """Return what is wanted instead of a value; empty if it is in the range. None is where it is the default."""
+        if self.kind not in (bool, int, float) or (value is None and self.default is None):
+            return ""
+        if self.kind is bool:
+            return "" if isinstance(value, bool) else "True or False"
+        is_whole = self.kind is int
+        if not has_kind(value, Integral if is_whole else Real) or not (is_whole or math.isfinite(value)):
+            return "a whole number" if is_whole else "a finite number"
+        if self.above < value <= self.at_most and value >= self.at_least:
+            return ""
+        if self.above > -math.inf:
+            return f"above {self.above:g} and at most {self.at_most:g}"
+        return (
+            f"{self.at_least:g} or more" if self.at_most == math.inf else f"from {self.at_least:g} to {self.at_most:g}"
+        )
+
+
+def options_of(keywords: type, value: type) -> dict[str, Option]:
+    """Return the options of a list, by name.
+
+    Args:
+        keywords: the ``TypedDict``.
+        value: the dataclass that has their defaults.
+    """
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(value)
+        if each.init
+    }
+    return {
+        name: replace(
+            option,
+            name=name,
+            hint=hint,
+            default=defaults.get(name),
+            flag="--" + name.replace("_", "-") if option.flag == "" else option.flag,
+            field=option.field if option.field is None else option.field or name,
+        )
+        for name, annotated in get_type_hints(keywords, include_extras=True).items()
+        for hint, option in [_parts(annotated)]
+    }
+
+
+def _parts(annotated: Any) -> tuple[Any, Option]:
+    """The type of a field and what is said of it."""
+    assert get_origin(annotated) is Annotated
+    hint, option = get_args(annotated)
+    return hint, option
+
+
+def require_in_range(options: Mapping[str, Option], value: object) -> None:
+    """Refuse a dataclass with a number out of its range.
+
+    Raises:
+        SettingsError: there is one.
+    """
+    for name, option in options.items():
+        given = getattr(value, name, option.default)
+        wanted = option.wanted_instead(given)
+        if wanted:
+            raise SettingsError(f"is {given!r} and must be {wanted}", argument=name)
+
+
+def has_kind(value: object, kind: type) -> bool:
+    """Return whether a value is a number of a kind; a truth value is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
+    """Let ``help`` show what a function takes by ``Unpack``: names, types and defaults, and the text of each."""
+    texts = "\n".join(f"    {name}: {option.help}{_default(option)}" for name, option in options.items())
+
+    def decorate(function: Function) -> Function:
+        own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        taken = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)
+            for name, option in options.items()
+        ]
+        returned = signature(function).return_annotation
+        vars(function)["__signature__"] = Signature([*own, *taken], return_annotation=returned)
+        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\nOptions:\n{texts}\n"
+        return function
+
+    return decorate
+
+
+def _default(option: Option) -> str:
+    if callable(option.default):
+        return ""
+    return f" [default: {option.shown or repr(option.default)}]"

@@ -1,0 +1,70 @@
+"""Laws of options: a list of keywords and the checked value beside it agree, and help shows what they say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from edge_spec import TextModel
+from edge_spec.errors import SettingsError
+from edge_spec.generation.options import ANSWER_OPTIONS, REPLY_OPTIONS, AnswerKeywords, ReplyKeywords, ReplyOptions
+from edge_spec.options import Option
+from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords
+
+LISTS = [(REPLY_OPTIONS, ReplyKeywords), (ANSWER_OPTIONS, AnswerKeywords), (SAMPLER_OPTIONS, SamplerKeywords)]
+
+
+@pytest.mark.parametrize(("options", "keywords"), LISTS, ids=["reply", "answer", "sampler"])
+def test_every_keyword_is_an_option_with_a_text(options: Mapping[str, Option], keywords: type) -> None:
+    assert get_type_hints(keywords) == {name: option.hint for name, option in options.items()}
+    assert not keywords.__required_keys__  # type: ignore[attr-defined]
+    assert all(option.name == name and option.help.endswith(".") for name, option in options.items())
+    for names in ([each.flag for each in options.values()], [each.field for each in options.values()]):
+        told = [name for name in names if name is not None]
+        assert len(set(told)) == len(told)
+
+
+def test_keywords_and_checked_options_of_a_reply_are_one_list() -> None:
+    checked = {each.name: get_type_hints(ReplyOptions)[each.name] for each in fields(ReplyOptions)}
+    own = {name: option.hint for name, option in REPLY_OPTIONS.items() if name not in SAMPLER_OPTIONS}
+    assert checked.keys() == own.keys() | {"sampling"}
+    # However stop strings are given, they are kept as several.
+    assert {name for name in own if own[name] != checked[name]} == {"stop"}
+    defaults = ReplyOptions()
+    assert {name: REPLY_OPTIONS[name].default for name in own} == {name: getattr(defaults, name) for name in own}
+
+
+@pytest.mark.parametrize("function", [TextModel.generate, TextModel.generate_many])
+def test_help_shows_every_option_with_default_and_text(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+    text = inspect.getdoc(function) or ""
+    for name, option in REPLY_OPTIONS.items():
+        assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert shown[name].default == option.default
+        assert f"    {name}: {option.help}" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0 and must be 1 or more"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5 and must be a whole number"),
+        ({"logprobs": 1001}, "logprobs is 1001 and must be from 0 to 1000"),
+        ({"ignore_eos": "yes"}, "ignore_eos is 'yes' and must be True or False"),
+        ({"raw": None}, "raw is None and must be True or False"),
+        ({"seed": -1}, "seed is -1 and must be from 0 to 2**64 - 1"),
+        ({"timeout": 0}, "timeout is 0 and must be a number of seconds above 0; leave it out for no limit"),
+        ({"stop": ["a", ""]}, "stop must be texts that are not empty; give texts of at least one character"),
+        ({"top_k": -1}, "top_k is -1 and must be 0 or more"),
+        ({"max_token": 3}, "unknown setting max_token; did you mean max_tokens?"),
+    ],
+)
+def test_what_cannot_be_asked_of_any_model_is_refused_with_its_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ReplyOptions.of(given)
+    assert str(caught.value) == said
+    assert caught.value.argument == ("" if "unknown" in said else next(iter(given)))
