@@ -158,7 +158,7 @@ def _conversation(
 
 def _greeting(model: TextModel) -> list[str]:
     info = model.info
-    size = f"{info.quantisation}, {info.weight_bytes / (1 << 20):,.0f} MiB"
+    size = f"{info.quantization}, {info.weight_bytes / (1 << 20):,.0f} MiB"
     # Many names say how large a model is.
     is_told = re.search(r"\d[MB]\b", info.name, re.IGNORECASE)
     n_params = "" if is_told else f"{info.n_params / 1e6:,.0f}M parameters, "

@@ -35,7 +35,7 @@ _VERBS = {
     "list": "List the models on this computer.",
     "info": "Show what a model is, and what fits it.",
     "pair": "Find the best drafter for a model on this computer.",
-    "quantise": "Write a model in another type of weights.",
+    "quantize": "Write a model in another type of weights.",
     "cache": "Show or clear what is kept on the disk besides models.",
     "config": "Show the current settings and where they come from.",
     "completion": "Print the completion script for a shell.",
@@ -45,8 +45,8 @@ _VERBS = {
 _ELSEWHERE = {"drafter": "training"}
 """Verbs of other distributions, and the folder of edge-spec's sources that holds each."""
 
-_FORMER = {("bench", "--curves"): "measure", ("doctor", "--curves"): "measure"}
-"""Verbs by how they were once spelled: a verb, and an option that made it another one."""
+_FORMER = {("bench", "--curves"): "measure", ("doctor", "--curves"): "measure", ("quantise", ""): "quantize"}
+"""Verbs by how they were once spelled: a verb, and an option, if any, that made it another one."""
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
@@ -101,7 +101,7 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         for (former, flag), name in _FORMER.items():
-            if args[0] == former and flag in args:
+            if args[0] == former and (not flag or flag in args):
                 args = [name, *(each for each in args[1:] if each != flag)]
         return super().resolve_command(ctx, args)
 

@@ -56,7 +56,7 @@ def _as_json(found: Description) -> dict[str, Any]:
         "head": found.head,
         "mtp_layers": found.n_mtp_layers,
         "parameters": file.n_params,
-        "quantisation": file.quantisation,
+        "quantisation": file.quantization,
         "bytes": found.file_bytes,
         "layers": file.n_layers,
         "trained_context": file.n_ctx_train,
@@ -82,7 +82,7 @@ def _as_json(found: Description) -> dict[str, Any]:
 
 def _rows(found: Description) -> list[tuple[str, str]]:
     file = found.file
-    size = f"{file.n_params / 1e6:,.1f}M parameters, {file.quantisation}, {format_size(found.file_bytes)}"
+    size = f"{file.n_params / 1e6:,.1f}M parameters, {file.quantization}, {format_size(found.file_bytes)}"
     window = f", of which some layers see the last {file.sliding_window:,}" if file.sliding_window else ""
     rows = [("file", str(file.path)), ("title", file.name), ("architecture", f"{file.architecture}, {size}")]
     if found.head:
@@ -102,7 +102,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         ("vocabulary", f"{file.n_vocab:,} tokens{tokenizer}"),
         ("chat template", "yes" if file.chat_template else "none: it continues text"),
         ("sampling", ", ".join(f"{name} {value:g}" for name, value in sampling.items()) or "edge-spec's defaults"),
-        ("licence", file.license or "the file does not say"),
+        ("license", file.license or "the file does not say"),
     ]
     for number, (name, why) in enumerate(found.obstacles.items()):
         rows.append(("" if number else "engines", f"{name} ({engine(name).title}): {why or 'runs it'}"))

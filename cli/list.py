@@ -85,7 +85,7 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
         "path": str(family.target),
         "from": store,
         "architecture": target.architecture,
-        "quantisation": target.quantisation,
+        "quantisation": target.quantization,
         "bytes": sum(path.stat().st_size for path in (*target.parts, *paths)),
         "draft": str(draft) if draft is not None else None,
         "speed_up": chosen.speed_up if chosen is not None else None,

@@ -171,7 +171,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
     """Say what is to be fetched and what it needs here; whether it fits."""
     files = {role: inspect(path) for role, path in previews.items()}
     for role, file in files.items():
-        echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantisation}")
+        echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantization}")
         try:
             check_pair(files["target"], file)
         except VocabularyMismatch as error:

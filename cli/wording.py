@@ -33,7 +33,7 @@ _SAME = (
     "port",
     "api_key",
     "insecure",
-    "requantise",
+    "requantize",
 )
 _RENAMED = {
     "n": "--answers",

@@ -30,8 +30,8 @@ def drawn(terminal: PseudoTerminal, title: str, name: str) -> str:
         for x in range(terminal.screen.columns):
             cell = terminal.screen.buffer[y][x]
             style = " ".join(name for name, is_on in (("bold", cell.bold), ("italic", cell.italics)) if is_on)
-            colour = cell.fg if cell.fg in ("green", "brightgreen") else ""
-            line.append(cell.data, f"{style} {colour.removeprefix('bright')}".strip())
+            color = cell.fg if cell.fg in ("green", "brightgreen") else ""
+            line.append(cell.data, f"{style} {color.removeprefix('bright')}".strip())
         line.rstrip()
         console.print(line)
     own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

@@ -303,7 +303,7 @@ class TextModel(Closing):
             title=target.name if target else "",
             files={role: file.path for role, file in self._files.items()},
             architecture=target.architecture if target else "",
-            quantisation=target.quantisation if target else "",
+            quantization=target.quantization if target else "",
             n_params=target.n_params if target else 0,
             weight_bytes=target.weight_bytes if target else 0,
             n_ctx_train=target.n_ctx_train if target else 0,

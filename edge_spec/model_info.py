@@ -18,7 +18,7 @@ class ModelInfo:
         name: what people call it: as ``load`` was asked for it, a path by the name of its file.
         title: what the target's file calls it.
         files: the target's and those of the smaller models that were given, by role.
-        architecture, quantisation, n_params, weight_bytes, n_ctx_train: from the header of the target's file.
+        architecture, quantization, n_params, weight_bytes, n_ctx_train: from the header of the target's file.
         engine: what runs the target.
         n_ctx: the most tokens of prompt and reply together.
         n_vocab: number of token ids.
@@ -37,7 +37,7 @@ class ModelInfo:
     title: str
     files: Mapping[str, Path]
     architecture: str
-    quantisation: str
+    quantization: str
     n_params: int
     weight_bytes: int
     n_ctx_train: int

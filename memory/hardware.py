@@ -1,6 +1,6 @@
 """What kind of computer this is, as far as it matters for memory and speed.
 
-``edge-spec doctor`` prints all of it, and measurements are labelled with the processor's name: speeds of a device that
+``edge-spec doctor`` prints all of it, and measurements are labeled with the processor's name: speeds of a device that
 is not at hand can only be explained by its instructions, caches and kinds of cores.
 """
 

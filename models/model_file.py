@@ -48,7 +48,7 @@ class ModelFile:
         n_params: number of weights.
         weight_bytes: size of all tensors.
         tensor_types: bytes per tensor type, largest first.
-        quantisation: the type that holds most bytes of the layers, such as ``Q4_0``. Embeddings do not count:
+        quantization: the type that holds most bytes of the layers, such as ``Q4_0``. Embeddings do not count:
             in small models they outweigh the layers.
         vocabulary: identity of its vocabulary.
         chat_template: Jinja template of a conversation; None if the file has none.
@@ -77,7 +77,7 @@ class ModelFile:
     n_params: int
     weight_bytes: int
     tensor_types: dict[str, int]
-    quantisation: str
+    quantization: str
     vocabulary: VocabularyIdentity
     chat_template: str | None
     graph: PublishedGraph | None = None

@@ -265,7 +265,7 @@ def test_a_model_is_loaded_beside_an_event_loop(probe_cache: Path) -> None:
     assert ("loading", info.weight_bytes, info.weight_bytes) in told
     assert info.files == {"target": DEMO.target, "draft": DRAFTER, "intermediate": DEMO.intermediate}
     assert (info.name, info.title) == ("demo", inspect(DEMO.target).name)
-    assert (info.n_ctx, info.n_ctx_train, info.quantisation, info.engine) == (400, 1024, "Q4_0", "llama")
+    assert (info.n_ctx, info.n_ctx_train, info.quantization, info.engine) == (400, 1024, "Q4_0", "llama")
     assert json.loads(json.dumps(info.to_json()))["profile"] == model.profile.name
     assert repr(model) == f"<TextModel {info.name}, {info.profile}: n_ctx 400, speculation {info.speculation}, closed>"
 

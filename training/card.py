@@ -165,7 +165,7 @@ def _conversations(conversations: Iterable[Iterable[Mapping[str, str]]]) -> Iter
 
 def _sources(corpus: Mapping[str, Mapping[str, int]], weights: Mapping[str, float]) -> str:
     rows = [
-        [source.name, source.licence, source.what, f"{corpus[name]['tokens'] / 1e6:.2f} M", f"{weights.get(name, 1):g}"]
+        [source.name, source.license, source.what, f"{corpus[name]['tokens'] / 1e6:.2f} M", f"{weights.get(name, 1):g}"]
         for name, source in zip(corpus, sources_of(corpus), strict=True)
     ]
-    return _table(("source", "licence", "what", "tokens", "times per epoch"), rows)
+    return _table(("source", "license", "what", "tokens", "times per epoch"), rows)

@@ -40,11 +40,11 @@ def export(
         writer.add_name(name)
         writer.add_description(description)
         writer.add_license("other")
-        writer.add_license_name("see the sources' licences")
+        writer.add_license_name("see the sources' licenses")
         writer.add_dataset_count(len(sources))
         for number, source in enumerate(sources):
             writer.add_dataset_name(number, source.name)
-            writer.add_dataset_description(number, f"{source.what}; licence: {source.licence}".lstrip("; "))
+            writer.add_dataset_description(number, f"{source.what}; license: {source.license}".lstrip("; "))
         writer.add_languages(["en"])
         add_shape(writer, shape)
         writer.add_tokenizer_model("gpt2")

@@ -1,4 +1,4 @@
-"""Sources of the training text and their licences, for the metadata of the files and the card."""
+"""Sources of the training text and their licenses, for the metadata of the files and the card."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Source", "sources_of"]
 
 @dataclass(frozen=True)
 class Source:
-    """A source: its full name, its licence, and what kind of text it is."""
+    """A source: its full name, its license, and what kind of text it is."""
 
     name: str
-    licence: str
+    license: str
     what: str
 
 
@@ -57,5 +57,5 @@ _KNOWN: Mapping[str, Source] = MappingProxyType(
 
 
 def sources_of(names: Iterable[str]) -> list[Source]:
-    """The sources of these names; the licence of an unknown one is ``not stated``."""
+    """The sources of these names; the license of an unknown one is ``not stated``."""
     return [_KNOWN.get(name, Source(name, "not stated", "")) for name in names]

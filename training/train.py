@@ -119,7 +119,7 @@ class Trainer(Generic[M]):
         if saved.is_file():
             state = torch.load(saved, map_location=self.device, weights_only=True)
             model.load_state_dict(state["model"])
-            optimizer.restore(state["optimiser"])
+            optimizer.restore(state["optimizer"])
             step, steps, before_s = state["step"], state["steps"], state["seconds"]
             self.say(f"{self.folder.name}: continuing at step {step} of {steps}")
         self._drop_log_after(step)
@@ -132,7 +132,7 @@ class Trainer(Generic[M]):
                 saved,
                 {
                     "model": model.state_dict(),
-                    "optimiser": optimizer.state(),
+                    "optimizer": optimizer.state(),
                     "step": step,
                     "steps": steps,
                     "seconds": before_s + run.elapsed_s,

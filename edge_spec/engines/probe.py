@@ -42,11 +42,30 @@ _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 _Reading = tuple[int, int]
 """Used cells before a text, and how many tokens of it are read in every width."""
 
-_READINGS: tuple[_Reading, ...] = ((24, 32), (252, 16), (508, 16))
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Where a text is read in decodes of several widths.
+
+    Attributes:
+        every: in every width.
+        lone: in single rows and in pairs besides: libraries multiply one row by other code than several, whose sums can
+            be the same in all but a few places of a text.
+    """
+
+    every: tuple[_Reading, ...]
+    lone: tuple[_Reading, ...] = ()
+
+
+_READINGS = Readings(every=((24, 32), (252, 16), (508, 16)), lone=((56, 75), (300, 75)))
 """In a fresh cache, and across 256 and 512 used cells, from where on llama.cpp's attention takes other paths."""
 
-OWN_READINGS: tuple[_Reading, ...] = ((24, 8), (100, 8))
-"""The same for our own kernels, which take one path at every depth, tile by tile (the tests hold them to that)."""
+OWN_READINGS = Readings(every=((24, 8), (100, 8)))
+"""For our own kernels, which take one path at every depth and for every number of rows, tile by tile (the tests hold
+them to that)."""
+
+_NEXT_TEXT = 41
+"""A text that begins so many tokens later is another one."""
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
@@ -71,22 +90,20 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(
-    model: Probed, *, external: bool = False, fp16: bool = False, readings: Sequence[_Reading] = _READINGS
-) -> ProbeResult:
+def probe(model: Probed, *, external: bool = False, lone: bool = True, readings: Readings = _READINGS) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Rollback: read some tokens at once and take back all but the first, or fewer. Widths: read the same text in decodes
-    of one row, of two rows and so on, and compare every row and, in a fresh cache, every cell bit by bit. Cells tell
-    more: a kernel that rounds otherwise shows in most of them, but in few rows of logits, since activations are rounded
-    to 8 bits on the way. A width in the middle that differs ends the class, whatever wider ones seem to do. Trees:
-    decode two continuations in one call and compare with each of them alone.
+    of one row, of two rows and so on, and compare every row and every cell bit by bit. Cells tell more: a kernel that
+    rounds otherwise shows in most of them, but in few rows of logits, since activations are rounded to 8 bits on the
+    way. A width in the middle that differs ends the class, whatever wider ones seem to do. Trees: decode two
+    continuations in one call and compare with each of them alone.
 
     Args:
         external: the model's operators are not known, and one try proves little. What was found is tried again with a
             text divided in many ways, and has to hold for all of them.
-        fp16: the model rounds to 16 bits on the way, which hides most differences. A single row, which libraries
-            multiply by other code than several, then never counts as one of several, however alike they look.
+        lone: whether a single row may count as one of several. Not where a library is known to multiply it by other
+            code and most differences are hidden, as by rounding to 16 bits on the way.
         readings: where texts are read in every width.
     """
     max_rows = model.settings.max_rows
@@ -98,19 +115,21 @@ def probe(
     model.capabilities = can
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
-        return _probe_drafter(model, text, readings[0][0])
+        return _probe_drafter(model, text, readings.every[0][0])
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
     seconds: dict[int, float] = {}
-    exact = _widths_alike(model, text, widths, readings, seconds)
+    exact = _widths_alike(model, text, widths, readings, seconds, lone=lone or external)
     # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
     model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
-    reached = readings_in(model.n_ctx, readings)
-    trees = model.settings.trees and all(_takes_trees(model, text, depth) for depth, _ in reached)
+    reached = readings_in(model.n_ctx, readings.every)
+    trees = model.settings.trees and all(
+        _takes_trees(model, text, depth + n * third // 3) for depth, n in reached for third in range(3)
+    )
     model.rollback(0)
     capabilities = replace(model.capabilities, takes_trees=trees)
     if external and exact:
-        capabilities = _confirmed(model, capabilities, text, max_rows, single=not fp16)
+        capabilities = _confirmed(model, capabilities, text, max_rows, single=lone)
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
@@ -128,7 +147,7 @@ def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResul
     return ProbeResult(capabilities=replace(model.capabilities, takes_trees=trees), seconds={})
 
 
-def readings_in(n_ctx: int, readings: Sequence[_Reading] = _READINGS) -> list[_Reading]:
+def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
     """Those that a context has room for, in whole or in part; at least one."""
     (first, n), *deeper = readings
     start = max(0, min(first, n_ctx - n))
@@ -136,7 +155,13 @@ def readings_in(n_ctx: int, readings: Sequence[_Reading] = _READINGS) -> list[_R
 
 
 def _widths_alike(
-    model: Probed, text: Sequence[int], widths: Sequence[int], readings: Sequence[_Reading], seconds: dict[int, float]
+    model: Probed,
+    text: Sequence[int],
+    widths: Sequence[int],
+    readings: Readings,
+    seconds: dict[int, float],
+    *,
+    lone: bool,
 ) -> tuple[int, ...]:
     """Widths from 1 or 2 on, without gaps, that leave the same rows and cells; the longer of the two runs.
 
@@ -144,21 +169,50 @@ def _widths_alike(
     alike: then drafts round.
     """
     runs = [tuple(widths[place:]) for place in range(min(2, len(widths)))]
-    for place, (start, n) in enumerate(readings_in(model.n_ctx, readings)):
+    if not lone:
+        runs[0] = runs[0][:1]
+    for place, (start, n) in enumerate(readings_in(model.n_ctx, readings.every)):
         # Where a context has no room for as many tokens as are wanted, more texts are read.
-        for turn in range(1 if place else -(-readings[0][1] // n)):
+        for turn in range(1 if place else -(-readings.every[0][1] // n)):
             ahead = [*text[turn:], *text[:turn]]
             model.rollback(0)
             model.prefill(ahead[:start])
             left = {
-                width: _read(model, ahead, start, n, width, seconds, cells=place == 0)
+                width: _read(model, ahead, start, n, width, seconds)
                 for width in sorted({width for run in runs for width in run}, reverse=True)
             }
             runs = [_alike(run, left) for run in runs]
             if place == 0:
                 runs = [_everywhere(model, ahead, start, run, left[run[0]].rows) for run in runs]
+    if len(runs[0]) > 1 and not _alike_besides(model, text, runs[0][:2], readings.lone, seconds):
+        runs[0] = runs[0][:1]
     best = max(runs, key=lambda run: (len(run), -run[0]))
     return best if len(best) > 1 or len(widths) == 1 else ()
+
+
+def _alike_besides(
+    model: Probed,
+    text: Sequence[int],
+    widths: tuple[int, ...],
+    readings: Sequence[_Reading],
+    seconds: dict[int, float],
+) -> bool:
+    """Whether some widths leave the same in further readings, each of another text.
+
+    Where a context has no room for as many tokens as are wanted, more texts are read.
+    """
+    wanted, turn = sum(n for _, n in readings), 0
+    while wanted > 0:
+        for start, n in readings_in(model.n_ctx, readings):
+            turn += 1
+            first = _NEXT_TEXT * turn % len(text)
+            ahead = [*text[first:], *text[:first]]
+            model.rollback(0)
+            model.prefill(ahead[:start])
+            if len({_read(model, ahead, start, n, width, seconds) for width in widths}) > 1:
+                return False
+            wanted -= n
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +232,7 @@ def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
     return run[:n]
 
 
-def _read(
-    model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float], *, cells: bool
-) -> _Left:
+def _read(model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float]) -> _Left:
     """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
 
     Where the last decode has more rows than tokens are left, the others go the way of rejected drafts.
@@ -195,7 +247,7 @@ def _read(
         kept = min(width, start + n - model.n_past)
         rows += [_digest(row.data) for row in computed[:kept]]
         model.keep(range(kept))
-    return _Left(rows=tuple(rows), cells=_digest(model.save()) if cells else b"")
+    return _Left(rows=tuple(rows), cells=_digest(model.save()))
 
 
 def _digest(values: bytes | memoryview) -> bytes:
@@ -242,7 +294,7 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     """Whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
-    model.prefill(text[: max(0, min(_READINGS[0][0], model.n_ctx - _CUTS * wide))])
+    model.prefill(text[: max(0, min(_READINGS.every[0][0], model.n_ctx - _CUTS * wide))])
     cut = 0
     while cut < _CUTS * wide and model.n_past + wide <= model.n_ctx:
         ahead = text[model.n_past : model.n_past + wide]
@@ -307,7 +359,7 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 7
+_VERSION = 8
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
@@ -322,8 +374,8 @@ def probe_once(
     on_probe: Callable[[], None],
     can_shift: bool,
     external: bool = False,
-    fp16: bool = False,
-    readings: Sequence[_Reading] = _READINGS,
+    lone: bool = True,
+    readings: Readings = _READINGS,
 ) -> ProbeResult:
     """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
 
@@ -333,14 +385,14 @@ def probe_once(
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading a text of some hundred tokens.
         can_shift: see ``Capabilities``; not probed.
-        external, fp16, readings: see ``probe``.
+        external, lone, readings: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
     found = _recalled(path)
     if found is None:
         on_probe()
         try:
-            found = probe(model, external=external, fp16=fp16, readings=readings)
+            found = probe(model, external=external, lone=lone, readings=readings)
         except BaseException:
             model.close()
             raise
@@ -367,7 +419,9 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
     # n_ctx only decides how deep the probe can go: what can be reached stands for it.
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    reached = [readings_in(settings.n_ctx, readings) for readings in (_READINGS, OWN_READINGS)]
+    reached = [
+        readings_in(settings.n_ctx, readings) for readings in (_READINGS.every, _READINGS.lone, OWN_READINGS.every)
+    ]
     key = json.dumps([_VERSION, file, values, reached, facts], sort_keys=True)
     return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 

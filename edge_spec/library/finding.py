@@ -104,5 +104,5 @@ def _with_parts(first: RemoteFile, files: Sequence[RemoteFile]) -> list[RemoteFi
     paths = parts_of(first.path)
     missing = [path for path in paths if path not in by_path]
     if missing:
-        raise ModelNotFound(f"{first.repo} lacks {missing[0]}", hint="choose another quantisation, as org/repo:Q4_0")
+        raise ModelNotFound(f"{first.repo} lacks {missing[0]}", hint="choose another quantization, as org/repo:Q4_0")
     return [by_path[path] for path in paths]

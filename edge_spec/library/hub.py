@@ -242,7 +242,7 @@ def _errors_of_the_hub(about: str) -> Iterator[None]:
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
         raise ModelNotFound(
             f"{about} does not exist or needs access",
-            hint="check the name; else accept the licence on its page, and run `hf auth login` or set HF_TOKEN",
+            hint="check the name; else accept the license on its page, and run `hf auth login` or set HF_TOKEN",
         ) from error
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError) as error:
         raise ModelNotFound(f"{about} does not hold that file or revision", hint="check the name") from error

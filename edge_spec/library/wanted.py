@@ -20,7 +20,7 @@ __all__ = ["ROLES", "Source", "Wanted", "drafter_like", "read_catalogue", "wante
 
 ROLES = ("target", "intermediate", "draft")
 _PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0")
-"""Quantisations of which the first that a repository has is taken, where none is asked for."""
+"""Quantizations of which the first that a repository has is taken, where none is asked for."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _REVISION = "main"

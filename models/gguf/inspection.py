@@ -80,7 +80,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         n_params=sum(tensor.n_elements for tensor in tensors),
         weight_bytes=sum(types.values()),
         tensor_types=types,
-        quantisation=next(iter(in_layers or types)),
+        quantization=next(iter(in_layers or types)),
         vocabulary=vocabulary,
         chat_template=template if isinstance(template, str) else None,
         trimmed=trimmed_of(header.metadata) if TARGET_TOKENS in header.metadata else None,

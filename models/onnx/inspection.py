@@ -105,7 +105,7 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         n_params=_n_params(file),
         weight_bytes=sum(types.values()),
         tensor_types=types,
-        quantisation="int4" if _in_four_bits(file) else next(iter(types), "none"),
+        quantization="int4" if _in_four_bits(file) else next(iter(types), "none"),
         vocabulary=vocabulary_of(tokens, kind_of(tokenizer), n_vocab, (signature.bos, *signature.ends)),
         chat_template=configs.chat_template(),
         sampling=of_generation_config(configs.generation),

@@ -88,7 +88,7 @@ class PublishedGraph:
 
 
 def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, int]) -> PublishedGraph:
-    """Recognise the inputs and outputs of a graph.
+    """Recognize the inputs and outputs of a graph.
 
     Args:
         tokens: id of each token by its text.

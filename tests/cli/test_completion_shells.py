@@ -34,7 +34,7 @@ def test_a_shell_completes_verbs_options_and_models(shell: str, tmp_path: Path) 
             terminal.sendline(line)
         terminal.expect("ready")
         for typed, completed in (
-            ("edge-spec quant", "quantise"),
+            ("edge-spec quant", "quantize"),
             ("edge-spec run --specul", "--speculation"),
             ("edge-spec run smol", "smollm2"),
         ):

@@ -107,7 +107,7 @@ ARGUMENTS = {
     "pair": ["demo"],
     "info": ["demo"],
     "rm": ["demo"],
-    "quantise": ["demo", "out.gguf", "--type", "Q4_0"],
+    "quantize": ["demo", "out.gguf", "--type", "Q4_0"],
     "cache list": [],
     "cache clear": [],
     "drafter make": ["demo", "--texts", ".", "--out", "."],

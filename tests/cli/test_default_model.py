@@ -18,7 +18,7 @@ from edge_spec.cli.folders import ModelName
 
 COMMAND = [sys.executable, "-m", "edge_spec"]
 BRIEF = ("--limit", "1", "-n", "4")
-NEEDS_ONE = {"quantise"}
+NEEDS_ONE = {"quantize"}
 """It writes the model that it is given, as the file that is named behind it."""
 
 CALLS: dict[str, list[tuple[str, ...]]] = {

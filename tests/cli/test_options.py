@@ -175,7 +175,7 @@ finally:
         ("use `engine='llama'`, or less", "use --engine llama, or less"),
         ("`n_ctx=4096, kv_k='f16', kv_v='q8_0', repack=False` fits", "--ctx 4096 --kv f16/q8_0 --no-repack fits"),
         ("give `raw=True`", "give --raw"),
-        ("or `requantise`", "or --requantise"),
+        ("or `requantize`", "or --requantize"),
         ("`retry()` writes another one", "/retry writes another one"),
         ('say `{"n_ctx": 1}` or `close()`', 'say `{"n_ctx": 1}` or `close()`'),
         ("`whatever=1` and `n_ctx=1, whatever=2`", "`whatever=1` and `n_ctx=1, whatever=2`"),
@@ -189,7 +189,7 @@ def test_messages_of_the_library_speak_of_options(said: str, shown: str) -> None
 def test_every_argument_is_an_option_of_some_verb() -> None:
     known = {
         flag
-        for verb in (*VERBS, "quantise")
+        for verb in (*VERBS, "quantize")
         for option in options_of(verb)
         for flag in (*option.opts, *option.secondary_opts)
     }
@@ -221,7 +221,7 @@ OF_REPLIES = (("--max-tokens", "0"), ("--max-tokens", "x"), ("--seed", "-1"), ("
 OTHERS = {
     "serve": ["demo"],
     "pair": ["demo", "demo"],
-    "quantise": ["demo", "out.gguf", "--type", "Q4_0"],
+    "quantize": ["demo", "out.gguf", "--type", "Q4_0"],
     "info": ["demo"],
 }
 """Verbs that load models or read their headers otherwise, and what they need to be told."""

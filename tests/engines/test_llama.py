@@ -24,7 +24,7 @@ from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, SettingsError, StateError
-from edge_spec.llama_cpp.quantise import quantise
+from edge_spec.llama_cpp.quantize import quantize
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
@@ -44,7 +44,7 @@ def remade(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def made(kind: str) -> Path:
         path = folder / f"{kind}.gguf"
         if not path.exists():
-            quantise(inspect(resolve_family("demo").target), path, kind, requantise=True, n_threads=1)
+            quantize(inspect(resolve_family("demo").target), path, kind, requantize=True, n_threads=1)
         return path
 
     return made
@@ -311,28 +311,38 @@ def test_state_of_another_profile_is_refused(open_demo: Opener) -> None:
 # --- kinds of weights that mix, and kinds of models
 
 
-@pytest.mark.parametrize("values", [{}, {"kv_k": "f16"}, {"flash_attention": False}], ids=str)
-@pytest.mark.parametrize("kind", ["Q4_K_M", "F16"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"kv_k": "f16"}, {"flash_attention": False}, {"flash_attention": False, "n_ctx": 240}],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["Q4_0", "Q3_K_M", "Q4_K_M", "F16"])
 def test_bitwise_holds_for_kinds_of_weights_that_mix(
     kind: str, values: dict[str, Any], remade: Callable[[str], Path], probe_cache: Path
 ) -> None:
-    """Single rows and rows in fours come from kernels that agree on most rows, and not on all."""
+    """Single rows and rows in fours come from kernels that agree on most rows, and not on all.
+
+    Log probabilities show what tokens hide.
+    """
     texts = {}
-    for mode in ("off", "ngram", "sequence"):
+    for mode in ("off", "ngram", "sequence", "tree", "auto"):
         given = {"n_ctx": 200, "n_threads": 1, "engine": "llama", "cache_dir": probe_cache, **values}
         with edge_spec.load(remade(kind), draft=DRAFT, speculation=mode, **given) as model:
             target = model.followed["target"].model
             assert target.capabilities.widths[:1] in ((1,), (2,))
             replies = [
-                model.generate("One day a dog", temperature=temperature, seed=seed, max_tokens=60, ignore_eos=True)
+                model.generate(
+                    "One day a dog", temperature=temperature, seed=seed, max_tokens=150, ignore_eos=True, logprobs=1
+                )
                 for temperature in (0, 1)
                 for seed in range(3)
                 if temperature or not seed
             ]
-            texts[mode] = [list(reply.token_ids) for reply in replies if reply.read()]
-    assert len(texts["off"]) == 4
-    assert texts["ngram"] == texts["off"]
-    assert texts["sequence"] == texts["off"]
+            texts[mode] = [[(each.id, each.logprob) for each in reply.events()] for reply in replies]
+            assert model.identity == "bitwise"
+            assert target.capabilities.takes_trees == (mode == "tree" and values.get("flash_attention", True))
+    assert [len(text) for text in texts["off"]] == [150] * 4
+    assert all(text == texts["off"] for text in texts.values())
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16"])
@@ -382,7 +392,7 @@ def test_a_diffusion_model_is_refused_by_name(
 ) -> None:
     path = str(write_gguf(tmp_path / "model.gguf", architecture))
     verbs = (("run", path, "-p", "A"), ("chat", path), ("plan", path), ("bench", path), ("check", path), ("info", path))
-    for verb in (*verbs, ("quantise", path, str(tmp_path / "out.gguf"), "--type", "Q4_0"), ("serve", path)):
+    for verb in (*verbs, ("quantize", path, str(tmp_path / "out.gguf"), "--type", "Q4_0"), ("serve", path)):
         with pytest.raises(SystemExit) as end:
             main([*verb])
         assert end.value.code == 1, verb

@@ -112,6 +112,19 @@ def test_wide_decodes_that_differ_at_one_depth_in_thirty_are_found(first: int) -
     assert widths_of(rows=lambda n_rows, n_past, row: n_rows > 3 and (n_past + row) % 30 == first) == (1, 2, 3)
 
 
+@pytest.mark.parametrize("n_ctx", [200, 640])
+@pytest.mark.parametrize("seed", range(12))
+def test_single_rows_that_differ_in_one_of_thirty_are_found(seed: int, n_ctx: int) -> None:
+    """By the text, as the sums of two kernels do: anywhere, without a period."""
+    chosen = np.random.default_rng(seed).random(n_ctx) < 1 / 30
+    assert widths_of(rows=lambda n_rows, n_past, row: n_rows == 1 and chosen[n_past], n_ctx=n_ctx) == EVERY[1:]
+
+
+def test_where_single_rows_are_other_code_they_are_padded() -> None:
+    assert probe(RoundingModel(), lone=False).capabilities.widths == EVERY[1:]
+    assert probe(RoundingModel(max_rows=1), lone=False).capabilities.widths == (1,)
+
+
 @pytest.mark.parametrize("first", range(0, 30, 7))
 @pytest.mark.parametrize("widest", [2, 7, 12])
 def test_only_the_widths_below_one_that_differs_remain(widest: int, first: int) -> None:

@@ -115,7 +115,7 @@ def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str,
     assert len(set(texts.values())) == 1
 
 
-def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
+def test_grammars_of_all_threads_share_one_tokenizer_and_one_vocabulary(
     family: dict[str, Path], probe_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -130,7 +130,7 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
 
         return make
 
-    monkeypatch.setattr("edge_spec.engines.tokenizers.JsonTokenizer", counted("tokeniser", JsonTokenizer))
+    monkeypatch.setattr("edge_spec.engines.tokenizers.JsonTokenizer", counted("tokenizer", JsonTokenizer))
     monkeypatch.setattr("edge_spec.engines.tokenizers.ExternalVocabulary", counted("vocabulary", ExternalVocabulary))
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
@@ -141,7 +141,7 @@ def test_grammars_of_all_threads_share_one_tokeniser_and_one_vocabulary(
         assert model.ledger.held_bytes == held
         with ThreadPoolExecutor(4) as threads:
             assert all(threads.map(lambda n: model.grammar_of(f'root ::= "{n}"', None), range(4)))
-        assert made == ["tokeniser", "vocabulary", "vocabulary"]
+        assert made == ["tokenizer", "vocabulary", "vocabulary"]
         (line,) = (line for line in model.ledger if line.name == "vocabulary of grammars")
         assert line.predicted_bytes == external_vocabulary_bytes(model.n_vocab)
         assert line.measured_bytes is not None

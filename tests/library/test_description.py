@@ -34,7 +34,7 @@ def test_the_demo_family_is_described() -> None:
     family = resolve_family("demo")
     assert family.draft is not None and family.intermediate is not None
     found = describe(family.target, candidates=[family.intermediate, family.draft, family.draft, family.target])
-    assert (found.file.architecture, found.file.quantisation, found.file.n_vocab) == ("llama", "Q4_0", 8192)
+    assert (found.file.architecture, found.file.quantization, found.file.n_vocab) == ("llama", "Q4_0", 8192)
     assert found.file_bytes == family.target.stat().st_size
     assert set(found.obstacles) == {"llama", "onnx"}
     assert found.obstacles["llama"] is None

@@ -133,7 +133,7 @@ def test_a_token_goes_to_the_hub_and_a_gated_model_says_what_to_do(
     find(wanted("org/big-GGUF"), client(hub))
     assert "Bearer hf_secret" in hub.tokens
     hub.gated.add("org/big-GGUF")
-    with pytest.raises(ModelNotFound, match="licence"):
+    with pytest.raises(ModelNotFound, match="license"):
         find(wanted("org/big-GGUF"), client(hub))
 
 

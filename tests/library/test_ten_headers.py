@@ -123,7 +123,7 @@ def write_tensors(writer: GGUFWriter, shape: Shape, n_vocab: int) -> int:
         nonlocal total
         raw, n = (GGMLQuantizationType.Q4_0, 18) if len(dims) > 1 else (GGMLQuantizationType.F32, 128)
         n_bytes = int(np.prod(dims)) // 32 * n
-        # For quantised types the writer wants the shape in bytes.
+        # For quantized types the writer wants the shape in bytes.
         stored = (dims[0], dims[1] // 32 * n) if len(dims) > 1 else dims
         writer.add_tensor_info(name, stored, np.dtype(np.uint8 if len(dims) > 1 else np.float32), n_bytes, raw)
         total += n_bytes + -n_bytes % 32
@@ -160,7 +160,7 @@ def test_the_facts_are_those_of_the_header(name: str, headers: dict[str, Path]) 
     found, shape = describe(headers[name]), SHAPES[name]
     file = found.file
     assert (file.architecture, file.n_layers, file.n_embd) == (shape.architecture, shape.n_layers, shape.n_embd)
-    assert (file.quantisation, file.n_ctx_train) == ("Q4_0", 8192)
+    assert (file.quantization, file.n_ctx_train) == ("Q4_0", 8192)
     assert shape.n_vocab in (0, file.n_vocab)
     assert found.obstacles["llama"] is None
     assert found.head == "" and found.n_mtp_layers == 0

@@ -104,7 +104,7 @@ def test_inspect_tells_what_planning_needs() -> None:
     assert model.weight_bytes == sum(model.tensor_types.values()) < DEMO.target.stat().st_size
     assert model.n_vocab == model.vocabulary.n_tokens > 0
     assert model.chat_template is not None
-    assert [inspect(path).quantisation for path in DEMO_FILES] == ["Q4_0"] * len(DEMO_FILES)
+    assert [inspect(path).quantization for path in DEMO_FILES] == ["Q4_0"] * len(DEMO_FILES)
 
 
 def test_heads_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_heads_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
     model = inspect(write_model(tmp_path / "uneven.gguf", change, n_head_kv=[4, 0]))
     assert model.n_head_kv == (4, 0)
     assert (model.head_dim_k, model.head_dim_v, model.sliding_window) == (24, 40, 32)
-    assert (model.n_params, model.quantisation) == (48 * 64 + 2 * (64 * 64 + 64), "F16")
+    assert (model.n_params, model.quantization) == (48 * 64 + 2 * (64 * 64 + 64), "F16")
 
 
 def test_fingerprint_depends_on_content_and_not_on_the_name(tiny: Path, tmp_path: Path) -> None:

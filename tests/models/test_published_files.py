@@ -34,7 +34,7 @@ def test_a_folder_says_the_same_as_the_gguf_it_was_made_of(made: dict[str, Path]
     assert (file.graph.bos, file.graph.eos, file.graph.ends) == (0, 2, {0, 2})
     assert file.graph.in_place == (style == "genai")
     assert file.graph.cache_kind == ("float16" if style == "genai" else "float32")
-    assert file.quantisation == ("int4" if style == "genai" else "float32")
+    assert file.quantization == ("int4" if style == "genai" else "float32")
     sizes = [path.stat().st_size for path in file.path.parent.glob("*data")]
     assert 0 <= file.weight_bytes - sum(sizes) < file.path.stat().st_size
     check_pair(source, file)
@@ -57,11 +57,11 @@ def test_a_folder_of_links_as_a_hub_keeps_it_is_read_alike(made: dict[str, Path]
 
 def test_a_folder_with_several_graphs_means_the_one_in_four_bits(weights_of_draft: Weights, tmp_path: Path) -> None:
     publish(tmp_path, weights_of_draft, "plain", name="model.onnx")
-    quantised = publish(tmp_path, weights_of_draft, "plain", four_bits=True, name="model_q4.onnx")
-    assert resolve(tmp_path) == quantised
+    quantized = publish(tmp_path, weights_of_draft, "plain", four_bits=True, name="model_q4.onnx")
+    assert resolve(tmp_path) == quantized
     for name in ("a", "b"):
-        (quantised.parent / f"model{name}.onnx").write_bytes(quantised.read_bytes())
-    for path in (quantised, quantised.with_name("model.onnx")):
+        (quantized.parent / f"model{name}.onnx").write_bytes(quantized.read_bytes())
+    for path in (quantized, quantized.with_name("model.onnx")):
         path.unlink()
     with pytest.raises(UnsupportedModel, match="several graphs"):
         resolve(tmp_path)

@@ -44,7 +44,7 @@ _SCALES = {
     "IQ4_XS": (0, (1e-4,)),
 }
 """Where the half-precision scales of a block of these types are, and values that make numbers about as large as those
-of the other types. gguf cannot quantise them, so the other bytes are random."""
+of the other types. gguf cannot quantize them, so the other bytes are random."""
 
 
 def write_gguf(

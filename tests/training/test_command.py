@@ -53,9 +53,9 @@ def test_settings_that_cannot_be_trained_are_refused(wrong: object) -> None:
         wrong()  # type: ignore[operator]
 
 
-def test_sources_that_are_not_known_do_not_get_a_licence() -> None:
+def test_sources_that_are_not_known_do_not_get_a_license() -> None:
     known, unknown = sources_of(["gsm8k-train", "somewhere"])
-    assert (known.licence, unknown.licence) == ("MIT", "not stated")
+    assert (known.license, unknown.license) == ("MIT", "not stated")
 
 
 def test_clocks_are_over_when_their_time_is() -> None:

@@ -103,7 +103,7 @@ def test_the_card_and_the_file_say_what_it_is(made: SimpleNamespace) -> None:
     draft = inspect(made.maker.out / "drafter.gguf")
     assert draft.trimmed is not None
     assert draft.trimmed.teacher == made.maker.target.fingerprint
-    assert (draft.n_vocab, draft.quantisation) == (2048, "Q4_0")
+    assert (draft.n_vocab, draft.quantization) == (2048, "Q4_0")
 
 
 def test_what_is_measured_says_whether_it_pays(made: SimpleNamespace) -> None:

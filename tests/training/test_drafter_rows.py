@@ -16,7 +16,7 @@ from edge_spec.training.drafter.target_rows import embedding_rows  # noqa: E402
 from edge_spec.training.head import summed_divergence, summed_sparse_divergence  # noqa: E402
 
 
-def test_embeddings_to_begin_with_are_those_of_the_target_centred_and_small() -> None:
+def test_embeddings_to_begin_with_are_those_of_the_target_centered_and_small() -> None:
     target = inspect(resolve_family("demo").target)
     kept = np.arange(5, 8000, 3)
     rows = embedding_rows(target, kept)

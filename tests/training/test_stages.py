@@ -97,7 +97,7 @@ def test_files_hold_exactly_the_weights_of_the_training(made: SimpleNamespace) -
         model = load_model(made.out / name / "weights.npz", "cpu")
         tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
         assert tensors.keys() == model.named_weights().keys()
-        assert inspect(path).quantisation == "Q4_0"
+        assert inspect(path).quantization == "Q4_0"
         for tensor, weight in model.named_weights().items():
             fake = {"token_embd.weight": fake_q8_0}.get(tensor, fake_q4_0) if weight.ndim == 2 else lambda w: w
             found = gguf.quants.dequantize(tensors[tensor].data, tensors[tensor].tensor_type)
@@ -165,6 +165,6 @@ def test_the_card_names_sources_sizes_and_losses(made: SimpleNamespace) -> None:
     card = (made.out / "family" / "README.md").read_text("utf-8")
     for model in made.results["models"].values():
         assert f"{model['Q4_0']['loss']:.3f}" in card
-    assert "not stated" in card  # these texts have no licence that the recipe knows
+    assert "not stated" in card  # these texts have no license that the recipe knows
     record = json.loads((made.out / "family" / "training_log.json").read_text("utf-8"))
     assert set(record["trainings"]) == set(TRAININGS)

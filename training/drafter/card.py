@@ -21,7 +21,7 @@ def card_of(results: Mapping[str, Any]) -> str:
         "Made by `edge-spec drafter make`. It drafts for this model alone and writes no text of its own; with it the "
         "model writes the same text, sooner.",
         "",
-        f"- Target: `{results['target']['file']}`, {results['target']['quantisation']}, fingerprint "
+        f"- Target: `{results['target']['file']}`, {results['target']['quantization']}, fingerprint "
         f"`{results['target']['fingerprint']}`",
         f"- Drafter: {_what_it_is(results)}",
         f"- Vocabulary: {made['n_kept']:,} of the target's {results['target']['n_vocab']:,} tokens, which are "
@@ -46,7 +46,7 @@ def card_of(results: Mapping[str, Any]) -> str:
         "",
         verdict_of(results["measured"]),
         "",
-        "The licences of the target and of the texts apply to what was learned from them.",
+        "The licenses of the target and of the texts apply to what was learned from them.",
     ]
     return "\n".join(lines) + "\n"
 

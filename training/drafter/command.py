@@ -199,7 +199,7 @@ def export(head: str, llama_cpp: str, target: str | None, **_: Any) -> int:
     """Write a head for other programs.
 
     HEAD is the drafter.gguf of `drafter make --kind head`. llama.cpp's form of it contains rows of the model itself,
-    whose licence applies to the file.
+    whose license applies to the file.
 
     \b
     Example:

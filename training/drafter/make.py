@@ -283,7 +283,7 @@ class DrafterMaker:
                 "name": target.name,
                 "file": target.path.name,
                 "fingerprint": target.fingerprint,
-                "quantisation": target.quantisation,
+                "quantization": target.quantization,
                 "n_vocab": target.n_vocab,
             },
             "drafter": {

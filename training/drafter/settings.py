@@ -34,7 +34,7 @@ class MakeSettings:
         held_out: the most prompts that are kept out of training, to measure acceptance on.
         seed: of everything that is drawn.
         inherit: begin with the main directions of the target's embedding, which saves training. Otherwise nothing of
-            the target's weights is in the drafter, whatever its licence says of them.
+            the target's weights is in the drafter, whatever its license says of them.
         kind: ``model`` or ``head``. ``layers``, ``width``, ``inherit`` and lengths of rows are those of a model.
         steps_ahead: how many tokens behind what the target has read a head learns to draft.
         head_row: length of the training rows of a head.

@@ -41,7 +41,7 @@ def rows_of(target: ModelFile, name: str) -> npt.NDArray[np.float32] | None:
 def embedding_rows(target: ModelFile, kept: npt.NDArray[np.int64]) -> npt.NDArray[np.float32] | None:
     """The target's embeddings of some tokens and, last, the mean of all others, ``[n_kept + 1, width]``.
 
-    They are centred, and as small as random ones would be: with the target's own size a drafter would begin far more
+    They are centered, and as small as random ones would be: with the target's own size a drafter would begin far more
     certain of its guesses than it may be (SmolLM2's: 28 nats from the target instead of 7).
 
     None where the file does not hold them in a form that can be read here.

@@ -60,16 +60,16 @@ class LlamaModel(CachedModel):
         """Whether the library can move keys to other positions.
 
         The library's own answer leaves out five cases: it ends the process where rotary embeddings cover only a part
-        of quantised keys and where no layer has any, it turns keys that know no positions or know them otherwise, it
+        of quantized keys and where no layer has any, it turns keys that know no positions or know them otherwise, it
         lets keys grow where YaRN has scaled them, and it saves no cells outside of a layer's window.
         """
         weights = self._weights
         if weights.architecture in CANNOT_SHIFT or not weights.has_rotary:
             return False
         has_window = self._c.llama_model_n_swa(weights.handle) > 0
-        is_quantised = self.settings.kv_k not in ("f32", "f16", "bf16")
+        is_quantized = self.settings.kv_k not in ("f32", "f16", "bf16")
         turns_part = weights.n_rotary != weights.head_dim_k
-        if has_window or weights.rope_scaling == "yarn" or (is_quantised and turns_part):
+        if has_window or weights.rope_scaling == "yarn" or (is_quantized and turns_part):
             return False
         return bool(self._c.llama_memory_can_shift(self._memory))
 

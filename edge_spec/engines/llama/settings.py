@@ -48,7 +48,7 @@ class LlamaSettings(ModelSettings):
             raise SettingsError(f"values of type {self.kv_v} need flash attention")
 
     def for_heads(self, head_dim_k: int) -> LlamaSettings:
-        """These settings with the types of the cache decided; quantised types come in blocks of 32."""
+        """These settings with the types of the cache decided; quantized types come in blocks of 32."""
         eight_bits = head_dim_k % 32 == 0 and self.flash_attention
         keys = ("q8_0" if eight_bits else "f16") if self.kv_k == "auto" else self.kv_k
         return replace(self, kv_k=keys, kv_v="f16" if self.kv_v == "auto" else self.kv_v)

@@ -24,16 +24,16 @@ from edge_spec.speculation.language_model import NumericsProfile
 __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 
 _MIN_SHARE = 0.75
-"""Of a model's bytes, in quantised types: our kernels multiply floats too, but no faster than they come from memory."""
+"""Of a model's bytes, in quantized types: our kernels multiply floats too, but no faster than they come from memory."""
 
-_QUANTISED = frozenset(KINDS) - {"F32", "F16", "BF16"}
+_QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
 
 
-def _too_few_quantised(file: ModelFile) -> str | None:
+def _too_few_quantized(file: ModelFile) -> str | None:
     """That too much of a model is of types that our kernels have no advantage with, or do not know; None if not."""
-    if sum(file.tensor_types.get(kind, 0) for kind in _QUANTISED) >= _MIN_SHARE * file.weight_bytes:
+    if sum(file.tensor_types.get(kind, 0) for kind in _QUANTIZED) >= _MIN_SHARE * file.weight_bytes:
         return None
-    kind = max(set(file.tensor_types) - _QUANTISED, key=lambda kind: file.tensor_types[kind])
+    kind = max(set(file.tensor_types) - _QUANTIZED, key=lambda kind: file.tensor_types[kind])
     share = 100 * file.tensor_types[kind] // max(1, file.weight_bytes)
     what = "do not multiply its" if kind not in KINDS else "are not known to be faster with"
     return f"edge-spec's kernels {what} weights of type {kind}, {share} % of all"
@@ -147,7 +147,7 @@ class OnnxEngine(Engine):
         why = super().why_not_first(file, settings, cache_dir=cache_dir)
         if is_own_head(file):
             return why
-        why = why or _too_few_quantised(file)
+        why = why or _too_few_quantized(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:

@@ -253,7 +253,7 @@ def open_published(
         # It is not known where an external graph keeps the positions of its cells.
         can_shift=False,
         external=True,
-        fp16="float16" in (graph.cache_kind, graph.logits.kind),
+        lone="float16" not in (graph.cache_kind, graph.logits.kind),
     )
     return model, found
 

@@ -37,8 +37,8 @@ class Prices:
     """Weighs tokens against the time that they take.
 
     With R the tokens per second that the best known choice reaches, a draft is worth its rows while the tokens that it
-    is expected to bring, less R times the seconds that drafting, verifying and bookkeeping take, grow: maximising
-    tokens over time is maximising tokens minus R times time (the marginal rule of fractional programming). All lengths
+    is expected to bring, less R times the seconds that drafting, verifying and bookkeeping take, grow: maximizing
+    tokens over time is maximizing tokens minus R times time (the marginal rule of fractional programming). All lengths
     are looked at, since costs have kinks. Plain decoding is a choice like any other.
 
     Args:

@@ -21,7 +21,7 @@ class HierarchyDrafter(Drafter):
     """Lets a leaf drafter speed up an intermediate model, and drafts what that model writes.
 
     The intermediate model verifies the leaf's tree; the accepted path and its bonus token extend a sequence;
-    this repeats until the sequence is long enough. A quantised target then only ever sees a sequence, which is
+    this repeats until the sequence is long enough. A quantized target then only ever sees a sequence, which is
     what its kernels verify cheaply (HierSpec: SpecMQuant, arXiv 2505.22179). Inside it is the very loop that
     drives the target, so hierarchies nest.
 

@@ -59,7 +59,7 @@ static float *product(const er_variant *variant, const er_matrix *matrix, const 
     float *y = malloc(n_rows * matrix->n_out * sizeof *y);
     const size_t split = matrix->n_groups / 2;
     for (size_t t = 0; t < er_n_tiles(n_rows); t++)
-        er_quantise(variant, matrix, x, n_rows, t, activations);
+        er_quantize(variant, matrix, x, n_rows, t, activations);
     er_multiply(variant, matrix, activations, n_rows, 0, split, y);
     er_multiply(variant, matrix, activations, n_rows, split, matrix->n_groups, y);
     free(activations);

@@ -1,1 +1,1 @@
-"""From GGUF to ONNX without requantising: the same weights, stored for ONNX Runtime."""
+"""From GGUF to ONNX without requantizing: the same weights, stored for ONNX Runtime."""

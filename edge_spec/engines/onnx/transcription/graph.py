@@ -93,7 +93,7 @@ class Writer:
         return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
 
     def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
-        """Normalise ``x + added``; returns the names of the result and of the sum."""
+        """Normalize ``x + added``; returns the names of the result and of the sum."""
         w, y = self._vector(weight), weight + ".y"
         if not added:
             self._graph.node(
@@ -106,7 +106,7 @@ class Writer:
         return y, y + ".sum"
 
     def _pre_norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
-        """Like ``_norm``, but where nothing is normalised before it is read, both names are that of the sum."""
+        """Like ``_norm``, but where nothing is normalized before it is read, both names are that of the sum."""
         if self._net.kind.pre_norms:
             return self._norm(x, added, weight)
         if not added:

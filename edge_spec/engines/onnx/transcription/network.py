@@ -308,10 +308,10 @@ def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint
 
 
 def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
-    """The numbers of a small unquantised tensor, float32, slowest dimension first.
+    """The numbers of a small unquantized tensor, float32, slowest dimension first.
 
     Raises:
-        UnsupportedModel: it is quantised.
+        UnsupportedModel: it is quantized.
     """
     raw = np.asarray(tensor_blocks(header, tensor))
     shape = tensor.shape[::-1]

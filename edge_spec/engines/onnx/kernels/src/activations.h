@@ -27,7 +27,7 @@
 
 enum {
     ER_TILE_ROWS = 16,              /* the most rows in a tile */
-    ER_ACTIVATION_BYTES = 32 + 12,  /* per row and block of a quantised kind; a multiple of 4 */
+    ER_ACTIVATION_BYTES = 32 + 12,  /* per row and block of a quantized kind; a multiple of 4 */
 };
 
 #define ER_QUIET_NAN 0x7fc00000u
@@ -36,14 +36,14 @@ enum {
 typedef struct {
     float scale;
     int32_t sum[2]; /* of q over the first and the second 16 */
-} er_quantised;
+} er_quantized;
 
-/* What quantising 32 values x into q[32] has to give. */
-typedef er_quantised (*er_block_quantiser)(const float *x, int8_t *q);
+/* What quantizing 32 values x into q[32] has to give. */
+typedef er_quantized (*er_block_quantizer)(const float *x, int8_t *q);
 
 /* The part that no CPU does faster: from the bits of the largest magnitude to 127 / largest; false if q is zero. */
-ER_INLINE bool er_scale_of(int32_t largest, er_quantised *block, float *inverse) {
-    *block = (er_quantised){0.0f, {0, 0}};
+ER_INLINE bool er_scale_of(int32_t largest, er_quantized *block, float *inverse) {
+    *block = (er_quantized){0.0f, {0, 0}};
     if (largest < (int32_t)ER_SMALLEST || largest >= 0x7f800000) {
         block->scale = largest < 0x7f800000 ? 0.0f : er_float_of_bits(ER_QUIET_NAN);
         return false;
@@ -53,9 +53,9 @@ ER_INLINE bool er_scale_of(int32_t largest, er_quantised *block, float *inverse)
     return true;
 }
 
-ER_INLINE er_quantised er_quantise_block(const float *x, int8_t *q) {
+ER_INLINE er_quantized er_quantize_block(const float *x, int8_t *q) {
     int32_t bits[ER_BLOCK], largest = 0;
-    er_quantised block;
+    er_quantized block;
     float inverse;
     memcpy(bits, x, sizeof bits);
     for (int i = 0; i < ER_BLOCK; i++) { /* magnitudes compare as whole numbers */
@@ -80,7 +80,7 @@ ER_INLINE er_quantised er_quantise_block(const float *x, int8_t *q) {
 ER_INLINE int er_activation_bytes(er_kind kind) { return er_is_plain(kind) ? 4 : ER_ACTIVATION_BYTES; }
 
 /* One tile: rows of x (`stride` floats apart) into n_rows * n_blocks * er_activation_bytes(kind) bytes. */
-ER_INLINE void er_quantise_tile(er_block_quantiser quantise_block, er_kind kind, const float *x, size_t stride,
+ER_INLINE void er_quantize_tile(er_block_quantizer quantize_block, er_kind kind, const float *x, size_t stride,
                                 int n_rows, size_t n_blocks, uint8_t *tile) {
     const int32_t offset = er_code_offset(kind);
     const er_form form = er_form_of(kind);
@@ -93,8 +93,8 @@ ER_INLINE void er_quantise_tile(er_block_quantiser quantise_block, er_kind kind,
     for (size_t b = 0; b < n_blocks; b++, tile += ER_ACTIVATION_BYTES * n_rows) {
         uint8_t *scales = tile + 32 * n_rows, *firsts = scales + 4 * n_rows, *seconds = firsts + 4 * n_rows;
         for (int r = 0; r < n_rows; r++) {
-            const er_quantised block =
-                quantise_block(x + (size_t)r * stride + b * ER_BLOCK, (int8_t *)tile + 32 * r);
+            const er_quantized block =
+                quantize_block(x + (size_t)r * stride + b * ER_BLOCK, (int8_t *)tile + 32 * r);
             const int32_t sum = block.sum[0] + block.sum[1];
             int32_t first = -offset * (form == ER_HALVES ? block.sum[0] : sum), second = -offset * block.sum[1];
             if (er_has_minima(kind)) {

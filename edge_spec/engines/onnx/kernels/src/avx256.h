@@ -8,14 +8,14 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "quantise_avx2.h"
+#include "quantize_avx2.h"
 #include "rows.h"
 
 enum { HALF_GROUP = 8, AHEAD_BYTES = 2304 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
-ER_DEFINE_QUANTISE(er_quantise_block_avx2)
+ER_DEFINE_QUANTIZE(er_quantize_block_avx2)
 
 ER_INLINE __m256 halves(const uint8_t *at) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)); }
 
@@ -129,11 +129,11 @@ ER_INLINE __m256 add_block(er_kind kind, const __m256i quads[8], __m256 d0, __m2
     const __m256 scale = _mm256_set1_ps(er_load_f32(scales + 4 * r));
     __m256i sum = _mm256_setzero_si256();
 #ifdef MULTIPLY_ADD
-    const bool centred = false;
+    const bool centered = false;
 #else
-    const bool centred = er_number_bits(kind) == 8;
+    const bool centered = er_number_bits(kind) == 8;
 #endif
-    if (!er_has_minima(kind) && !centred)
+    if (!er_has_minima(kind) && !centered)
         sum = _mm256_set1_epi32(er_load_i32(firsts + 4 * r));
     if (er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA) {
         const uint8_t *second = firsts + 4 * rows + 4 * r;
@@ -222,7 +222,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
         default: multiply_rows(t, kind_, t->n_rows);                                                           \
         }                                                                                                      \
     }
-ER_FOR_QUANTISED(DEFINE)
+ER_FOR_QUANTIZED(DEFINE)
 
 #define vec __m256
 #define WIDTH 8
@@ -244,4 +244,4 @@ static void multiply(const er_tile *t) {
 #undef CALL
 }
 
-const er_variant VARIANT = {VARIANT_NAME, runs_here, quantise, multiply};
+const er_variant VARIANT = {VARIANT_NAME, runs_here, quantize, multiply};

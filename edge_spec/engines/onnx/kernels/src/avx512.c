@@ -9,7 +9,7 @@
 
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #include "pages_ahead.h"
-#include "quantise_avx2.h"
+#include "quantize_avx2.h"
 #include "rows.h"
 
 /* How far ahead weights are prefetched: about the latency of memory times its speed. */
@@ -17,7 +17,7 @@ enum { AHEAD_BYTES = 3456 };
 
 static bool runs_here(void) { return er_cpu_features().avx512_vnni; }
 
-ER_DEFINE_QUANTISE(er_quantise_block_avx2)
+ER_DEFINE_QUANTIZE(er_quantize_block_avx2)
 
 ER_INLINE __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
 
@@ -189,7 +189,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
             ROWS(kind_, 13) ROWS(kind_, 14) ROWS(kind_, 15) ROWS(kind_, 16)                                    \
         }                                                                                                      \
     }
-ER_FOR_QUANTISED(DEFINE)
+ER_FOR_QUANTIZED(DEFINE)
 
 #define vec __m512
 #define WIDTH 16
@@ -212,6 +212,6 @@ static void multiply(const er_tile *t) {
 #undef CALL
 }
 
-const er_variant er_avx512_vnni = {"avx512-vnni", runs_here, quantise, multiply};
+const er_variant er_avx512_vnni = {"avx512-vnni", runs_here, quantize, multiply};
 ER_TARGET_END
 #endif

@@ -6,14 +6,14 @@
  *     8   u32       version of the layout, 1
  *     12  u32       kind, numbered as tensor types are in GGUF
  *     16  u64       n_out, rows of the matrix = outputs
- *     24  u64       n_in, columns of the matrix = inputs; of quantised kinds a multiple of 32, or of 256 where a unit
+ *     24  u64       n_in, columns of the matrix = inputs; of quantized kinds a multiple of 32, or of 256 where a unit
  *                   has 8 blocks
  *     32  u64       bytes of the whole array, this header included
  *     40  24 bytes  zero, so that the groups start at 64
  *     64            groups of 16 outputs; outputs missing in the last group have zero scales
  *
  * A group is a run of units in the order of the inputs. Of matrices of floats a unit is one input: 16 numbers of the
- * kind, one of each output. Of quantised ones it is a head and then 1 block, or 8 blocks where there are sub-scales;
+ * kind, one of each output. Of quantized ones it is a head and then 1 block, or 8 blocks where there are sub-scales;
  * a block holds 16 outputs x 32 inputs:
  *
  *     kind     head                       block                                             bits per weight   GGUF's
@@ -70,7 +70,7 @@ enum {
     ER_VERSION = 1,
     ER_HEADER_BYTES = 64,
     ER_GROUP = 16,       /* outputs per group */
-    ER_BLOCK = 32,       /* inputs per block of a quantised kind */
+    ER_BLOCK = 32,       /* inputs per block of a quantized kind */
     ER_UNIT_BLOCKS = 8,  /* the most blocks in a unit; inputs are split between passes only at multiples */
 };
 
@@ -178,7 +178,7 @@ typedef struct {
 /* Reads the header. Returns NULL, or what is wrong with it as a static string; then *matrix is not set. */
 const char *er_open(const void *packed, size_t n_bytes, er_matrix *matrix);
 
-/* The values of output `row`, n_in floats, rounded as GGUF's own dequantisation rounds. row < n_out. */
+/* The values of output `row`, n_in floats, rounded as GGUF's own dequantization rounds. row < n_out. */
 void er_weights(const er_matrix *matrix, size_t row, float *values);
 
 #endif

@@ -41,7 +41,7 @@ ER_EXPORT const char *edge_rows_multiply(const void *packed, size_t n_bytes, con
     if (activations == NULL)
         return "out of memory for the activations";
     for (size_t t = 0; t < er_n_tiles(n_rows); t++)
-        er_quantise(chosen, &matrix, x, n_rows, t, activations);
+        er_quantize(chosen, &matrix, x, n_rows, t, activations);
     er_multiply(chosen, &matrix, activations, n_rows, first_group, end_group, y);
     free(activations);
     return NULL;

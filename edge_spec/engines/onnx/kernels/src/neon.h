@@ -12,7 +12,7 @@ enum { QUARTER_GROUP = 4, AHEAD_BYTES = 1152 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
-ER_INLINE er_quantised quantise_block(const float *x, int8_t *q) {
+ER_INLINE er_quantized quantize_block(const float *x, int8_t *q) {
     const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
     float32x4_t values[8];
     int32x4_t largest = vdupq_n_s32(0);
@@ -20,7 +20,7 @@ ER_INLINE er_quantised quantise_block(const float *x, int8_t *q) {
         values[i] = vld1q_f32(x + 4 * i);
         largest = vmaxq_s32(largest, vandq_s32(vreinterpretq_s32_f32(values[i]), magnitude));
     }
-    er_quantised block;
+    er_quantized block;
     float inverse;
     if (!er_scale_of(vmaxvq_s32(largest), &block, &inverse)) {
         memset(q, 0, ER_BLOCK);
@@ -38,7 +38,7 @@ ER_INLINE er_quantised quantise_block(const float *x, int8_t *q) {
     return block;
 }
 
-ER_DEFINE_QUANTISE(quantise_block)
+ER_DEFINE_QUANTIZE(quantize_block)
 
 ER_INLINE float32x4_t halves(const uint8_t *at) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vreinterpret_u16_u8(vld1_u8(at))));
@@ -270,7 +270,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
         default: multiply_rows(t, kind_, t->n_rows);                                                           \
         }                                                                                                      \
     }
-ER_FOR_QUANTISED(DEFINE)
+ER_FOR_QUANTIZED(DEFINE)
 
 #define vec float32x4_t
 #define WIDTH 4
@@ -291,4 +291,4 @@ static void multiply(const er_tile *t) {
 #undef CALL
 }
 
-const er_variant VARIANT = {VARIANT_NAME, runs_here, quantise, multiply};
+const er_variant VARIANT = {VARIANT_NAME, runs_here, quantize, multiply};

@@ -101,9 +101,9 @@ typedef struct {
     size_t n_rows, groups_per_job;
 } product;
 
-static void quantise_job(void *user, size_t i) {
+static void quantize_job(void *user, size_t i) {
     const product *p = user;
-    er_quantise(p->variant, &p->matrix, p->x, p->n_rows, i, p->activations);
+    er_quantize(p->variant, &p->matrix, p->x, p->n_rows, i, p->activations);
 }
 
 static void multiply_job(void *user, size_t i) {
@@ -123,7 +123,7 @@ static size_t groups_per_job(const er_matrix *matrix) {
 static OrtStatus *multiply_pass(const OrtApi *api, OrtKernelContext *context, product *p) {
     const er_matrix *matrix = &p->matrix;
     const bool alone = matrix->n_groups * matrix->group_bytes * (p->n_rows + 3) < ALONE_BYTES;
-    TRY(run_jobs(api, context, alone, quantise_job, er_n_tiles(p->n_rows), p));
+    TRY(run_jobs(api, context, alone, quantize_job, er_n_tiles(p->n_rows), p));
     return run_jobs(api, context, alone, multiply_job,
                     (matrix->n_groups + p->groups_per_job - 1) / p->groups_per_job, p);
 }

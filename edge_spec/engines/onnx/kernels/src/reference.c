@@ -7,7 +7,7 @@
 
 static bool runs_here(void) { return true; }
 
-ER_DEFINE_QUANTISE(er_quantise_block)
+ER_DEFINE_QUANTIZE(er_quantize_block)
 
 static int32_t sum_of(er_kind kind, const uint8_t *block, int output, const int8_t *q, int from, int to) {
     int32_t sum = 0;
@@ -58,4 +58,4 @@ static void multiply(const er_tile *t) {
             }
 }
 
-const er_variant er_reference = {"reference", runs_here, quantise, multiply};
+const er_variant er_reference = {"reference", runs_here, quantize, multiply};

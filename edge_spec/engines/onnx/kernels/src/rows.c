@@ -15,10 +15,10 @@ size_t er_activations_bytes(const er_matrix *matrix, size_t n_rows) {
     return n_rows * matrix->n_blocks * (size_t)er_activation_bytes(matrix->kind);
 }
 
-void er_quantise(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
+void er_quantize(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
                  uint8_t *activations) {
     const size_t start = er_tile_start(n_rows, t), end = er_tile_start(n_rows, t + 1);
-    variant->quantise(matrix->kind, x + start * matrix->n_in, matrix->n_in, (int)(end - start), matrix->n_blocks,
+    variant->quantize(matrix->kind, x + start * matrix->n_in, matrix->n_in, (int)(end - start), matrix->n_blocks,
                       activations + er_activations_bytes(matrix, start));
 }
 

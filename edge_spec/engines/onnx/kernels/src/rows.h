@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     const char *name;
     bool (*runs_here)(void);
-    void (*quantise)(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks, uint8_t *tile);
+    void (*quantize)(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks, uint8_t *tile);
     void (*multiply)(const er_tile *tile);
 } er_variant;
 
@@ -57,8 +57,8 @@ size_t er_activations_bytes(const er_matrix *matrix, size_t n_rows);
 size_t er_n_tiles(size_t n_rows);
 size_t er_tile_start(size_t n_rows, size_t t);
 
-/* Quantises the rows of tile t. x: [n_rows][n_in]; activations: er_activations_bytes(matrix, n_rows). */
-void er_quantise(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
+/* Quantizes the rows of tile t. x: [n_rows][n_in]; activations: er_activations_bytes(matrix, n_rows). */
+void er_quantize(const er_variant *variant, const er_matrix *matrix, const float *x, size_t n_rows, size_t t,
                  uint8_t *activations);
 
 /* y[row][output] for all rows and the outputs of groups first_group .. end_group - 1. y: [n_rows][n_out]. */
@@ -86,16 +86,16 @@ void er_multiply(const er_variant *variant, const er_matrix *matrix, const uint8
     case ER_MXFP4: CALL(ER_MXFP4); break;                                                                      \
     }
 
-#define ER_FOR_QUANTISED(DEFINE)                                                                               \
+#define ER_FOR_QUANTIZED(DEFINE)                                                                               \
     DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0) DEFINE(ER_Q2_K)            \
     DEFINE(ER_Q3_K) DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K) DEFINE(ER_IQ4_NL) DEFINE(ER_IQ4_XS)        \
     DEFINE(ER_MXFP4)
 
-/* er_variant.quantise from a quantiser of blocks. */
-#define ER_DEFINE_QUANTISE(quantise_block_)                                                                    \
-    static void quantise(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks,             \
+/* er_variant.quantize from a quantizer of blocks. */
+#define ER_DEFINE_QUANTIZE(quantize_block_)                                                                    \
+    static void quantize(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks,             \
                          uint8_t *tile) {                                                                      \
-        er_quantise_tile(quantise_block_, kind, x, stride, n_rows, n_blocks, tile);                            \
+        er_quantize_tile(quantize_block_, kind, x, stride, n_rows, n_blocks, tile);                            \
     }
 
 #endif

@@ -1,4 +1,4 @@
-"""edge-spec quantise: write a model in another type of weights."""
+"""edge-spec quantize: write a model in another type of weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import threads_option
 from edge_spec.cli.output import Bar
 from edge_spec.cli.printing import echo
-from edge_spec.llama_cpp.quantise import part_of, quantise
+from edge_spec.llama_cpp.quantize import part_of, quantize
 from edge_spec.memory import format_size
 from edge_spec.models import inspect, resolve
 
 __all__ = ["command"]
 
 
-@click.command("quantise", cls=Verb)
+@click.command("quantize", cls=Verb)
 @click.argument("model", type=ModelName())
 @click.argument("out", type=click.Path(dir_okay=False))
 @option("Output", "--type", "kind", required=True, metavar="TYPE", help="Such as Q4_0, Q4_K_M or Q8_0.")
-@option("Output", "--requantise", is_flag=True, help="Even where MODEL is quantised already, which loses more.")
+@option("Output", "--requantize", is_flag=True, help="Even where MODEL is quantized already, which loses more.")
+@option("Output", "--requantise", "requantise", is_flag=True, hidden=True)
 @threads_option()
 @model_dir_option
-def command(model: str, out: str, kind: str, requantise: bool, n_threads: int | None, model_dir: str | None) -> int:
+def command(
+    model: str,
+    out: str,
+    kind: str,
+    requantize: bool,
+    requantise: bool,
+    n_threads: int | None,
+    model_dir: str | None,
+) -> int:
     """Write the GGUF MODEL as OUT, with weights of another type.
 
     llama.cpp does it, by its own recipes: Q4_K_M keeps some matrices in Q6_K. Q4_0 is the fastest on most processors,
@@ -35,19 +44,19 @@ def command(model: str, out: str, kind: str, requantise: bool, n_threads: int | 
 
     \b
     Example:
-      edge-spec quantise smollm2-360m-f16.gguf smollm2-360m-q4_0.gguf --type Q4_0
+      edge-spec quantize smollm2-360m-f16.gguf smollm2-360m-q4_0.gguf --type Q4_0
     """
     require_whole("n_threads", n_threads or 0, 0, 1 << 16)
     source, path, bar = inspect(resolve(model)), Path(out), Bar()
 
     def work() -> int:
-        n_bytes = quantise(
+        n_bytes = quantize(
             source,
             path,
             kind.upper(),
             n_threads=n_threads or 0,
-            requantise=requantise,
-            on_progress=lambda done, total: bar("quantising", done, total),
+            requantize=requantize or requantise,
+            on_progress=lambda done, total: bar("quantizing", done, total),
         )
         echo(f"{path}: {format_size(n_bytes)}, was {format_size(source.weight_bytes)}")
         return 0

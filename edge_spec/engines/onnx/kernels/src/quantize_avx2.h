@@ -1,12 +1,12 @@
-/* Quantising 32 activations with 256-bit registers; for every x86 variant. */
-#ifndef EDGE_ROWS_QUANTISE_AVX2_H
-#define EDGE_ROWS_QUANTISE_AVX2_H
+/* Quantizing 32 activations with 256-bit registers; for every x86 variant. */
+#ifndef EDGE_ROWS_QUANTIZE_AVX2_H
+#define EDGE_ROWS_QUANTIZE_AVX2_H
 
 #include <immintrin.h>
 
 #include "activations.h"
 
-ER_INLINE er_quantised er_quantise_block_avx2(const float *x, int8_t *q) {
+ER_INLINE er_quantized er_quantize_block_avx2(const float *x, int8_t *q) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const __m256 x0 = _mm256_loadu_ps(x), x1 = _mm256_loadu_ps(x + 8);
     const __m256 x2 = _mm256_loadu_ps(x + 16), x3 = _mm256_loadu_ps(x + 24);
@@ -18,7 +18,7 @@ ER_INLINE er_quantised er_quantise_block_avx2(const float *x, int8_t *q) {
     __m128i top = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
     top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
-    er_quantised block;
+    er_quantized block;
     float inverse;
     if (!er_scale_of(_mm_cvtsi128_si32(top), &block, &inverse)) {
         _mm256_storeu_si256((__m256i *)q, _mm256_setzero_si256());

@@ -1,4 +1,4 @@
-"""Laws of quantising: the new file is whole or not there, of the type that was asked for, and writes text."""
+"""Laws of quantizing: the new file is whole or not there, of the type that was asked for, and writes text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gguf_files import MATRICES, write_gguf
 import edge_spec
 from edge_spec.cli import main
 from edge_spec.errors import DiskFull, SettingsError
-from edge_spec.llama_cpp.quantise import quantisations, quantise
+from edge_spec.llama_cpp.quantize import quantizations, quantize
 from edge_spec.models import ModelFile, check_pair, inspect
 
 
@@ -27,9 +27,9 @@ def test_a_model_is_written_in_another_type(
 ) -> None:
     steps: list[tuple[int, int]] = []
     out = tmp_path / "out.gguf"
-    n_bytes = quantise(source, out, kind, n_threads=1, on_progress=lambda *step: steps.append(step))
+    n_bytes = quantize(source, out, kind, n_threads=1, on_progress=lambda *step: steps.append(step))
     made = inspect(out)
-    assert made.quantisation == most
+    assert made.quantization == most
     assert n_bytes == out.stat().st_size < source.weight_bytes
     assert steps == sorted(steps) and steps[-1] == (len(source.tensors), len(source.tensors))
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
@@ -45,35 +45,37 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(
 ) -> None:
     out = tmp_path / "out.gguf"
     with pytest.raises(SettingsError, match="Q4_K_M"):
-        quantise(source, out, "Q3_14")
-    quantised = inspect(write_gguf(tmp_path / "q.gguf"))
-    with pytest.raises(SettingsError, match="quantised already"):
-        quantise(quantised, out, "Q8_0")
+        quantize(source, out, "Q3_14")
+    quantized = inspect(write_gguf(tmp_path / "q.gguf"))
+    with pytest.raises(SettingsError, match="quantized already"):
+        quantize(quantized, out, "Q8_0")
     with pytest.raises(SettingsError, match="there already"):
-        quantise(source, quantised.path, "Q8_0")
+        quantize(source, quantized.path, "Q8_0")
     with pytest.raises(SettingsError, match="no folder"):
-        quantise(source, tmp_path / "no" / "out.gguf", "Q8_0")
+        quantize(source, tmp_path / "no" / "out.gguf", "Q8_0")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(DiskFull):
-        quantise(source, out, "Q8_0")
+        quantize(source, out, "Q8_0")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["q.gguf"]
 
 
 def test_types_that_need_more_than_a_model_are_not_offered() -> None:
-    offered = quantisations()
+    offered = quantizations()
     assert {"Q4_0", "Q4_K_M", "Q8_0", "F16", "IQ4_NL"} <= set(offered)
     assert not {"IQ1_S", "IQ2_XXS"} & set(offered)
 
 
+@pytest.mark.parametrize("spelled", ["quantize", "quantise"])
 def test_the_command_says_how_large_the_file_is(
-    source: ModelFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: ModelFile, tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: str
 ) -> None:
+    again = ["--re" + spelled, "--threads", "1"]
     with pytest.raises(SystemExit) as left:
-        main(["quantise", str(source.path), str(tmp_path / "a.gguf"), "--type", "q4_0", "--threads", "1"])
+        main([spelled, str(source.path), str(tmp_path / "a.gguf"), "--type", "q4_0", *again])
     assert not left.value.code
     assert "a.gguf: 1 MiB, was 3 MiB" in capsys.readouterr().out
     with pytest.raises(SystemExit) as left:
-        main(["quantise", str(source.path), str(tmp_path / "b.gguf"), "--type", "Q9"])
+        main(["quantize", str(source.path), str(tmp_path / "b.gguf"), "--type", "Q9"])
     assert left.value.code == 2
     assert "--type is 'Q9'" in capsys.readouterr().err

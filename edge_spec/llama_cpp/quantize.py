@@ -14,7 +14,7 @@ from edge_spec.errors import BackendError, DiskFull, SettingsError, UnsupportedM
 from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
 
-__all__ = ["part_of", "quantisations", "quantise"]
+__all__ = ["part_of", "quantizations", "quantize"]
 
 _PREFIX = "LLAMA_FTYPE_MOSTLY_"
 _NEEDS_MATRIX = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S"})
@@ -27,48 +27,48 @@ _DONE = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 _SIZE = re.compile(r"quant size += +([0-9.]+) MiB")
 
 
-def quantisations() -> tuple[str, ...]:
+def quantizations() -> tuple[str, ...]:
     """Names of the types that a model can be written in, such as ``Q4_0`` and ``Q4_K_M``."""
     names = (name.removeprefix(_PREFIX) for name in vars(library().c) if name.startswith(_PREFIX))
     return tuple(sorted(name for name in names if name not in _NEEDS_MATRIX | _UNWEIGHTED))
 
 
-def quantise(
+def quantize(
     source: ModelFile,
     out: Path,
     kind: str,
     *,
     n_threads: int = 0,
-    requantise: bool = False,
+    requantize: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Write a model in another type; returns the size of the new file, which stands under its name only when whole.
 
     Args:
-        kind: one of ``quantisations``. Single tensors may get another one, as llama.cpp's recipes say.
+        kind: one of ``quantizations``. Single tensors may get another one, as llama.cpp's recipes say.
         n_threads: 0 for the number of cores.
-        requantise: quantise what is quantised already, which loses more than from the original.
+        requantize: quantize what is quantized already, which loses more than from the original.
         on_progress: called with tensors done and tensors in all.
 
     Raises:
         SettingsError: an unknown type, or a file that is there already. UnsupportedModel: not a GGUF that llama.cpp
-            can quantise. DiskFull: there is no room. BackendError: it failed.
+            can quantize. DiskFull: there is no room. BackendError: it failed.
     """
-    if kind not in quantisations():
-        raise SettingsError(f"is {kind!r}", argument="type", hint=f"choose one of {', '.join(quantisations())}")
+    if kind not in quantizations():
+        raise SettingsError(f"is {kind!r}", argument="type", hint=f"choose one of {', '.join(quantizations())}")
     if source.graph is not None:
         raise UnsupportedModel(f"{source.path.name} is an ONNX model", hint="give a GGUF")
     if not out.absolute().parent.is_dir():
         raise SettingsError(f"there is no folder {out.absolute().parent}", hint="make it first, or choose another one")
     if out.exists():
         raise SettingsError(f"{out} is there already", hint="choose another name, or remove it first")
-    quantised = [kind for kind in source.tensor_types if kind not in ("F32", "F16", "BF16")]
-    if quantised and not requantise:
+    quantized = [kind for kind in source.tensor_types if kind not in ("F32", "F16", "BF16")]
+    if quantized and not requantize:
         raise SettingsError(
-            f"{source.path.name} is quantised already ({', '.join(quantised)}), and would lose more",
-            hint="give the F16 or BF16 file of the model, or `requantise`",
+            f"{source.path.name} is quantized already ({', '.join(quantized)}), and would lose more",
+            hint="give the F16 or BF16 file of the model, or `requantize`",
         )
-    n_bytes = _size(source, kind, n_threads=n_threads, requantise=requantise)
+    n_bytes = _size(source, kind, n_threads=n_threads, requantize=requantize)
     room = shutil.disk_usage(out.absolute().parent).free
     if room < n_bytes:
         hint = "free some space, or choose another folder"
@@ -82,7 +82,7 @@ def quantise(
 
     try:
         with library().listen(listen):
-            _call(source, part, kind, n_threads=n_threads, requantise=requantise)
+            _call(source, part, kind, n_threads=n_threads, requantize=requantize)
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
@@ -104,13 +104,13 @@ def _size(source: ModelFile, kind: str, **how: Any) -> int:
     return round(float(found[1]) * (1 << 20)) if found else source.weight_bytes
 
 
-def _call(source: ModelFile, out: Path, kind: str, *, n_threads: int, requantise: bool, dry_run: bool = False) -> None:
+def _call(source: ModelFile, out: Path, kind: str, *, n_threads: int, requantize: bool, dry_run: bool = False) -> None:
     c = library().c
     params = c.llama_model_quantize_default_params()
     params.ftype = getattr(c, _PREFIX + kind)
     params.nthread = n_threads
-    params.allow_requantize = requantise
+    params.allow_requantize = requantize
     params.dry_run = dry_run
     library().complaint()
     if c.llama_model_quantize(os.fsencode(source.path), os.fsencode(out), ctypes.byref(params)):
-        raise BackendError(f"llama.cpp cannot quantise {source.path.name}: {library().complaint()}")
+        raise BackendError(f"llama.cpp cannot quantize {source.path.name}: {library().complaint()}")
