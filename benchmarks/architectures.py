@@ -333,8 +333,9 @@ def is_good(report: Report) -> bool:
 def known(path: Path, n_tokens: int) -> dict[str, Report]:
     """Good reports of an earlier sweep of as many tokens, by the name of the model."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    reports: dict[str, Report] = {report["name"]: report for report in map(json.loads, lines)}
-    return {name: report for name, report in reports.items() if report["tokens"] == n_tokens and is_good(report)}
+    reports = [report for report in map(json.loads, lines) if report["tokens"] == n_tokens]
+    last: dict[str, Report] = {report["name"]: report for report in reports}
+    return {name: report for name, report in last.items() if is_good(report)}
 
 
 def _order(path: Path) -> tuple[bool, str]:

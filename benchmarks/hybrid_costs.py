@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -46,7 +47,7 @@ from edge_spec.models import inspect
 from edge_spec.speculation.tree import Tree
 
 ROWS = range(1, 9)
-SNAPSHOT_ROWS = (1, 4, 8, 16)
+SNAPSHOT_ROWS = (1, 8, 16)
 ACCURACIES = (0.5, 0.7)
 N_PROMPT, N_CTX, N_RUNS = 64, 1024, 2
 
@@ -72,9 +73,14 @@ def shape_file(folder: Path, name: str, kind: str) -> Path:
 
 
 class Contexts:
-    """Contexts over the weights of one file, whose settings differ in the number of rows."""
+    """Contexts over the weights of one file, whose settings differ in the number of rows.
 
-    def __init__(self, path: Path, n_threads: int) -> None:
+    Args:
+        cache_dir: where results of probing are kept.
+    """
+
+    def __init__(self, path: Path, n_threads: int, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
         self._file = inspect(path)
         self._n_threads = n_threads
         self._weights = LlamaWeights(path)
@@ -88,7 +94,7 @@ class Contexts:
         """
         settings = self._settings(rows)
         with listen_to_buffers((sizes if sizes is not None else {}).__setitem__, settings):
-            model = open_llama(self._weights, settings, file=self._file.fingerprint, cache_dir=None)[0]
+            model = open_llama(self._weights, settings, file=self._file.fingerprint, cache_dir=self._cache_dir)[0]
         try:
             yield model
         finally:
@@ -155,24 +161,26 @@ def memory_by_rows(contexts: Contexts) -> Found:
     return found
 
 
-def speed_ups(path: Path, n_threads: int, n_prompts: int, n_tokens: int) -> Found:
+def speed_ups(path: Path, asked: argparse.Namespace, cache_dir: Path) -> Found:
     """``auto`` against plain decoding, by how often drafted tokens are right."""
+    n_prompts = asked.prompts
     prompts = np.random.default_rng(2).integers(300, inspect(path).n_vocab, (n_prompts, N_PROMPT)).tolist()
 
     def said(model: edge_spec.TextModel, number: int) -> Reply:
         reply = model.generate(
-            tokens=prompts[number], seed=number, temperature=0.8, max_tokens=n_tokens, ignore_eos=True
+            tokens=prompts[number], seed=number, temperature=0.8, max_tokens=asked.tokens, ignore_eos=True
         )
         reply.read()
         return reply
 
-    asked: dict[str, Any] = {"engine": "llama", "n_ctx": N_CTX, "n_threads": n_threads, "cache_dir": None}
+    values: dict[str, Any] = {"engine": "llama", "n_ctx": N_CTX, "n_threads": asked.threads, "cache_dir": cache_dir}
     with ExitStack() as stack:
-        plain = stack.enter_context(edge_spec.load(path, speculation="off", **asked))
+        plain = stack.enter_context(edge_spec.load(path, speculation="off", **values))
         texts = [[*prompts[number], *said(plain, number).token_ids] for number in range(n_prompts)]
         modes = {share: recorded_auto(texts, plain.n_vocab, accuracy=share) for share in ACCURACIES}
         drafted = {
-            share: stack.enter_context(edge_spec.load(path, speculation=mode, **asked)) for share, mode in modes.items()
+            share: stack.enter_context(edge_spec.load(path, speculation=mode, **values))
+            for share, mode in modes.items()
         }
         # What it learns of this computer is learned before.
         for model in drafted.values():
@@ -206,14 +214,14 @@ def _compared(said: Any, plain: edge_spec.TextModel, drafted: edge_spec.TextMode
     }
 
 
-def measured(path: Path, asked: argparse.Namespace) -> Found:
+def measured(path: Path, asked: argparse.Namespace, cache_dir: Path) -> Found:
     """All of it for one model."""
-    contexts = Contexts(path, asked.threads)
+    contexts = Contexts(path, asked.threads, cache_dir)
     try:
         found = {"rows": costs_by_rows(contexts, asked.rounds), "memory": memory_by_rows(contexts)}
     finally:
         contexts.close()
-    return found | {"auto": speed_ups(path, asked.threads, asked.prompts, asked.tokens)}
+    return found | {"auto": speed_ups(path, asked, cache_dir)}
 
 
 def show(name: str, found: Found) -> None:
@@ -249,9 +257,10 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no shape {unknown[0]!r}: choose {', '.join((*HYBRIDS, *SMALL_HYBRIDS))}")
     all_found: Found = {}
-    for name in asked.shapes:
-        all_found[name] = measured(shape_file(asked.folder, name, asked.type), asked)
-        show(name, all_found[name])
+    with TemporaryDirectory() as cache_dir:
+        for name in asked.shapes:
+            all_found[name] = measured(shape_file(asked.folder, name, asked.type), asked, Path(cache_dir))
+            show(name, all_found[name])
     if asked.json is not None:
         asked.json.write_text(json.dumps(all_found, indent=1), "utf-8")
 
