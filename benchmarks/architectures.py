@@ -57,6 +57,7 @@ FEW_TOKENS, SOME_TOKENS = 60, 200
 N_CTX, SHORT_CTX = 1024, 320
 ACCURACY, LIMIT = 0.75, 3
 _TIMEOUT = 3600
+_ROUNDED_BYTES = 32 << 10
 _MEASURED = ("KV cache", "recurrent state", "snapshots for drafts")
 """Lines of the memory plan of which the library says its own size."""
 
@@ -302,6 +303,7 @@ def sums(reports: Sequence[Report]) -> dict[str, int]:
         "with trees": sum("recorded trees" in report for report in tried_ones),
         "without drafts": sum("recorded" not in report for report in tried_ones),
         "with too few drafts accepted or rejected in part": sum(not enough(came) for came in drafted),
+        "with other caches than planned": sum(not _as_planned(report) for report in tried_ones),
     }
 
 
@@ -311,8 +313,15 @@ WRONG = (
     "refused otherwise",
     "bitwise with differences",
     "with too few drafts accepted or rejected in part",
+    "with other caches than planned",
 )
 """Sums that must be 0."""
+
+
+def _as_planned(report: Report) -> bool:
+    """Whether caches and states took what the plan had said; the library tells sizes to 5 KiB each."""
+    sizes = report["memory"].values()
+    return all(measured is None or abs(planned - measured) <= _ROUNDED_BYTES for planned, measured in sizes)
 
 
 def is_good(report: Report) -> bool:
@@ -324,8 +333,9 @@ def is_good(report: Report) -> bool:
 def known(path: Path, n_tokens: int) -> dict[str, Report]:
     """Good reports of an earlier sweep of as many tokens, by the name of the model."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    reports: dict[str, Report] = {report["name"]: report for report in map(json.loads, lines)}
-    return {name: report for name, report in reports.items() if report["tokens"] == n_tokens and is_good(report)}
+    reports = [report for report in map(json.loads, lines) if report["tokens"] == n_tokens]
+    last: dict[str, Report] = {report["name"]: report for report in reports}
+    return {name: report for name, report in last.items() if is_good(report)}
 
 
 def _order(path: Path) -> tuple[bool, str]:

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.sampling import Sampler
+from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.modes import Mode
+from edge_spec.speculation.modes import DraftModels, Mode
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["RecordedDrafter", "recorded_mode"]
+__all__ = ["RecordedDrafter", "recorded_auto", "recorded_mode"]
 
 
 class RecordedDrafter(Drafter):
@@ -84,3 +85,13 @@ def recorded_mode(
         target_trees=trees,
         trusted=True,
     )
+
+
+def recorded_auto(texts: Sequence[Sequence[int]], n_vocab: int, *, accuracy: float, seed: int = 0) -> Mode:
+    """What ``auto`` makes of such a drafter: it drafts as far as that pays, and writes plainly where it does not."""
+
+    def build(models: DraftModels) -> AdaptiveDrafter:
+        recorded = RecordedDrafter(texts, n_vocab, accuracy=accuracy, seed=seed)
+        return AdaptiveDrafter([recorded], AdaptivePolicy(seconds=models.seconds))
+
+    return Mode(name="recorded", build=build, limit=9)

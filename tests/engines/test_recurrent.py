@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import edge_spec
 from edge_spec.cli import main
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.engine import LlamaEngine, open_llama
 from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.errors import Cancelled
 from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.models import inspect
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
@@ -63,6 +65,32 @@ def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaModel
         assert model.capabilities.identity == "bitwise"
         assert not model.capabilities.takes_trees
         assert not model.capabilities.can_shift
+
+
+def test_there_are_as_many_snapshots_as_the_weights_leave_room_for(hybrids: HybridFiles) -> None:
+    """Those of 16 rows, 8 or 4, up to an eighth of the weights; 4 rows and plain decoding may take more."""
+    file = inspect(hybrids["qwen35"])
+    for n, offered in ((15, [16, 8, 4]), (7, [8, 4]), (3, [4]), (1, [4])):
+        full = replace(file, state_bytes=file.weight_bytes // 8 // n)
+        assert list(LlamaEngine().rows(full, 16, drafts=True)) == offered
+        assert list(LlamaEngine().rows(full, 16, drafts=False)) == [*offered, 1]
+        if n > 3:
+            more = replace(full, state_bytes=full.state_bytes + 1)
+            assert list(LlamaEngine().rows(more, 16, drafts=True)) == offered[1:]
+    for name in ("falcon-h1", "mamba"):
+        assert list(LlamaEngine().rows(inspect(hybrids[name]), 16, drafts=False)) == [1]
+
+
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_states_and_snapshots_take_what_was_planned(hybrids: HybridFiles, name: str) -> None:
+    with loaded(hybrids[name], "ngram") as model:
+        lines = {line.name: line for line in model.ledger if line.owner == "target"}
+        n_snapshots = model.followed["target"].model.capabilities.rollback
+    state, snapshots = lines["recurrent state"], lines["snapshots for drafts"]
+    assert snapshots.predicted_bytes == n_snapshots * state.predicted_bytes > 0
+    for line in (state, snapshots, lines["KV cache"]):
+        assert line.measured_bytes is not None
+        assert abs(line.measured_bytes - line.predicted_bytes) < 8 << 10
 
 
 def test_info_says_how_far_a_model_goes_back(hybrids: HybridFiles, capsys: pytest.CaptureFixture[str]) -> None:

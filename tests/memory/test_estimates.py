@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gguf_files import write_gguf
+from hybrid_files import HybridFiles
 
 from edge_spec.engines.llama.footprint import DryModel, llama_footprint
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.registry import engine as registry_engine
 from edge_spec.engines.registry import settings_of
 from edge_spec.loading import load, plan
-from edge_spec.memory import (
-    Footprint,
-)
+from edge_spec.memory import Footprint
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.model_file import kv_cache_bytes
 
@@ -89,6 +90,48 @@ def test_compute_buffers_are_what_llama_cpp_allocates() -> None:
         rough = llama_footprint(file, settings)
         assert rough.compute_bytes > 0
         assert replace(rough, compute_bytes=0) == replace(footprint, compute_bytes=0)
+
+
+def test_caches_are_those_that_llama_cpp_makes() -> None:
+    """Some architectures have further caches, or layers that share one, and no field of the header says so."""
+    file, settings = inspect(DEMO.target), LlamaSettings(n_ctx=2048)
+    right = llama_footprint(file, settings)
+    with DryModel(file) as dry:
+        for heads in (1, 4):
+            wrong = replace(file, n_head_kv=(heads,) * file.n_layers)
+            assert llama_footprint(wrong, settings).kv_cache_bytes == heads / 2 * right.kv_cache_bytes
+            found = llama_footprint(wrong, settings, dry=dry)
+            assert abs(found.kv_cache_bytes - right.kv_cache_bytes) < 8 << 10
+
+
+OPENS = """
+import sys
+from pathlib import Path
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.memory import usage
+weights = LlamaWeights(Path(sys.argv[1]))
+before = usage().anonymous_bytes
+settings = LlamaSettings(n_ctx=1024, n_threads=1, max_rows=2, prefill_chunk=int(sys.argv[2]), kv_k="q8_0", kv_v="f16")
+model = open_llama(weights, settings, file="x", cache_dir=None)[0]
+print(usage().anonymous_bytes - before)
+"""
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_lists_of_operations_that_grow_with_the_chunk_are_counted(hybrids: HybridFiles, chunk: int) -> None:
+    """llama.cpp clears 40 places for every token of a chunk, for architectures whose graphs may become long."""
+    file = inspect(hybrids["qwen35"])
+    settings = LlamaSettings(n_ctx=1024, n_threads=1, max_rows=2, prefill_chunk=chunk, kv_k="q8_0", kv_v="f16")
+    with DryModel(file) as dry:
+        lines = llama_footprint(file, settings, dry=dry).lines()
+    planned = sum(n for name, n in lines.items() if not name.startswith(("weights", "vocabulary")))
+    opened = subprocess.run(
+        [sys.executable, "-c", OPENS, str(file.path), str(chunk)], check=True, capture_output=True, text=True
+    )
+    # The heap may have room for some of it, and what Python loads meanwhile is not counted.
+    assert planned - 24 * MIB < int(opened.stdout) < planned + 6 * MIB
 
 
 def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path, probe_cache: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CANNOT_SHIFT", "KEEPS_SNAPSHOTS", "RECURRENT"]
+__all__ = ["CANNOT_SHIFT", "GRAPH_NODES", "KEEPS_SNAPSHOTS", "RECURRENT"]
 
 KEEPS_SNAPSHOTS = frozenset(
     (
@@ -60,3 +60,22 @@ CANNOT_SHIFT = frozenset(
     )
 )
 """Those whose keys the library moves to wrong positions; from the graphs in its src/models."""
+
+GRAPH_NODES = {
+    "bailingmoe3": 40,
+    "deepseek4": 40,
+    "glm5-next": 160,
+    "hrm_text": 80,
+    "hy_v4": 40,
+    "kimi-k3": 160,
+    "kimi-linear": 40,
+    "minimax-01": 40,
+    "minimax-m3": 40,
+    "nanbeige": 40,
+    "qwen35": 40,
+    "qwen35moe": 40,
+    "qwen3next": 40,
+    "qwen4exp": 40,
+}
+"""For how many operations the library's graphs have room, by each token of a chunk; from ``graph_max_nodes`` in its
+llama-context.cpp. Those of other architectures depend on the number of tensors alone, and are small."""

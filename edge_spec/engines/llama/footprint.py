@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from edge_spec.engines.llama.architectures import GRAPH_NODES
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
 from edge_spec.llama_cpp.library import Library, library
 from edge_spec.llama_cpp.weights import vocabulary_bytes
@@ -36,6 +37,10 @@ _BYTES_PER_NODE = 1 << 10
 _NODES_PER_LAYER = 96
 """The graph as a list of operations, twice: as it was planned and as it runs."""
 
+_BYTES_PER_RESERVED_NODE = 2 << 10
+"""Of lists with room for many more operations than there are, which are cleared as a whole; up to 2.0 KB, and less
+where the heap has such room from a context before."""
+
 
 class DryModel:
     """A model loaded without its weights: llama.cpp says what contexts of it would take, and allocates nothing.
@@ -62,6 +67,11 @@ class DryModel:
         """Size of one state of the recurrent layers of a context; None if the library does not say."""
         found = re.findall(_STATES, self._log(settings))
         return sum(map(_bytes, found)) // _n_states(settings) if found else None
+
+    def cells_bytes(self, settings: LlamaSettings) -> int | None:
+        """Size of the caches of keys and values of a context, to 5 KiB each; None if the library does not say."""
+        found = re.findall(_CELLS, self._log(settings))
+        return sum(map(_bytes, found)) if found else None
 
     def _log(self, settings: LlamaSettings) -> str:
         """What the library says while it makes a context; nothing if it cannot."""
@@ -97,6 +107,12 @@ class DryModel:
 
 _STATES = r"(?:RS|state) buffer size = +([0-9.]+) MiB"
 """Of recurrent layers, in the library's log."""
+
+_CELLS = r"llama_kv_cache: size = +([0-9.]+) MiB"
+"""Of all caches of a context: some architectures have more than one, and some share one among layers."""
+
+_ROUNDED_BYTES = 16 << 10
+"""By how much sizes in the log may be rounded."""
 
 _COPIES = 2
 """States that a target has copies of at most: where a prompt began to be read, and where it ended."""
@@ -138,7 +154,7 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
     """What ``file`` takes with ``settings``.
 
     Args:
-        dry: asked for the compute buffers, which are estimated otherwise.
+        dry: asked for the compute buffers, states and caches, which are estimated otherwise.
     """
     settings = settings.for_heads(file.head_dim_k).for_states(file.architecture)
     repacked = _repacked(file) if settings.repack else []
@@ -154,17 +170,21 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
     state = dry.state_bytes(settings) if dry is not None else None
     if state is None:
         state = file.state_bytes
+    cells = kv_cache_bytes(file, settings.n_cells, settings.kv_k, settings.kv_v)
+    said = dry.cells_bytes(settings) if dry is not None else None
+    if said is not None and abs(said - cells) > _ROUNDED_BYTES:
+        cells = said
     return Footprint(
         mapped_bytes=others if mapped else 0,
         repacked_bytes=sum(staged.values()),
         copied_bytes=0 if mapped else others,
         loading_bytes=max(0, _staging_bytes(list(staged.values())) - others),
         vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges),
-        kv_cache_bytes=kv_cache_bytes(file, settings.n_cells, settings.kv_k, settings.kv_v),
+        kv_cache_bytes=cells,
         state_bytes=state,
         snapshot_bytes=settings.n_snapshots * state,
         copy_bytes=(_COPIES if settings.exact else settings.holds) * state,
-        compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file),
+        compute_bytes=compute + _work_bytes(file, settings) + _CONTEXT_BYTES + _graph_bytes(file, settings),
         logits_bytes=4 * file.n_vocab * settings.max_rows,
     )
 
@@ -209,8 +229,9 @@ def _work_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     return settings.prefill_chunk * widest * 9 // 8
 
 
-def _graph_bytes(file: ModelFile) -> int:
-    return file.n_layers * _NODES_PER_LAYER * _BYTES_PER_NODE
+def _graph_bytes(file: ModelFile, settings: LlamaSettings) -> int:
+    nodes = GRAPH_NODES.get(file.architecture, 0) * min(settings.prefill_chunk, settings.n_cells)
+    return max(file.n_layers * _NODES_PER_LAYER * _BYTES_PER_NODE, nodes * _BYTES_PER_RESERVED_NODE)
 
 
 def _guess_compute_bytes(file: ModelFile, settings: LlamaSettings) -> int:
