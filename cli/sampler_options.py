@@ -19,7 +19,7 @@ __all__ = ["grammar_arguments", "grammar_options", "sampler_arguments", "sampler
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SECTION = "Sampling"
+_SECTION = "Sampling (what is recommended for a model goes before these defaults)"
 _ALIASES = {"temperature": ["--temp"]}
 
 

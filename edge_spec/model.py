@@ -181,7 +181,7 @@ class TextModel(Closing):
             on_notice: called with each sentence that the reader should see, such as that memory is scarce and what
                 changes; they are in ``notices`` as well.
             on_progress: called with ``reading``, how many tokens of the prompt have been read, and how many have to be.
-            **sampling: fields of ``SamplerSettings``; where one is not given, what the model's file recommends (see
+            **sampling: fields of ``SamplerSettings``; where one is not given, what is recommended for the model (see
                 ``info.sampling``), and else its default. ``.settings`` of the reply has them all.
 
         Raises:
@@ -332,6 +332,7 @@ class TextModel(Closing):
     def info(self) -> ModelInfo:
         """What can be said of it now."""
         target = self._files.get("target")
+        sampling = SamplerSettings.valid(self._recommended_sampling)
         return ModelInfo(
             name=self._name or self.profile.name,
             title=target.name if target else "",
@@ -350,7 +351,8 @@ class TextModel(Closing):
             lossless=self.lossless,
             identity=self.identity,
             profile=self.profile.name,
-            sampling=SamplerSettings.valid(self._recommended_sampling),
+            sampling=sampling,
+            sampling_by=target.sampling_by if target and sampling else "",
             budget_bytes=self.ledger.budget_bytes,
             held_bytes=self.ledger.held_bytes,
         )
