@@ -16,12 +16,13 @@ from edge_spec.cli.output import print_json, print_table, progress_console
 from edge_spec.cli.printing import echo, one_line
 from edge_spec.cli.prompts import Prompt
 from edge_spec.cli.reply_options import reply_arguments, sampler_options
-from edge_spec.cli.wording import in_options
+from edge_spec.cli.wording import in_options, sampling_in_words
 from edge_spec.evaluation.bench import Speed, Verdict, bench, verdict_of
 from edge_spec.library.stores import name_of
 from edge_spec.loading import load
 from edge_spec.memory import describe
 from edge_spec.model import TextModel
+from edge_spec.sampling import SAMPLER_OPTIONS, SamplerSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +33,7 @@ _MAX_TOKENS = default_of(bench, "max_tokens")
 _ROUNDS = default_of(bench, "rounds")
 _SEED = default_of(bench, "seed")
 _LIMIT = 8
+_FEW_DRAFTS = 50
 
 
 @click.command("bench", cls=Verb)
@@ -81,7 +83,7 @@ class _Timing:
         arguments: Mapping[str, Any],
     ) -> None:
         self._values, self._prompts, self._modes, self._arguments = values, prompts, modes, arguments
-        self._about = {"model": name_of(values["model"]), "processor": describe().processor}
+        self._about: dict[str, Any] = {"model": name_of(values["model"]), "processor": describe().processor}
 
     def run(self, asked: Mapping[str, Any]) -> int:
         """Time and print; returns the exit code.
@@ -106,7 +108,7 @@ class _Timing:
         with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
             task = progress.add_task("writing", total=len(self._modes) * (1 + values["rounds"] * len(prompts)))
             speeds = bench(
-                lambda mode: self._opened(mode, progress.console),
+                lambda mode: self._opened(mode, asked, progress.console),
                 [prompt.text for prompt in prompts],
                 modes=self._modes,
                 categories=[prompt.category for prompt in prompts],
@@ -116,24 +118,43 @@ class _Timing:
             )
             return list(speeds)
 
-    def _opened(self, mode: str, console: Console) -> TextModel:
+    def _opened(self, mode: str, asked: Mapping[str, Any], console: Console) -> TextModel:
         model = load(**self._arguments, speculation=mode)
-        self._about |= {"engine": model.profile.engine, "profile": model.profile.name}
+        self._about |= {
+            "engine": model.profile.engine,
+            "profile": model.profile.name,
+            "sampling": _sampling_of(model, asked),
+        }
         for note in model.notes:
             line = f"edge-spec: note: {mode}: {one_line(in_options(note))}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return model
 
 
-def show_speeds(speeds: Sequence[Speed], about: Mapping[str, str], *, n_replies: int) -> None:
+def _sampling_of(model: TextModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The temperature, and what else differs from the defaults in the sampler of a model's replies."""
+    settings, defaults = model.sampler_settings(**given), SamplerSettings()
+    found = {name: getattr(settings, name) for name in SAMPLER_OPTIONS if name not in ("seed", "attempt")}
+    return {name: x for name, x in found.items() if name == "temperature" or x != getattr(defaults, name)}
+
+
+def show_speeds(speeds: Sequence[Speed], about: Mapping[str, Any], *, n_replies: int) -> None:
     """Print how fast modes are, and which is the best.
 
     Args:
-        about: the model, engine and processor.
+        about: the model, engine, processor and sampler.
         n_replies: in every mode.
     """
+    echo(f"sampler: {sampling_in_words(about['sampling'])}; else edge-spec's defaults\n")
     _print(speeds)
     _print_verdict(verdict_of(speeds), about, n_replies=n_replies, n_modes=len(speeds))
+
+
+def _share(speed: Speed) -> str:
+    """Return which share of the drafted tokens was accepted; of a few their number, which says more."""
+    if speed.drafted >= _FEW_DRAFTS:
+        return f"{speed.acceptance:.0%}"
+    return f"{round(speed.acceptance * speed.drafted)} of {speed.drafted}" if speed.drafted else "-"
 
 
 def _print(speeds: Sequence[Speed]) -> None:
@@ -157,7 +178,7 @@ def _print(speeds: Sequence[Speed]) -> None:
             f"{speed.total_speed_up:.2f}",
             f"{speed.mean_length:.2f}",
             f"{speed.drafted:,}",
-            f"{speed.acceptance:.0%}" if speed.drafted else "-",
+            _share(speed),
             f"{speed.draft_share:.0%}",
             f"{speed.verify_share:.0%}",
         )
@@ -176,7 +197,7 @@ def _print(speeds: Sequence[Speed]) -> None:
 _DRAFTERS = {"draft": "the drafter", "intermediate": "the intermediate model", "ngram": "n-grams"}
 
 
-def _print_verdict(verdict: Verdict, about: Mapping[str, str], *, n_replies: int, n_modes: int) -> None:
+def _print_verdict(verdict: Verdict, about: Mapping[str, Any], *, n_replies: int, n_modes: int) -> None:
     echo()
     best, auto = verdict.best, verdict.auto
     if n_modes == 1:

@@ -11,6 +11,7 @@ from edge_spec.cli.folders import model_argument, model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
 from edge_spec.cli.printing import echo
+from edge_spec.cli.wording import sampling_in_words
 from edge_spec.engines.registry import engine
 from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.library.stores import name_of
@@ -20,6 +21,8 @@ from edge_spec.models.heads import is_own_head
 from edge_spec.sampling import SamplerSettings
 
 __all__ = ["command"]
+
+_BY = {"file": ", as the file recommends", "edge-spec": ", which edge-spec recommends for this very file"}
 
 
 @click.command("info", cls=Verb)
@@ -49,6 +52,7 @@ def command(model: str | os.PathLike[str] | None, as_json: bool, model_dir: str 
 
 def _as_json(found: Description) -> dict[str, Any]:
     file = found.file
+    sampling = SamplerSettings.valid(file.sampling)
     return {
         "title": file.name,
         "path": str(file.path),
@@ -65,7 +69,8 @@ def _as_json(found: Description) -> dict[str, Any]:
         "tokenizer": file.vocabulary.kind,
         "chat_template": file.chat_template is not None,
         "license": file.license,
-        "sampling": SamplerSettings.valid(file.sampling),
+        "sampling": sampling,
+        "sampling_by": file.sampling_by if sampling else "",
         "engines": dict(found.obstacles),
         "state_bytes": file.state_bytes,
         "taken_back": dict(found.taken_back),
@@ -101,7 +106,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         ("trained context", trained),
         ("vocabulary", f"{file.n_vocab:,} tokens{tokenizer}"),
         ("chat template", "yes" if file.chat_template else "none: it continues text"),
-        ("sampling", ", ".join(f"{name} {value:g}" for name, value in sampling.items()) or "edge-spec's defaults"),
+        ("sampling", f"{sampling_in_words(sampling)}{_BY[file.sampling_by]}" if sampling else "edge-spec's defaults"),
         ("license", file.license or "the file does not say"),
     ]
     for number, (name, why) in enumerate(found.obstacles.items()):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import EdgeSpecError, SettingsError
 
-__all__ = ["OPTIONS", "described", "in_options", "option_of"]
+__all__ = ["OPTIONS", "described", "in_options", "option_of", "sampling_in_words"]
 
 _SAME = (
     "draft",
@@ -100,3 +102,14 @@ def _as_options(text: str) -> str | None:
 
 def _option(name: str, value: Any) -> str:
     return OPTIONS[name] if isinstance(value, bool) else f"{OPTIONS[name]} {shlex.quote(str(value))}"
+
+
+def sampling_in_words(values: Mapping[str, Any]) -> str:
+    """Fields of ``SamplerSettings`` that are numbers or lists of texts, and their values, on a line."""
+    return ", ".join(f"{name} {_value_in_words(value)}" for name, value in values.items())
+
+
+def _value_in_words(value: float | Sequence[str]) -> str:
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return " ".join(map(json.dumps, value)) or "none"

@@ -169,7 +169,7 @@ class TextModel(Closing):
             tokens: token ids instead of a prompt.
             n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
                 the same seed, written together where the engine can.
-            **options: see below. Where a setting of the sampler is not given, what the model's file recommends (see
+            **options: see below. Where a setting of the sampler is not given, what is recommended for the model (see
                 ``info.sampling``), and else its default; ``.settings`` of the reply has them all.
 
         Raises:
@@ -298,6 +298,7 @@ class TextModel(Closing):
     def info(self) -> ModelInfo:
         """What can be said of it now."""
         target = self._files.get("target")
+        sampling = SamplerSettings.valid(self._recommended_sampling)
         return ModelInfo(
             name=self._name or self.profile.name,
             title=target.name if target else "",
@@ -316,7 +317,8 @@ class TextModel(Closing):
             lossless=self.lossless,
             identity=self.identity,
             profile=self.profile.name,
-            sampling=SamplerSettings.valid(self._recommended_sampling),
+            sampling=sampling,
+            sampling_by=target.sampling_by if target and sampling else "",
             budget_bytes=self.ledger.budget_bytes,
             held_bytes=self.ledger.held_bytes,
         )

@@ -28,7 +28,8 @@ class ModelInfo:
         lossless: whether the text has the model's own distribution.
         identity: ``bitwise`` or ``rounding``, see ``TextModel.identity``.
         profile: name of the numerics profile.
-        sampling: the fields of ``SamplerSettings`` that its file recommends, used where others are not given.
+        sampling: the fields of ``SamplerSettings`` that are recommended for its file, used where others are not given.
+        sampling_by: who recommends them: ``file``, ``edge-spec``, or empty if there are none.
         budget_bytes: what the process may hold; None without a limit.
         held_bytes: what it holds of that, by the ledger.
     """
@@ -51,6 +52,7 @@ class ModelInfo:
     identity: str
     profile: str
     sampling: Mapping[str, Any]
+    sampling_by: str
     budget_bytes: int | None
     held_bytes: int
 

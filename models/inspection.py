@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.models.gguf.inspection import inspect_gguf
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.recommended_sampling import of_edge_spec
 
 __all__ = ["inspect", "is_published"]
 
@@ -25,8 +27,11 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
     if is_published(path):
         from edge_spec.models.onnx.inspection import inspect_published
 
-        return inspect_published(path)
-    return inspect_gguf(path)
+        file = inspect_published(path)
+    else:
+        file = inspect_gguf(path)
+    ours = of_edge_spec(file.fingerprint)
+    return replace(file, sampling=ours, sampling_by="edge-spec") if ours else file
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:

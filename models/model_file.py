@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edge_spec.models.gguf.header import TensorInfo
 
@@ -55,7 +55,8 @@ class ModelFile:
         graph: inputs and outputs of a published ONNX model; None for a GGUF.
         trimmed: of a drafter that knows only some of its target's tokens; None if it knows all.
         license: as its metadata name it, printable; empty if they do not.
-        sampling: the fields of ``SamplerSettings`` that it recommends, in their ranges or not; empty if it does not.
+        sampling: the fields of ``SamplerSettings`` that are recommended for it, in their ranges or not; empty if none.
+        sampling_by: who recommends them: its author, in the ``file``, or ``edge-spec``, which measured it.
     """
 
     path: Path
@@ -83,7 +84,8 @@ class ModelFile:
     graph: PublishedGraph | None = None
     trimmed: TrimmedVocabulary | None = None
     license: str = ""
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling_by: str = "file"
     latent_attention: bool = False
     state_bytes: int = 0
 

@@ -1,10 +1,18 @@
-"""The sampler that a model file recommends: its author's settings, used where the user gives none."""
+"""The sampler that is recommended for a model file: settings that are used where the user gives none.
+
+They are its author's, in its own metadata, or edge-spec's, in a ``sampling.json`` of a family's folder: a map from
+fingerprints of files to fields of ``SamplerSettings``. What is there was measured on that very file and is used instead
+of everything that its author recommends.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
 
-__all__ = ["of_generation_config", "of_gguf"]
+__all__ = ["of_edge_spec", "of_generation_config", "of_gguf"]
 
 _IN_GGUF = {
     "temp": "temperature",
@@ -23,6 +31,17 @@ _IN_GGUF = {
 samplers, ``sequence``, is always the one of ``SamplerSettings``."""
 
 _WHEN_DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def of_edge_spec(fingerprint: str) -> dict[str, Any]:
+    """Fields of ``SamplerSettings`` that edge-spec recommends for the file with this fingerprint; none for most."""
+    for folder in files("edge_spec.models").iterdir():
+        path = folder / "sampling.json"
+        if path.is_file():
+            chosen: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))
+            if fingerprint in chosen:
+                return chosen[fingerprint]
+    return {}
 
 
 def of_gguf(metadata: Mapping[str, object]) -> dict[str, float]:

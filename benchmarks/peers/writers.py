@@ -60,7 +60,14 @@ class Ours:
 
     def write(self, task: Task) -> Written:
         reply = self._model.generate(
-            task.text, max_tokens=task.n_tokens, temperature=task.temperature, seed=task.seed, ignore_eos=True
+            task.text,
+            max_tokens=task.n_tokens,
+            temperature=task.temperature,
+            seed=task.seed,
+            ignore_eos=True,
+            # The others penalize nothing either, whatever is recommended for the model.
+            repeat_penalty=1,
+            dry_multiplier=0,
         )
         reply.read()
         if list(reply.prompt) != list(task.prompt):

@@ -9,7 +9,6 @@ from typing import TypeVar
 from edge_spec.evaluation.bench import keep_gain, speed_of
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
-from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Pairing", "best_of", "pairings"]
@@ -61,7 +60,7 @@ def pairings(
     def written(model: TextModel, policy: Policy | None = None) -> list[Reply]:
         replies = []
         for number, prompt in enumerate(prompts):
-            settings = SamplerSettings(seed=seed + number)
+            settings = model.sampler_settings(seed=seed + number)
             reply = model.reply(model.prompt_of(prompt), settings, max_tokens=max_tokens, policy=policy)
             reply.read()
             replies.append(reply)

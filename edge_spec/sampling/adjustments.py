@@ -167,6 +167,8 @@ def find_breakers(
     found: dict[int, list[tuple[int, ...]]] = {}
     tails: dict[str, tuple[int, ...]] = {}
     strings = tuple(strings)
+    if not strings:
+        return {}
     for token, text in enumerate(texts):
         for string in strings:
             if string in text:

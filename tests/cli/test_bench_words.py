@@ -45,13 +45,16 @@ AUTO = replace(
 
 
 def test_a_mode_that_hardly_drafts_is_not_said_to_be_accepted_throughout(capsys: pytest.CaptureFixture[str]) -> None:
-    show_speeds([OFF, AUTO], {"model": "demo", "engine": "onnx", "processor": ""}, n_replies=9)
+    about = {"model": "demo", "engine": "onnx", "processor": "", "sampling": {"temperature": 0.8, "top_k": 5}}
+    show_speeds([OFF, AUTO], about, n_replies=9)
     assert (
         capsys.readouterr().out
         == """\
+sampler: temperature 0.8, top_k 5; else edge-spec's defaults
+
 mode  tokens/s  speed-up   interval  total  tokens/round  drafted  accepted  drafting  verifying
 off      100.0      1.00  1.00-1.00   1.00          1.00        0         -        0%        90%
-auto     100.0      1.00  0.98-1.02   1.00          1.00        2      100%        1%        89%
+auto     100.0      1.00  0.98-1.02   1.00          1.00        2    2 of 2        1%        89%
 
 best here: off; no single mode is significantly faster than plain decoding
 auto (chain of the intermediate model, 2 rows, in 0.2% of the rounds), 1.00 times as fast as plain decoding \

@@ -18,6 +18,7 @@ from edge_spec.controller.paying import Gain
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 
@@ -112,6 +113,9 @@ class Model:
 
     def prompt_of(self, prompt: str) -> list[int]:
         return [1]
+
+    def sampler_settings(self, *, seed: int) -> SamplerSettings:
+        return SamplerSettings(seed=seed)
 
     def reply(self, tokens: list[int], settings: Any, *, policy: Policy | None = None, **asked: Any) -> Any:
         n = asked["max_tokens"]

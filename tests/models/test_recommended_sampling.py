@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,57 @@ def test_the_demo_family_recommends_nothing() -> None:
     assert inspect(resolve_family("demo").target).sampling == {}
 
 
+@pytest.fixture
+def recommends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    """Lets edge-spec recommend these settings, by fingerprint, and nothing else."""
+    package = tmp_path / "package"
+    (package / "family").mkdir(parents=True)
+    (package / "no_family.py").touch()
+
+    def recommend(settings: dict[str, Any]) -> None:
+        (package / "family" / "sampling.json").write_text(json.dumps(settings), "utf-8")
+        monkeypatch.setattr("edge_spec.models.recommended_sampling.files", lambda name: package)
+
+    return recommend
+
+
+def test_edge_spec_recommends_for_a_content_however_the_file_is_named(
+    tmp_path: Path, recommends: Callable[[dict[str, Any]], None]
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf")
+    chosen = {"temperature": 0.6, "dry_multiplier": 0.8}
+    recommends({"0" * 32: {"temperature": 0.1}, inspect(path).fingerprint: chosen})
+    moved = path.rename(tmp_path / "other.gguf")
+    found = inspect(moved)
+    assert (found.sampling, found.sampling_by) == (chosen, "edge-spec")
+    # The name alone recommends nothing.
+    assert inspect(write_gguf(path, seed=1)).sampling == {}
+
+
+def test_what_edge_spec_recommends_stands_instead_of_what_the_file_does(
+    tmp_path: Path, recommends: Callable[[dict[str, Any]], None]
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", extra={KEYS.SAMPLING_TEMP: 0.3, KEYS.SAMPLING_TOP_K: 5})
+    before = inspect(path)
+    assert (before.sampling, before.sampling_by) == ({"temperature": 0.3, "top_k": 5}, "file")
+    recommends({before.fingerprint: {"temperature": 0.6}})
+    assert inspect(path) == replace(before, sampling={"temperature": 0.6}, sampling_by="edge-spec")
+
+
+def test_what_edge_spec_recommends_are_settings_of_files_that_are_known() -> None:
+    smollm2 = inspect(resolve_family("smollm2").target)
+    (path,) = Path(str(files("edge_spec.models"))).glob("*/sampling.json")
+    assert path.parent.name == "smollm2"
+    assert json.loads(path.read_text("utf-8")) == {smollm2.fingerprint: smollm2.sampling}
+    assert SamplerSettings.valid(smollm2.sampling) == smollm2.sampling
+    assert SamplerSettings(**smollm2.sampling) != SamplerSettings()
+
+
 def test_it_holds_where_nothing_is_given_and_is_told() -> None:
     file = replace(inspect(resolve_family("demo").target), sampling={"temperature": 0.3, "top_k": 5})
     with chat_model(chat_table(), files={"target": file}) as model, chat_model(chat_table()) as other:
-        assert model.info.sampling == {"temperature": 0.3, "top_k": 5}
+        assert (model.info.sampling, model.info.sampling_by) == ({"temperature": 0.3, "top_k": 5}, "file")
+        assert (other.info.sampling, other.info.sampling_by) == ({}, "")
         assert model.info.to_json()["sampling"] == {"temperature": 0.3, "top_k": 5}
         wanted = SamplerSettings(temperature=0.3, top_k=5, seed=1)
         assert model.generate("abc", seed=1).settings == wanted
