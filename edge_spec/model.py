@@ -34,6 +34,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
+    from edge_spec.chat.session import ChatKeywords
     from edge_spec.controller.measured_costs import Costs
     from edge_spec.controller.paying import Gain
 
@@ -207,8 +208,8 @@ class TextModel(Closing):
         answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=asked.raw), asked, settings))
         return self._replies(answers, asked)
 
-    def chat(self, system: str | None = None, **options: Any) -> ChatSession:
-        """A conversation with this model; see ``ChatSession`` for the options."""
+    def chat(self, system: str | None = None, **options: Unpack[ChatKeywords]) -> ChatSession:
+        """Return a conversation with this model; see ``ChatSession`` for the options."""
         from edge_spec.chat import ChatSession
 
         return ChatSession(self, system=system, **options)

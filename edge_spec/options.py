@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import cached_property
 from inspect import Parameter, Signature, cleandoc, signature
 from numbers import Integral, Real
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,13 +30,14 @@ class Option:
     """What is said of one option.
 
     Attributes:
-        help: what it does.
+        help: what it does; the command line shows the first sentence.
         at_least, above, at_most: the numbers that it can be.
         shown: its default in words, where the value does not tell.
         flag: its name at the command line; that of the argument with hyphens if empty, None if it has none.
         short: another name there.
         field: its name in HTTP requests; that of the argument if empty, None if it has none.
-        name, hint, default: of the argument; set by ``options_of``.
+        default: of the argument; that of the checked value, if it has one.
+        name, hint: of the argument; set by ``options_of``.
     """
 
     help: str
@@ -47,9 +49,9 @@ class Option:
     flag: str | None = ""
     short: str = ""
     field: str | None = ""
+    default: Any = None
     name: str = ""
     hint: Any = None
-    default: Any = None
 
     @cached_property
     def kind(self) -> Any:
@@ -57,6 +59,11 @@ class Option:
         members = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
         kinds = [each for each in members if each is not NoneType]
         return kinds[0] if len(kinds) == 1 else None
+
+    @property
+    def brief(self) -> str:
+        """The first sentence of the help."""
+        return self.help.partition(". ")[0].rstrip(".") + "."
 
     @property
     def is_repeatable(self) -> bool:
@@ -81,24 +88,24 @@ class Option:
         )
 
 
-def options_of(keywords: type, value: type) -> dict[str, Option]:
+def options_of(keywords: type, *values: type) -> dict[str, Option]:
     """Return the options of a list, by name.
 
     Args:
         keywords: the ``TypedDict``.
-        value: the dataclass that has their defaults.
+        values: the dataclasses that have their defaults; the last one counts.
     """
     defaults = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for value in values
         for each in fields(value)
-        if each.init
     }
     return {
         name: replace(
             option,
             name=name,
             hint=hint,
-            default=defaults.get(name),
+            default=defaults.get(name, option.default),
             flag="--" + name.replace("_", "-") if option.flag == "" else option.flag,
             field=option.field if option.field is None else option.field or name,
         )
@@ -134,7 +141,7 @@ def has_kind(value: object, kind: type) -> bool:
 
 def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
     """Let ``help`` show what a function takes by ``Unpack``: names, types and defaults, and the text of each."""
-    texts = "\n".join(f"    {name}: {option.help}{_default(option)}" for name, option in options.items())
+    texts = "\n".join(map(_described, options.values()))
 
     def decorate(function: Function) -> Function:
         own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
@@ -150,7 +157,8 @@ def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
     return decorate
 
 
-def _default(option: Option) -> str:
-    if callable(option.default):
-        return ""
-    return f" [default: {option.shown or repr(option.default)}]"
+def _described(option: Option) -> str:
+    """Its line, or lines, in a docstring."""
+    default = "" if callable(option.default) else f" [default: {option.shown or repr(option.default)}]"
+    text = f"{option.name}: {option.help}{default}"
+    return fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -19,9 +19,18 @@ from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
 
-__all__ = ["ChatSession"]
+__all__ = ["ChatKeywords", "ChatSession"]
 
 StrPath = str | os.PathLike[str]
+
+
+class ChatKeywords(AnswerKeywords, total=False):
+    """What ``TextModel.chat`` takes beside the system message; see ``ChatSession``."""
+
+    messages: Iterable[Message | Mapping[str, Any]]
+    on_notice: Callable[[str], object]
+    on_progress: Callable[[str, int, int], object]
+    template_options: Mapping[str, Any] | None
 
 
 class ChatSession:

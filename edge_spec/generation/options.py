@@ -26,13 +26,13 @@ class AnswerKeywords(SamplerKeywords, total=False):
 
     max_tokens: Annotated[
         int | None,
-        Option("The most tokens to write.", shown="as many as fit the context", at_least=1, short="-n"),
+        Option("Maximum tokens to write.", shown="what fits the context", at_least=1, short="-n"),
     ]
     stop: Annotated[str | Sequence[str] | None, Option("Texts that end the reply where they would appear.")]
     ignore_eos: Annotated[bool, Option("Never let the model end the reply itself.")]
-    seed: Annotated[int | None, Option("Random seed.", shown="random; the reply's settings tell")]
+    seed: Annotated[int | None, Option("Random seed. The reply's `settings` tell it.", shown="random")]
     grammar: Annotated[
-        str | None, Option("Write only what this grammar in GBNF allows; its rule `root` is the whole reply.")
+        str | None, Option("Write only what this grammar in GBNF allows. Its rule `root` is the whole reply.")
     ]
     json_schema: Annotated[
         str | Mapping[str, Any] | None, Option("Write JSON that is valid by this schema.", field=None)
