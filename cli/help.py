@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from edge_spec.cli.printing import echo
-from edge_spec.cli.wording import OPTIONS
+from edge_spec.cli.wording import option_of
 from edge_spec.errors import SettingsError
 from edge_spec.options import Option as Keyword
 
@@ -53,7 +53,7 @@ class Verb(click.Command):
         try:
             return super().invoke(ctx)
         except SettingsError as error:
-            flag = OPTIONS.get(error.argument)
+            flag = option_of(error.argument)
             names = [each.name for each in self.params if flag in each.opts and each.name]
             if names and ctx.get_parameter_source(names[0]) == ParameterSource.DEFAULT_MAP:
                 # Nobody has typed it just now.

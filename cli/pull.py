@@ -22,7 +22,7 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
 from edge_spec.cli.output import Bar, print_json, print_table
 from edge_spec.cli.printing import echo
-from edge_spec.cli.wording import in_options
+from edge_spec.cli.wording import described
 from edge_spec.controller.options import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
 from edge_spec.library.description import drafters_for
@@ -184,7 +184,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
     try:
         found = plan(previews["target"], **asked)
     except BudgetExceeded as error:
-        echo(in_options(f"  here: it does not fit: {error}"))
+        echo(f"  here: it does not fit: {described(error)}")
         return False
     chosen = found.chosen
     echo(

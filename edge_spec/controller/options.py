@@ -9,14 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
-from edge_spec.arguments import refuse_unknown, require_path, require_whole
 from edge_spec.engines.base import ModelSettings, Progress
 from edge_spec.engines.registry import AUTO, settings_of
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Sentence, SettingsError
 from edge_spec.generation.options import ignore
 from edge_spec.memory.budget import SHARE, parse_memory
 from edge_spec.memory.pressure import PressureWatch
-from edge_spec.options import Option, options_of
+from edge_spec.options import Option, options_of, refuse_unknown, require_path, require_whole
 from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.policy import Policy
 
@@ -172,7 +171,9 @@ class LoadOptions:
                 require_path(name, getattr(self, name))
         require_whole("texts", self.texts, 1, 1 << 20)
         if self.n_ctx is not None and self.min_n_ctx is not None:
-            raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
+            raise SettingsError(
+                Sentence("{n_ctx} and {min_n_ctx} both set the size of the context"), hint="give one of them"
+            )
         for name in ("n_ctx", "min_n_ctx"):
             if getattr(self, name) is not None:
                 require_n_ctx(name, getattr(self, name))

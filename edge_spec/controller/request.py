@@ -11,7 +11,7 @@ from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
-from edge_spec.errors import SettingsError, UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_own_head, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
@@ -137,7 +137,7 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
     if why_plain is not None:
-        plainly = f"speculation {mode.name!r} is off: {why_plain}"
+        plainly = Sentence("speculation {mode} is off: {why}", mode=repr(mode.name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
@@ -163,7 +163,9 @@ def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
         yield family.note
     trained = target.n_ctx_train
     if 0 < trained < n_ctx:
-        yield f"{target.path.name} was trained for {trained} tokens, not {n_ctx}; `n_ctx={trained}` avoids that"
+        said = "{file} was trained for {trained} tokens, not {asked}; {instead} avoids that"
+        instead = Arguments(n_ctx=trained)
+        yield Sentence(said, file=target.path.name, trained=trained, asked=n_ctx, instead=instead)
 
 
 def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:
@@ -177,7 +179,7 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     if target.trimmed is not None:
         raise UnsupportedModel(
             f"{target.path.name} only drafts for the model that it was made for",
-            hint="give that model, and this file as `draft`",
+            hint=Sentence("give that model, and this file as {draft}"),
         )
     draft, intermediate, engine = asked.draft, asked.intermediate, asked.engine
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
@@ -249,7 +251,7 @@ def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSett
     why = wanted.why_not(file)
     if why is not None:
         raise UnsupportedModel(
-            f"{wanted.title} cannot run {file.path.name}, the {role} model: {why}",
+            Sentence("{which}: {why}", which=f"{wanted.title} cannot run {file.path.name}, the {role} model", why=why),
             hint="leave the engine to edge-spec",
         )
     missing = wanted.why_not_here(file)
@@ -272,5 +274,5 @@ def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSet
     if unused:
         titles = " and ".join(sorted(each.title for each in asked))
         raise SettingsError(
-            f"has no effect on {titles}", argument=unused[0], hint="leave it out, or use another `engine`"
+            f"has no effect on {titles}", argument=unused[0], hint=Sentence("leave it out, or use another {engine}")
         )

@@ -8,10 +8,9 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.options import Option, has_kind, options_of, require_in_range
+from edge_spec.options import Option, has_kind, options_of, refuse_unknown, require_in_range
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 __all__ = ["ANSWER_OPTIONS", "REPLY_OPTIONS", "AnswerKeywords", "ReplyKeywords", "ReplyOptions", "ignore"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
+from string import Formatter
 from typing import Any, get_type_hints
 
 import pytest
+from import_graph import modules_of
 
 from edge_spec import TextModel
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions
@@ -21,6 +26,7 @@ from edge_spec.models import resolve_family
 from edge_spec.options import Option
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords
 
+ROOT = Path(__file__).parent.parent.parent
 LISTS = [
     (LOAD_OPTIONS, LoadKeywords),
     (REPLY_OPTIONS, ReplyKeywords),
@@ -119,3 +125,37 @@ def test_what_cannot_be_loaded_whatever_the_file_is_refused_with_its_name(given:
     with pytest.raises(SettingsError) as caught:
         LoadOptions.of("demo", given)
     assert str(caught.value) == said
+
+
+SOURCES = [path for path in modules_of(ROOT).values() if path.parts[-2] != "cli"]
+METHODS = ("cancel()", "close()", "generate()", "retry()", "tokenize()")
+OTHERS = {"prompt", "tokens", "requantise", "host", "port", "api_key", "insecure"}
+"""Arguments of single functions, which messages name."""
+
+
+def test_sentences_name_only_arguments_that_there_are() -> None:
+    known = {*LOAD_OPTIONS, *REPLY_OPTIONS, *METHODS, *OTHERS}
+    named = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Sentence":
+                own = {each.arg for each in node.keywords}
+                if isinstance(node.args[0], ast.Constant):
+                    template = str(node.args[0].value)
+                    named |= {name for _, name, _, _ in Formatter().parse(template) if name is not None} - own
+    assert len(named) > 10
+    assert named <= known, named - known
+
+
+def test_arguments_in_messages_are_data() -> None:
+    """A text with an argument in backticks could only be shown as in Python; texts about options are shown so."""
+    names = {*LOAD_OPTIONS, *REPLY_OPTIONS, *OTHERS}
+    for path in SOURCES:
+        if path.name == "options.py":
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+                marked = re.findall(r"`([a-z_]+)(?:=[^`]*)?`", node.value)
+                assert not names.intersection(marked), (path, node.value)
