@@ -26,6 +26,7 @@ __all__ = [
     "documented",
     "has_kind",
     "options_of",
+    "python_option",
     "refuse_unknown",
     "require_in_range",
     "require_one_of",
@@ -97,6 +98,11 @@ class Option:
         return (
             f"{self.at_least:g} or more" if self.at_most == math.inf else f"from {self.at_least:g} to {self.at_most:g}"
         )
+
+
+def python_option(help: str, **more: Any) -> Option:
+    """Return an option that only Python has."""
+    return Option(help, flag=None, field=None, **more)
 
 
 def options_of(keywords: type, *values: type) -> dict[str, Option]:

@@ -15,7 +15,7 @@ from edge_spec.errors import Sentence, SettingsError
 from edge_spec.generation.options import ignore
 from edge_spec.memory.budget import SHARE, parse_memory
 from edge_spec.memory.pressure import PressureWatch
-from edge_spec.options import Option, options_of, refuse_unknown, require_path, require_whole
+from edge_spec.options import Option, options_of, python_option, refuse_unknown, require_path, require_whole
 from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.policy import Policy
 
@@ -31,18 +31,12 @@ _SMALLER = "as `engine`"
 class LoadKeywords(TypedDict, total=False):
     """What ``load`` can be asked for beside the model."""
 
-    draft: Annotated[
-        StrPath | None,
-        Option(
-            "The drafter; a family brings its own.",
-            shown="the one that was made or chosen for this model, else the family's own",
-        ),
-    ]
+    draft: Annotated[StrPath | None, Option("The drafter.", shown="made or chosen for the model, else the family's")]
     intermediate: Annotated[
         StrPath | None, Option("The intermediate model of the hierarchy.", shown="the family's own")
     ]
     draft_limit: Annotated[int | None, Option("Maximum tokens drafted per round.", shown="the mode's own")]
-    policy: Annotated[Policy | None, Option("Chooses the limit of each round instead.", flag=None)]
+    policy: Annotated[Policy | None, python_option("Chooses the limit of each round instead.")]
     speculation: Annotated[
         str | Mode,
         Option("How to draft; affects speed, not the text: auto, off, sequence, tree, hierarchy, ngram, or a `Mode`."),
@@ -60,7 +54,7 @@ class LoadKeywords(TypedDict, total=False):
         int | None,
         Option(
             "The most tokens of prompt and reply together.",
-            shown=f"what the model was trained for, up to {DEFAULT_N_CTX}, or less where that does not fit the memory",
+            shown=f"what the model was trained for, up to {DEFAULT_N_CTX}, or less to fit the memory",
             flag="--ctx",
         ),
     ]
@@ -74,9 +68,8 @@ class LoadKeywords(TypedDict, total=False):
     ]
     texts: Annotated[
         int,
-        Option(
-            "Keep room in the memory for the caches of so many texts of `n_ctx` tokens at once, see `generate_many`.",
-            flag=None,
+        python_option(
+            "Keep room in the memory for the caches of so many texts of `n_ctx` tokens at once, see `generate_many`."
         ),
     ]
     memory: Annotated[
@@ -92,21 +85,15 @@ class LoadKeywords(TypedDict, total=False):
     kv_v: Annotated[str, Option("Type of cached values.", flag="--kv")]
     n_threads: Annotated[int, Option("Threads; 0 for the number of cores.", flag="--threads")]
     n_threads_batch: Annotated[
-        int,
-        Option(
-            "Threads for reading prompts and verifying drafts; 0 for as many as for one row.", flag="--threads-batch"
-        ),
+        int, Option("Threads for reading prompts and verifying drafts; 0 for as many.", flag="--threads-batch")
     ]
-    prefill_chunk: Annotated[int, Option("Tokens per decode while a prompt is read.", flag=None)]
-    max_rows: Annotated[int, Option("The most rows of one decode that returns logits.", flag=None)]
-    trees: Annotated[bool, Option("Whether one decode may hold several continuations.", flag=None)]
-    exact: Annotated[bool, Option("Compute rows only in widths that round alike.", flag=None)]
-    flash_attention: Annotated[bool, Option("llama.cpp's fused attention.", default=True, flag=None)]
+    prefill_chunk: Annotated[int, python_option("Tokens per decode while a prompt is read.")]
+    max_rows: Annotated[int, python_option("The most rows of one decode that returns logits.")]
+    trees: Annotated[bool, python_option("Whether one decode may hold several continuations.")]
+    exact: Annotated[bool, python_option("Compute rows only in widths that round alike.")]
+    flash_attention: Annotated[bool, python_option("llama.cpp's fused attention.", default=True)]
     repack: Annotated[
-        bool,
-        Option(
-            "Copy weights into a layout that computes faster; else they stay mapped.", default=True, flag="--no-repack"
-        ),
+        bool, Option("Copy weights into a faster layout; else they stay mapped.", default=True, flag="--no-repack")
     ]
     cache_dir: Annotated[
         Path | str | None,
@@ -115,18 +102,17 @@ class LoadKeywords(TypedDict, total=False):
             shown="the user's cache",
         ),
     ]
-    on_wait: Annotated[Callable[[str], None], Option("Called with a sentence that says what takes long.", flag=None)]
+    on_wait: Annotated[Callable[[str], None], python_option("Called with a sentence that says what takes long.")]
     on_progress: Annotated[
         Progress,
-        Option(
+        python_option(
             "Called with a stage, bytes done and bytes in all; at its end they are equal. The stages of a file are "
-            "`transcribing`, where it has to be transcribed first, and `loading`.",
-            flag=None,
+            "`transcribing`, where it has to be transcribed first, and `loading`."
         ),
     ]
     watch: Annotated[
         PressureWatch | None,
-        Option("Tells when memory gets scarce while it runs.", shown="looks at this computer", flag=None),
+        python_option("Tells when memory gets scarce while it runs.", shown="looks at this computer"),
     ]
     verbose: Annotated[bool, Option("Let llama.cpp's log through to standard error.", short="-v")]
 
