@@ -152,10 +152,8 @@ class SettingsError(EdgeSpecError):
         self.problem = problem
 
     def spelled(self, spelling: Spelling) -> str:
-        if not self.argument:
-            return super().spelled(spelling)
-        message = f"{spelling(self.argument)} {spelled(self.problem, spelling)}"
-        return f"{message}; {spelled(self.hint, spelling)}" if self.hint else message
+        at_fault = f"{spelling(self.argument)} " if self.argument else ""
+        return at_fault + "; ".join(spelled(text, spelling) for text in (self.problem, self.hint) if text)
 
 
 class GrammarDeadEnd(SettingsError):
