@@ -17,7 +17,8 @@ from typing import Any
 from hard_limit import impose, mappings_bytes
 
 import edge_spec.loading as loading
-from edge_spec.controller.request import LoadArguments, request_of
+from edge_spec.controller.options import LoadOptions
+from edge_spec.controller.request import request_of
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import probe, usage
 from edge_spec.memory.budget import Budget
@@ -105,7 +106,7 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
 def held_bytes(arguments: dict[str, Any]) -> int:
     """What this process holds when ``load`` measures it: libraries are loaded and headers are read."""
     asked = {name: value for name, value in arguments.items() if name != "cache_dir"}
-    request_of(LoadArguments.of(**asked)).load_libraries()
+    request_of(LoadOptions.of(asked.pop("model", None), asked)).load_libraries()
     probe()
     return usage().resident_bytes
 

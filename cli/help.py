@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -10,10 +11,11 @@ import click
 from click.core import ParameterSource
 
 from edge_spec.cli.printing import echo
-from edge_spec.cli.wording import OPTIONS
+from edge_spec.cli.wording import option_of
 from edge_spec.errors import SettingsError
+from edge_spec.options import Option as Keyword
 
-__all__ = ["Count", "Verb", "default_of", "list_verbs", "option"]
+__all__ = ["Count", "Verb", "default_of", "keyword_option", "list_verbs", "option"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ class Verb(click.Command):
         try:
             return super().invoke(ctx)
         except SettingsError as error:
-            flag = OPTIONS.get(error.argument)
+            flag = option_of(error.argument)
             names = [each.name for each in self.params if flag in each.opts and each.name]
             if names and ctx.get_parameter_source(names[0]) == ParameterSource.DEFAULT_MAP:
                 # Nobody has typed it just now.
@@ -99,6 +101,29 @@ def option(
     if default is not None:
         help = f"{help} [default: {f'{default:g}' if isinstance(default, float) else default}]"
     return click.option(*flags, cls=Option, section=section, help=help, **more)
+
+
+def keyword_option(section: str, each: Keyword, **more: Any) -> Callable[[Decorated], Decorated]:
+    """Return the option for a keyword argument, see ``edge_spec.options``.
+
+    Args:
+        more: what is otherwise than its description says, see ``option``.
+    """
+    # The short name comes first, and messages name the one with two hyphens that comes before others.
+    flags = sorted(filter(None, (each.flag, each.short)), key=lambda flag: flag.startswith("--"))
+    if each.kind is bool:
+        return option(section, *flags, each.name, **{"is_flag": True, "help": each.brief, **more})
+    shown: Any = each.shown or each.default
+    if each.is_repeatable:
+        shown = each.shown or json.dumps(each.default)[1:-1] or None
+    described: dict[str, Any] = {
+        "type": each.kind if each.kind in (int, float) else str,
+        "metavar": {int: "N", float: "X"}.get(each.kind, "TEXT"),
+        "multiple": each.is_repeatable,
+        "shown": shown,
+        "help": each.brief + (" Repeatable." if each.is_repeatable else ""),
+    }
+    return option(section, *flags, each.name, **{**described, **more})
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:

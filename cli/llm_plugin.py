@@ -18,7 +18,7 @@ import llm
 from pydantic import Field, create_model
 
 from edge_spec.cli.printing import echo
-from edge_spec.errors import EdgeSpecError
+from edge_spec.errors import EdgeSpecError, plainly
 from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.models.catalogue import family_names
 
@@ -89,7 +89,7 @@ class EdgeSpecModel(llm.Model):
             with reply:
                 yield from reply
         except EdgeSpecError as error:
-            raise llm.ModelError(str(error).replace("`", "")) from error
+            raise llm.ModelError(error.spelled(plainly)) from error
         done = reply.statistics
         response.set_usage(input=done.prompt_tokens, output=done.tokens, details=done.speculation())
         response.response_json = {"seed": reply.settings.seed, "finish_reason": reply.finish_reason}

@@ -16,7 +16,7 @@ from edge_spec.cli.options import context_option, max_tokens_option, memory_opti
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
-from edge_spec.controller.request import StrPath
+from edge_spec.controller.options import StrPath
 from edge_spec.engines.registry import AUTO, engine_names
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.library.description import candidates_for, drafters_for

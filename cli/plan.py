@@ -11,7 +11,6 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.printing import echo
-from edge_spec.cli.wording import in_options
 from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.plan import PlanReport
 from edge_spec.loading import plan
@@ -108,7 +107,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 def _print(found: PlanReport) -> None:
     chosen = found.chosen
     profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
-    echo(f"{chosen.described}\n{in_options(found.why)}\nnumerics profile {profile}\n")
+    echo(f"{chosen.described}\n{found.why}\nnumerics profile {profile}\n")
     total_bytes = probe().total_bytes
     if found.budget_bytes > total_bytes:
         echo(f"this computer has {format_size(total_bytes)}, less than that budget\n")

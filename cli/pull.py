@@ -22,8 +22,8 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
 from edge_spec.cli.output import Bar, print_json, print_table
 from edge_spec.cli.printing import echo
-from edge_spec.cli.wording import in_options
-from edge_spec.controller.request import require_n_ctx
+from edge_spec.cli.wording import described
+from edge_spec.controller.options import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
 from edge_spec.library.description import drafters_for
 from edge_spec.library.finding import Pull, find
@@ -60,7 +60,7 @@ class _CatalogueName(click.ParamType):  # type: ignore[type-arg]
 @option("Models", "--dry-run", is_flag=True, help="Only say what it is and what it needs.")
 @option("Models", "--yes", is_flag=True, help="Fetch it even if it does not fit the memory of this computer.")
 @option("Output", "--json", "as_json", is_flag=True, help="Without NAME: print one JSON object per catalogue entry.")
-@memory_option("Memory to plan for, such as 2GiB.")
+@memory_option(help="Memory to plan for, such as 2GiB.")
 @context_option("Tokens of context to plan for; N+ for at least N.")
 @model_dir_option
 def command(name: str | None, **values: Any) -> int:
@@ -184,7 +184,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
     try:
         found = plan(previews["target"], **asked)
     except BudgetExceeded as error:
-        echo(in_options(f"  here: it does not fit: {error}"))
+        echo(f"  here: it does not fit: {described(error)}")
         return False
     chosen = found.chosen
     echo(

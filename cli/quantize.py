@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from edge_spec.arguments import require_whole
 from edge_spec.cli.folders import ModelName, model_dir_option
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
@@ -16,6 +15,7 @@ from edge_spec.cli.printing import echo
 from edge_spec.llama_cpp.quantize import part_of, quantize
 from edge_spec.memory import format_size
 from edge_spec.models import inspect, resolve
+from edge_spec.options import require_whole
 
 __all__ = ["command"]
 

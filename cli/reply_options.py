@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-from edge_spec.cli.help import Count, option
+from edge_spec.cli.help import Count, keyword_option
 from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyOptions
 from edge_spec.options import Option
@@ -29,7 +28,13 @@ _SECTIONS = {
 """Where the others stand: among the replies."""
 
 _FILE = "FILE|TEXT"
-_METAVARS = {"logit_bias": "ID=X", "grammar": _FILE, "json_schema": _FILE}
+_FORMS: dict[str, dict[str, Any]] = {
+    "max_tokens": {"type": Count()},
+    "logit_bias": {"metavar": "ID=X"},
+    "grammar": {"metavar": _FILE},
+    "json_schema": {"metavar": _FILE},
+}
+"""How those are typed that are more than a number or a text."""
 
 
 def reply_options(*without: str) -> Callable[[Command], Command]:
@@ -46,25 +51,8 @@ def sampler_options(*without: str) -> Callable[[Command], Command]:
 
 def _with_options(options: Iterable[Option], command: Command) -> Command:
     for each in reversed([each for each in options if each.flag is not None]):
-        flags = sorted(filter(None, (each.flag, each.short)), key=lambda flag: flag.startswith("--"))
-        command = option(_SECTIONS.get(each.name, "Replies"), *flags, each.name, **_click(each))(command)
+        command = keyword_option(_SECTIONS.get(each.name, "Replies"), each, **_FORMS.get(each.name, {}))(command)
     return command
-
-
-def _click(each: Option) -> dict[str, Any]:
-    """How click takes an option."""
-    if each.kind is bool:
-        return {"is_flag": True, "help": each.help}
-    shown: Any = each.shown or each.default
-    if each.is_repeatable:
-        shown = json.dumps(each.default)[1:-1] if isinstance(each.default, tuple) else ""
-    return {
-        "type": Count() if each.name == "max_tokens" else each.kind if each.kind in (int, float) else str,
-        "metavar": _METAVARS.get(each.name, {int: "N", float: "X"}.get(each.kind, "TEXT")),
-        "multiple": each.is_repeatable,
-        "shown": shown or (shown if each.kind in (int, float) else None),
-        "help": each.help + (" Repeatable." if each.is_repeatable else ""),
-    }
 
 
 def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = REPLY_OPTIONS) -> dict[str, Any]:

@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.errors import Arguments, EdgeSpecError, spelled
 
-__all__ = ["OPTIONS", "described", "in_options", "option_of", "sampling_in_words"]
+__all__ = ["described", "in_options", "option_of", "sampling_in_words"]
 
-_SAME = (
-    "draft",
-    "intermediate",
-    "speculation",
-    "engine",
-    "draft_engine",
-    "intermediate_engine",
-    "draft_limit",
-    "memory",
-    "verbose",
-    "max_tokens",
-    "stop",
-    "ignore_eos",
-    "seed",
-    "raw",
-    "system",
-    "grammar",
-    "json_schema",
-    "host",
-    "port",
-    "api_key",
-    "insecure",
-    "requantize",
-)
-_RENAMED = {
-    "n": "--answers",
-    "n_ctx": "--ctx",
-    "min_n_ctx": "--ctx",
-    "n_threads": "--threads",
-    "n_threads_batch": "--threads-batch",
-    "kv_k": "--kv",
-    "kv_v": "--kv",
-    "repack": "--no-repack",
-    "dry_breakers": "--dry-breaker",
-    "timeout_s": "--timeout",
-    "max_body_bytes": "--max-body",
-}
-OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME} | _RENAMED
-"""Options by the arguments of ``load``, ``generate`` and ``chat`` that they set."""
+_OTHERS = {"n": "--answers", "timeout_s": "--timeout", "max_body_bytes": "--max-body"}
+"""Options of single verbs that are not called as what they set."""
 
 _COMMANDS = {
     "retry()": "/retry",
@@ -63,45 +25,40 @@ _COMMANDS = {
 
 
 def option_of(argument: str) -> str:
-    """The option that sets an argument."""
-    return OPTIONS.get(argument, "--" + argument.replace("_", "-"))
+    """Return the option that sets an argument."""
+    return _flags().get(argument, "--" + argument.replace("_", "-"))
 
 
 def in_options(text: str) -> str:
-    """A message of the library with options in place of arguments, see ``edge_spec.errors``.
-
-    `n_ctx=4096, kv_k='f16', kv_v='q8_0'` in backticks becomes ``--ctx 4096 --kv f16/q8_0``.
-    """
-    return re.sub("`([^`]+)`", lambda found: _as_options(found[1]) or found[0], text)
+    """Return a message of the library with options in place of arguments, see ``edge_spec.errors.Sentence``."""
+    return spelled(text, _in_options)
 
 
 def described(error: EdgeSpecError) -> str:
-    """An error as one line."""
-    message = error.message
-    if isinstance(error, SettingsError) and error.argument:
-        message = f"{option_of(error.argument)} {error.problem}"
-    return in_options(f"{message}; {error.hint}" if error.hint else message)
+    """Return an error as one line."""
+    return error.spelled(_in_options)
 
 
-def _as_options(text: str) -> str | None:
-    """What stood between backticks; None if it is not about arguments."""
-    if text in OPTIONS or text in _COMMANDS:
-        return OPTIONS.get(text) or _COMMANDS[text]
-    try:
-        call = ast.parse(f"call({text})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        values = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
-        return None
-    if not values or call.args or not values.keys() <= OPTIONS.keys():
-        return None
+@cache
+def _flags() -> dict[str, str]:
+    """Options by the arguments of ``load`` and ``generate`` that they set; read where there is something to say."""
+    from edge_spec.controller.options import LOAD_OPTIONS
+    from edge_spec.generation.options import REPLY_OPTIONS
+
+    return {name: each.flag for name, each in (LOAD_OPTIONS | REPLY_OPTIONS).items() if each.flag} | _OTHERS
+
+
+def _in_options(named: str | Arguments) -> str:
+    """``n_ctx`` is ``--ctx``, and ``n_ctx=4096, kv_k='f16', kv_v='q8_0'`` is ``--ctx 4096 --kv f16/q8_0``."""
+    if isinstance(named, str):
+        return _COMMANDS.get(named, f"`{named}`") if named.endswith("()") else option_of(named)
+    values = dict(named)
     if {"kv_k", "kv_v"} <= values.keys():
         values["kv_k"] = f"{values['kv_k']}/{values.pop('kv_v')}"
-    return " ".join(_option(name, value) for name, value in values.items())
-
-
-def _option(name: str, value: Any) -> str:
-    return OPTIONS[name] if isinstance(value, bool) else f"{OPTIONS[name]} {shlex.quote(str(value))}"
+    return " ".join(
+        option_of(name) if isinstance(value, bool) else f"{option_of(name)} {shlex.quote(str(value))}"
+        for name, value in values.items()
+    )
 
 
 def sampling_in_words(values: Mapping[str, Any]) -> str:

@@ -25,13 +25,18 @@
     └── BackendError              the library below failed in an unforeseen way
 
 Every message is one sentence that names what is at fault, followed where possible by ``hint``, which says what to
-do next. Arguments in messages, hints and notices stand in backticks, as they would be written in a Python call:
-`n_ctx`, or `n_ctx=4096, engine='llama'`. The command line shows its own options in their place.
+do next. Arguments that they name are data, see ``Sentence``: as text they stand in backticks, as they would be written
+in a Python call, and ``spelled`` gives the words of another surface: `n_ctx` is ``--ctx`` at the command line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from string import Formatter
+from typing import Any
+
 __all__ = [
+    "Arguments",
     "BackendError",
     "BudgetExceeded",
     "Cancelled",
@@ -48,6 +53,7 @@ __all__ = [
     "OutOfMemory",
     "PromptError",
     "PromptTooLong",
+    "Sentence",
     "SettingsError",
     "StateError",
     "StillBusy",
@@ -55,11 +61,65 @@ __all__ = [
     "UnfinishedReply",
     "UnsupportedModel",
     "VocabularyMismatch",
+    "plainly",
+    "spelled",
 ]
 
 
 BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError)
 """What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
+
+
+class Arguments(dict[str, Any]):
+    """Arguments with values that a sentence advises, by name."""
+
+
+Spelling = Callable[[str | Arguments], str]
+"""Writes the name of an argument or, with parentheses behind it, of a method; or arguments with values."""
+
+
+class Sentence(str):
+    """A sentence that names arguments. As text they stand in it as in Python; ``spelled`` writes them otherwise.
+
+    Args:
+        template: with the names of arguments in braces.
+        values: what else stands in braces, by name; among them may be ``Arguments`` and other sentences.
+    """
+
+    _template: str
+    _values: dict[str, Any]
+
+    def __new__(cls, template: str, **values: Any) -> Sentence:
+        self = super().__new__(cls, _filled(template, values, _in_python))
+        self._template, self._values = template, values
+        return self
+
+    def spelled(self, spelling: Spelling) -> str:
+        """Return the sentence with its arguments in other words."""
+        return _filled(self._template, self._values, spelling)
+
+
+def spelled(text: object, spelling: Spelling) -> str:
+    """Return a text with the arguments that it names in other words; most texts name none."""
+    return text.spelled(spelling) if isinstance(text, Sentence) else str(text)
+
+
+def plainly(named: str | Arguments) -> str:
+    """Spell arguments as in Python, without marks."""
+    return named if isinstance(named, str) else ", ".join(f"{name}={value!r}" for name, value in named.items())
+
+
+def _in_python(named: str | Arguments) -> str:
+    return f"`{plainly(named)}`"
+
+
+def _filled(template: str, values: dict[str, Any], spelling: Spelling) -> str:
+    parts = []
+    for text, name, _, _ in Formatter().parse(template):
+        value = values.get(name, name) if name is not None else ""
+        is_named = name is not None and (name not in values or isinstance(value, Arguments))
+        parts += [text, spelling(value) if is_named else spelled(value, spelling)]
+    return "".join(parts)
 
 
 class EdgeSpecError(Exception):
@@ -72,6 +132,10 @@ class EdgeSpecError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def spelled(self, spelling: Spelling) -> str:
+        """Return the same line with the arguments that it names in other words."""
+        return "; ".join(spelled(text, spelling) for text in (self.message, self.hint) if text)
 
 
 class SettingsError(EdgeSpecError):
@@ -86,6 +150,10 @@ class SettingsError(EdgeSpecError):
         super().__init__(f"{argument} {problem}" if argument else problem, hint=hint)
         self.argument = argument
         self.problem = problem
+
+    def spelled(self, spelling: Spelling) -> str:
+        at_fault = f"{spelling(self.argument)} " if self.argument else ""
+        return at_fault + "; ".join(spelled(text, spelling) for text in (self.problem, self.hint) if text)
 
 
 class GrammarDeadEnd(SettingsError):
@@ -131,7 +199,10 @@ class NoChatTemplate(PromptError):
     """The model's file does not say how conversations are written: it continues text."""
 
     def __init__(self) -> None:
-        super().__init__("this model has no chat template", hint="use a chat model, or `generate()` with `raw=True`")
+        super().__init__(
+            "this model has no chat template",
+            hint=Sentence("use a chat model, or {generate()} with {instead}", instead=Arguments(raw=True)),
+        )
 
 
 class PromptTooLong(PromptError):
@@ -140,7 +211,7 @@ class PromptTooLong(PromptError):
     def __init__(self, *, n_prompt: int, n_ctx: int) -> None:
         super().__init__(
             f"the prompt has {n_prompt} tokens, and a context of {n_ctx} has no room for an answer to it",
-            hint="shorten the prompt or raise `n_ctx`",
+            hint=Sentence("shorten the prompt or raise {n_ctx}"),
         )
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
@@ -150,7 +221,9 @@ class ContextFull(EdgeSpecError):
     """A decode was asked for more tokens than the context still has room for."""
 
     def __init__(self, *, n_past: int, n_new: int, n_ctx: int) -> None:
-        super().__init__(f"{n_new} more tokens after {n_past} do not fit a context of {n_ctx}", hint="raise `n_ctx`")
+        super().__init__(
+            f"{n_new} more tokens after {n_past} do not fit a context of {n_ctx}", hint=Sentence("raise {n_ctx}")
+        )
         self.n_past = n_past
         self.n_new = n_new
         self.n_ctx = n_ctx
@@ -202,7 +275,9 @@ class UnfinishedReply(EdgeSpecError):
     """A reply has begun and not ended, and what was asked for has to wait for its end, which would never come."""
 
     def __init__(self, which: str) -> None:
-        super().__init__(f"{which} is not finished", hint="read it to its end, or `cancel()` or `close()` it first")
+        super().__init__(
+            f"{which} is not finished", hint=Sentence("read it to its end, or {cancel()} or {close()} it first")
+        )
 
 
 class Closed(EdgeSpecError):

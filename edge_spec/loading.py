@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from edge_spec.arguments import require_path
 from edge_spec.controller.candidates import Candidate, Estimates, frugal, stage_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
+from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
 from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
-from edge_spec.controller.request import LoadArguments, Request, StrPath, given_roles, request_of
-from edge_spec.engines.base import Engine, Opener, Progress
-from edge_spec.engines.registry import AUTO
+from edge_spec.controller.request import Request, given_roles, request_of
+from edge_spec.engines.base import Engine, Opener
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
@@ -29,102 +28,38 @@ from edge_spec.memory.budget import Budget, budget_of, parse_memory
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
-from edge_spec.speculation.modes import MODES, Mode
-from edge_spec.speculation.policy import Policy
+from edge_spec.options import documented
+from edge_spec.speculation.modes import MODES
 
 __all__ = ["AwaitedModel", "aload", "load", "plan", "possible_modes"]
 
 
-def load(
-    model: StrPath | None = None,
-    *,
-    draft: StrPath | None = None,
-    intermediate: StrPath | None = None,
-    speculation: str | Mode = "auto",
-    engine: str = "auto",
-    draft_engine: str | None = None,
-    intermediate_engine: str | None = None,
-    draft_limit: int | None = None,
-    policy: Policy | None = None,
-    n_ctx: int | None = None,
-    min_n_ctx: int | None = None,
-    texts: int = 1,
-    memory: str | int | None = None,
-    cache_dir: Path | str | None = "default",
-    on_wait: Callable[[str], None] = lambda sentence: None,
-    on_progress: Progress = lambda stage, done, total: None,
-    watch: PressureWatch | None = None,
-    verbose: bool = False,
-    **settings: Any,
-) -> TextModel:
+@documented(LOAD_OPTIONS)
+def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextModel:
     """Load a model and the smaller ones that speed it up.
 
     Args:
         model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
             with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``), or any that
             ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
-        draft: path of the drafter's GGUF; by default the one that ``edge-spec drafter make`` has made for this model
-            on this computer, or else the family's own.
-        intermediate: path of the intermediate model's GGUF; a family brings its own.
-        speculation: ``auto``, ``off``, ``sequence``, ``tree``, ``hierarchy``, ``ngram``, or a ``Mode``.
-        engine: what runs the models: ``llama`` (llama.cpp), ``onnx`` (ONNX Runtime, on weights transcribed once),
-            or ``auto``: ONNX Runtime where edge-spec's kernels are there and know the model, else llama.cpp, and
-            ``notes`` of what is returned say why.
-        draft_engine, intermediate_engine: the same for the smaller models; the target's engine by default.
-        draft_limit: tokens drafted per round; the mode's own default if None.
-        policy: chooses the limit of each round instead.
-        n_ctx: the most tokens of prompt and reply; if None what the model was trained for, up to 4,096, or less where
-            that does not fit the memory.
-        min_n_ctx: instead of ``n_ctx``: at least so many, and more, up to what the model was trained for, where the
-            memory has room. How many is part of the numerics profile.
-        texts: keep room in the memory for the caches of so many texts of ``n_ctx`` tokens at once, see
-            ``TextModel.generate_many``. Without it they are as many at a time as what is left has room for.
-        memory: what this process may hold, such as ``"2GiB"`` or a number of bytes: all memory of its own, and the
-            mapped weights, which decoding touches for every token. What was not asked for by name gives way to fit it;
-            ``notes`` tell. By default what it holds and four fifths of what the device has available; this decides
-            what is loaded and does not limit what the program allocates afterwards.
-        cache_dir: where transcribed models and what was found out about this device are kept; the user's cache
-            directory by default, None for nowhere.
-        on_wait: called with a sentence that says what takes long.
-        on_progress: called with a stage, bytes done and bytes in all; at its end they are equal. The stages of a file
-            are ``transcribing``, where it has to be transcribed first, and ``loading``.
-        watch: tells when memory gets scarce while it runs; looks at this computer by default.
-        verbose: let llama.cpp's log through to standard error.
-        **settings: fields of ``ModelSettings``, and of single engines, such as ``n_threads``, ``kv_k`` or ``repack``.
+        **options: see below.
 
     Raises:
         ModelFileError: a file cannot be used. VocabularyMismatch: a drafter speaks another vocabulary.
         BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
-        SettingsError: a setting is out of range or contradicts another.
+        SettingsError: an option is out of range or contradicts another.
     """
-    folder, model = _cache_dir(cache_dir), _located(model)
-    request = request_of(
-        LoadArguments(
-            model=model,
-            draft=_located(draft),
-            intermediate=_located(intermediate),
-            speculation=speculation,
-            engine=engine,
-            draft_engine=draft_engine,
-            intermediate_engine=intermediate_engine,
-            draft_limit=draft_limit,
-            policy=policy,
-            n_ctx=n_ctx,
-            min_n_ctx=min_n_ctx,
-            texts=texts,
-            cache_dir=folder,
-            settings=settings,
-        ),
-        cache(inspect),
-    )
-    request.load_libraries(verbose=verbose)
-    budget = budget_of(memory)
+    asked = _located(model, options)
+    request = request_of(asked, cache(inspect))
+    request.load_libraries(verbose=asked.verbose)
+    budget = budget_of(asked.memory)
     openers = {
-        each: each.opener(cache_dir=folder, on_wait=on_wait, on_progress=on_progress) for each in request.in_question
+        each: each.opener(cache_dir=asked.folder, on_wait=asked.on_wait, on_progress=asked.on_progress)
+        for each in request.in_question
     }
     planned = make_plan(request, budget, openers)
-    watch = watch or system_watch(budget.limit_bytes)
-    return _opened(request, planned, openers, folder, watch, name=name_of(model))
+    watch = asked.watch or system_watch(budget.limit_bytes)
+    return _opened(request, planned, openers, asked.folder, watch, name=name_of(asked.model))
 
 
 class AwaitedModel:
@@ -166,7 +101,8 @@ class AwaitedModel:
             await self._model.aclose()
 
 
-def aload(model: StrPath | None = None, **arguments: Any) -> AwaitedModel:
+@documented(LOAD_OPTIONS)
+def aload(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> AwaitedModel:
     """``load`` for event loops: other tasks continue while a thread loads the model.
 
         async with edge_spec.aload("smollm2") as model:
@@ -176,55 +112,46 @@ def aload(model: StrPath | None = None, **arguments: Any) -> AwaitedModel:
     being loaded is closed as soon as it is there.
 
     Args:
-        model, **arguments: as for ``load``; ``on_wait`` and ``on_progress`` are called in the thread that loads.
+        model, **options: as for ``load``; ``on_wait`` and ``on_progress`` are called in the thread that loads.
 
     Raises:
         What ``load`` raises, when it is awaited.
     """
-    return AwaitedModel({"model": model, **arguments})
+    return AwaitedModel({"model": model, **options})
 
 
-def plan(
-    model: StrPath | None = None,
-    *,
-    memory: str | int | None = None,
-    held_bytes: int | None = None,
-    cache_dir: Path | str | None = "default",
-    **arguments: Any,
-) -> PlanReport:
-    """What ``load`` would do with the same arguments; nothing is loaded.
+@documented(LOAD_OPTIONS)
+def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **options: Unpack[LoadKeywords]) -> PlanReport:
+    """Return what ``load`` would do with the same options; nothing is loaded.
 
     Args:
-        memory: as for ``load``; a budget above what the device has is planned for as well.
         held_bytes: what the process holds; asked if None.
-        **arguments: further ones of ``load``. Those that make no difference to memory are ignored.
+        **options: as for ``load``; a budget above what the device has is planned for as well. Those that make no
+            difference to memory are ignored.
 
     Raises:
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
-    folder = _cache_dir(cache_dir)
-    asked = {name: value for name, value in arguments.items() if name not in _NOT_PLANNED}
-    asked |= {role: _located(asked[role]) for role in ("draft", "intermediate") if role in asked}
-    wanted = LoadArguments.of(model=_located(model), cache_dir=folder, **asked)
+    asked = _located(model, options)
     # Each kind of speculation asks for the same files.
     read_file = cache(inspect)
-    request = request_of(wanted, read_file)
+    request = request_of(asked, read_file)
     request.load_libraries()
-    if memory is None:
+    if asked.memory is None:
         budget = budget_of(None)
     else:
         # Measured as a load would, after what measuring itself takes.
         probe()
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        budget = Budget(budget_bytes=parse_memory(memory), held_bytes=held)
-    openers = {each: each.opener(cache_dir=folder, only_look=True) for each in request.in_question}
+        budget = Budget(budget_bytes=parse_memory(asked.memory), held_bytes=held)
+    openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
-    requests = (request, *_other_requests(wanted, read_file))
+    requests = (request, *_other_requests(asked, read_file))
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
-    profile = engine.profile(request.target, own, cache_dir=folder)
+    profile = engine.profile(request.target, own, cache_dir=asked.folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
-    return report(found, _frugal(requests, budget), named, Measurements(folder, files))
+    return report(found, _frugal(requests, budget), named, Measurements(asked.folder, files))
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
@@ -236,33 +163,19 @@ def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
     return found
 
 
-_NOT_PLANNED = ("on_wait", "on_progress", "watch", "verbose")
-
-
-def _other_requests(arguments: LoadArguments, read_file: ReadFile) -> Iterator[Request]:
+def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request]:
     """The same with each other kind of speculation, as far as the models for it are there."""
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(replace(arguments, speculation=mode.name, draft_limit=None), read_file)
+            yield request_of(replace(asked, speculation=mode.name, draft_limit=None), read_file)
 
 
-def possible_modes(
-    model: StrPath | None = None,
-    *,
-    draft: StrPath | None = None,
-    intermediate: StrPath | None = None,
-    engine: str = AUTO,
-    **_: Any,
-) -> list[str]:
-    """Return the names of the modes for which these arguments of ``load`` bring the models; nothing is opened.
-
-    Args:
-        **_: further arguments of ``load``, which make no difference.
-    """
-    family, draft, intermediate = resolve_family(_located(model)), _located(draft), _located(intermediate)
-    read_file = cache(inspect)
-    found = draft or own_drafter(family, read_file(family.target), engine, read_file)[0]
-    between = family.intermediate if intermediate is None else resolve(intermediate)
+def possible_modes(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> list[str]:
+    """Return the names of the modes for which these options of ``load`` bring the models; nothing is opened."""
+    asked = _located(model, options)
+    family, read_file = resolve_family(asked.model), cache(inspect)
+    found = asked.draft or own_drafter(family, read_file(family.target), asked.engine, read_file)[0]
+    between = family.intermediate if asked.intermediate is None else resolve(asked.intermediate)
     family = replace(family, intermediate=between)
     given = given_roles(found, own_intermediate(family, None if found is None else resolve(found), read_file))
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
@@ -326,22 +239,17 @@ def _text_model(
     )
 
 
-def _located(model: StrPath | None) -> StrPath | None:
-    """The path of a model by any name that ``edge-spec list`` shows; anything else as it is.
+def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
+    """The checked options, with the path of a model for any name that ``edge-spec list`` shows.
 
     Programs look for models where the command would: this is the one place besides it that reads the environment.
     """
-    return locate(model, None, os.environ) or model if isinstance(model, str) else model
-
-
-def _cache_dir(cache_dir: Path | str | None) -> Path | None:
-    if cache_dir is not None:
-        require_path("cache_dir", cache_dir)
-    if cache_dir == "default":
-        from platformdirs import user_cache_path
-
-        return user_cache_path("edge-spec")
-    return Path(cache_dir) if cache_dir is not None else None
+    asked = LoadOptions.of(model, options)
+    named = {"model": asked.model, "draft": asked.draft, "intermediate": asked.intermediate}
+    paths: dict[str, Any] = {
+        role: locate(name, None, os.environ) for role, name in named.items() if isinstance(name, str)
+    }
+    return replace(asked, **{role: path for role, path in paths.items() if path})
 
 
 def _on_disk(folder: Path | None) -> Path | None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from edge_spec.arguments import require_whole
-from edge_spec.errors import Closed, SettingsError
+from edge_spec.errors import Closed, Sentence, SettingsError
 from edge_spec.generation.answers import Answer, answers_to, attempts
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
@@ -21,7 +20,7 @@ from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
-from edge_spec.options import documented
+from edge_spec.options import documented, require_whole
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.speculation.drafters.base import Choice
@@ -34,6 +33,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
+    from edge_spec.chat.session import ChatKeywords
     from edge_spec.controller.measurements import Costs
     from edge_spec.controller.paying import Gain
 
@@ -177,9 +177,9 @@ class TextModel(Closing):
         """
         asked, prompts = ReplyOptions.of(options), self.prompts
         if prompt is None and tokens is None:
-            raise SettingsError("there is no prompt", hint="give a text, messages, or `tokens`")
+            raise SettingsError("there is no prompt", hint=Sentence("give a text, messages, or {tokens}"))
         if prompt is not None and tokens is not None:
-            raise SettingsError("`prompt` and `tokens` are both given", hint="give one of them")
+            raise SettingsError(Sentence("{prompt} and {tokens} are both given"), hint="give one of them")
         if tokens is None:
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=asked.raw)
@@ -200,15 +200,17 @@ class TextModel(Closing):
         asked, tokens_of = ReplyOptions.of(options), self.prompts.tokens_of
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             what = "one text" if isinstance(prompts, str) else type(prompts).__name__
-            raise SettingsError(f"is {what}", argument="prompts", hint="give a list of texts, or use `generate()`")
+            raise SettingsError(
+                f"is {what}", argument="prompts", hint=Sentence("give a list of texts, or use {generate()}")
+            )
         settings = self._requests.settings(asked)
         # What is wrong with these is wrong with all replies.
         self._request([0], asked, settings)
         answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=asked.raw), asked, settings))
         return self._replies(answers, asked)
 
-    def chat(self, system: str | None = None, **options: Any) -> ChatSession:
-        """A conversation with this model; see ``ChatSession`` for the options."""
+    def chat(self, system: str | None = None, **options: Unpack[ChatKeywords]) -> ChatSession:
+        """Return a conversation with this model; see ``ChatSession`` for the options."""
         from edge_spec.chat import ChatSession
 
         return ChatSession(self, system=system, **options)

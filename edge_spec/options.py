@@ -9,17 +9,30 @@ know options by name (signatures, the command line, the server, saved conversati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import cached_property
 from inspect import Parameter, Signature, cleandoc, signature
 from numbers import Integral, Real
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["Option", "documented", "has_kind", "options_of", "require_in_range"]
+__all__ = [
+    "Option",
+    "documented",
+    "has_kind",
+    "options_of",
+    "python_option",
+    "refuse_unknown",
+    "require_in_range",
+    "require_one_of",
+    "require_path",
+    "require_whole",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,13 +42,14 @@ class Option:
     """What is said of one option.
 
     Attributes:
-        help: what it does.
+        help: what it does; the command line shows the first sentence.
         at_least, above, at_most: the numbers that it can be.
         shown: its default in words, where the value does not tell.
         flag: its name at the command line; that of the argument with hyphens if empty, None if it has none.
         short: another name there.
         field: its name in HTTP requests; that of the argument if empty, None if it has none.
-        name, hint, default: of the argument; set by ``options_of``.
+        default: of the argument; that of the checked value, if it has one.
+        name, hint: of the argument; set by ``options_of``.
     """
 
     help: str
@@ -47,9 +61,9 @@ class Option:
     flag: str | None = ""
     short: str = ""
     field: str | None = ""
+    default: Any = None
     name: str = ""
     hint: Any = None
-    default: Any = None
 
     @cached_property
     def kind(self) -> Any:
@@ -57,6 +71,11 @@ class Option:
         members = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
         kinds = [each for each in members if each is not NoneType]
         return kinds[0] if len(kinds) == 1 else None
+
+    @property
+    def brief(self) -> str:
+        """The first sentence of the help."""
+        return self.help.partition(". ")[0].rstrip(".") + "."
 
     @property
     def is_repeatable(self) -> bool:
@@ -81,24 +100,29 @@ class Option:
         )
 
 
-def options_of(keywords: type, value: type) -> dict[str, Option]:
+def python_option(help: str, **more: Any) -> Option:
+    """Return an option that only Python has."""
+    return Option(help, flag=None, field=None, **more)
+
+
+def options_of(keywords: type, *values: type) -> dict[str, Option]:
     """Return the options of a list, by name.
 
     Args:
         keywords: the ``TypedDict``.
-        value: the dataclass that has their defaults.
+        values: the dataclasses that have their defaults; the last one counts.
     """
     defaults = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for value in values
         for each in fields(value)
-        if each.init
     }
     return {
         name: replace(
             option,
             name=name,
             hint=hint,
-            default=defaults.get(name),
+            default=defaults.get(name, option.default),
             flag="--" + name.replace("_", "-") if option.flag == "" else option.flag,
             field=option.field if option.field is None else option.field or name,
         )
@@ -134,7 +158,7 @@ def has_kind(value: object, kind: type) -> bool:
 
 def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
     """Let ``help`` show what a function takes by ``Unpack``: names, types and defaults, and the text of each."""
-    texts = "\n".join(f"    {name}: {option.help}{_default(option)}" for name, option in options.items())
+    texts = "\n".join(map(_described, options.values()))
 
     def decorate(function: Function) -> Function:
         own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
@@ -150,7 +174,66 @@ def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
     return decorate
 
 
-def _default(option: Option) -> str:
-    if callable(option.default):
-        return ""
-    return f" [default: {option.shown or repr(option.default)}]"
+def _described(option: Option) -> str:
+    """Its line, or lines, in a docstring."""
+    default = "" if callable(option.default) else f" [default: {option.shown or repr(option.default)}]"
+    text = f"{option.name}: {option.help}{default}"
+    return fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
+
+
+_UNLIMITED = (1 << 31) - 1
+"""Limits from here on only keep numbers within what C can hold; they are not worth telling."""
+
+
+def require_whole(name: str, value: Any, least: int, most: int) -> None:
+    """Refuse anything but a whole number from ``least`` to ``most``.
+
+    Raises:
+        SettingsError: it is something else, a truth value included, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        is_too_large = isinstance(value, int) and value > most
+        wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"{least} or more"
+        raise SettingsError(f"is {value!r} and must be a whole number {wanted}", argument=name)
+
+
+def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse anything but one of the choices.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    known = tuple(choices)
+    if value not in known:
+        raise SettingsError(f"is {value!r} and must be one of {', '.join(known)}", argument=name)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse settings of other names, with the one that may be meant.
+
+    Raises:
+        SettingsError: there are some.
+    """
+    names = sorted(known)
+    unknown = sorted(set(given) - set(names))
+    if not unknown:
+        return
+    from difflib import get_close_matches
+
+    near = [
+        each
+        for name in unknown
+        for each in [other for other in names if other.startswith(name)] or get_close_matches(name, names, 2)
+    ]
+    hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"known are {', '.join(names)}"
+    raise SettingsError(f"unknown setting {', '.join(unknown)}", hint=hint)
+
+
+def require_path(name: str, value: Any) -> None:
+    """Refuse what can be neither a name nor a path.
+
+    Raises:
+        SettingsError: it is neither text nor an ``os.PathLike``.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise SettingsError(f"is {value!r} and must be a name or a path", argument=name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from edge_spec.errors import OutOfMemory, SettingsError
+from edge_spec.errors import OutOfMemory, Sentence, SettingsError
 from edge_spec.memory.device import Device, probe
 from edge_spec.memory.usage import Usage, usage
 
@@ -202,7 +202,7 @@ def budget_of(
             "the memory budget",
             needed_bytes=wanted,
             available_bytes=free,
-            hint="choose a smaller `memory`, or leave it out to use most of what is free",
+            hint=Sentence("choose a smaller {memory}, or leave it out to use most of what is free"),
         )
     if wanted > free:
         note = f"of the {format_size(wanted)} allowed, only {format_size(free)} are free now; no more will be used"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import BudgetExceeded, Sentence
 from edge_spec.memory.budget import format_size
 from edge_spec.memory.usage import Usage
 
@@ -98,7 +98,7 @@ class Ledger:
                     f"the {owner}'s {what}",
                     needed_bytes=wanted,
                     allowed_bytes=left,
-                    hint=hint or "raise `memory`, or ask for less",
+                    hint=hint or Sentence("raise {memory}, or ask for less"),
                 )
             for name, n_bytes in lines.items():
                 known = self._lines.get((owner, name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.model_file import ModelFile
 
@@ -76,5 +76,5 @@ def require_a_model(file: ModelFile) -> None:
     if head and not is_own_head(file):
         raise UnsupportedModel(
             f"{file.path.name} is {head}: it reads another model's hidden states, which is not supported yet",
-            hint="use a small model of the same family as `draft`, or make one with `edge-spec drafter make`",
+            hint=Sentence("use a small model of the same family as {draft}, or make one with `edge-spec drafter make`"),
         )

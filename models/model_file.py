@@ -12,9 +12,9 @@ from edge_spec.models.gguf.header import TensorInfo
 if TYPE_CHECKING:
     from edge_spec.models.gguf.trimmed import TrimmedVocabulary
     from edge_spec.models.onnx.signature import PublishedGraph
-from edge_spec.arguments import require_one_of
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.models.gguf.types import KV_TYPES
+from edge_spec.options import require_one_of
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["CTX_STEP", "ModelFile", "bytes_by_type", "kv_cache_bytes"]
@@ -128,5 +128,5 @@ def _row_bytes(name: str, n_values: int, kind: str) -> int:
     of_kind = KV_TYPES[kind]
     if n_values % of_kind.block:
         problem = f"is {kind!r}, in blocks of {of_kind.block}, and this model's cache has rows of {n_values} numbers"
-        raise SettingsError(problem, argument=name, hint=f"use `{name}='f16'`")
+        raise SettingsError(problem, argument=name, hint=Sentence("use {instead}", instead=Arguments({name: "f16"})))
     return of_kind.row_bytes(n_values)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 
 LEVELS = (
     ("errors",),
-    ("arguments", "extras", "options"),
+    ("extras", "options"),
     ("tokens",),
     ("memory",),
     ("sampling", "models"),

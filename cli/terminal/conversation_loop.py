@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_spec.cli.interrupt import hears_interrupts, raise_interrupt
 from edge_spec.cli.terminal.commands import find
 from edge_spec.cli.terminal.conversation import Conversation
-from edge_spec.cli.wording import in_options
+from edge_spec.cli.wording import described
 from edge_spec.errors import EdgeSpecError, SettingsError
 
 __all__ = ["ConversationLoop"]
@@ -52,7 +52,7 @@ class ConversationLoop:
         except (EdgeSpecError, MemoryError) as error:
             if not self._reader.is_interactive:
                 raise
-            said = in_options(str(error))
+            said = described(error) if isinstance(error, EdgeSpecError) else str(error)
             self._display.error(said or "out of memory; a smaller --ctx or a smaller model needs less")
 
     def _do(self, text: str, draft: str | None) -> None:

@@ -9,19 +9,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.chat.answer import Answer
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
-from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, SettingsError, UnfinishedReply
+from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, Sentence, SettingsError, UnfinishedReply
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.options import refuse_unknown
 
-__all__ = ["ChatSession"]
+__all__ = ["ChatKeywords", "ChatSession"]
 
 StrPath = str | os.PathLike[str]
+
+
+class ChatKeywords(AnswerKeywords, total=False):
+    """What ``TextModel.chat`` takes beside the system message; see ``ChatSession``."""
+
+    messages: Iterable[Message | Mapping[str, Any]]
+    on_notice: Callable[[str], object]
+    on_progress: Callable[[str, int, int], object]
+    template_options: Mapping[str, Any] | None
 
 
 class ChatSession:
@@ -186,7 +195,7 @@ class ChatSession:
             self._require_idle()
             answer = self._conversation.answer
             if answer is None or answer.is_finished:
-                raise SettingsError("there is no unfinished answer", hint="`retry()` writes another one")
+                raise SettingsError("there is no unfinished answer", hint=Sentence("{retry()} writes another one"))
             asked = self._tokenizer.asked_again(self._conversation)
             written = self._tokenizer.written(self._conversation, asked.tokens)
             return self._answer(replace(asked, seen_from=self._conversation.seen_from), answer, written, options)

@@ -13,7 +13,7 @@ from edge_spec.controller.paying import Gain
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
-from edge_spec.errors import BackendError, EdgeSpecError, UnsupportedModel
+from edge_spec.errors import BackendError, EdgeSpecError, Sentence, UnsupportedModel
 from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
@@ -33,7 +33,7 @@ FAILURES = (EdgeSpecError, MemoryError, OSError)
 _COPIES = 3
 """How often a target's saved cache is in memory while it is read back: engines copy it once or twice."""
 
-_HINT = "raise `memory`, or use a smaller `n_ctx` or another `speculation`"
+_HINT = Sentence("raise {memory}, or use a smaller {n_ctx} or another {speculation}")
 
 
 class OpenModels:

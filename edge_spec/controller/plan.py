@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edge_spec.controller.candidates import (
     STAGES,
@@ -24,7 +25,7 @@ from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.paying import Gain, needed_chance
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import Arguments, BudgetExceeded, Sentence
 from edge_spec.memory import Ledger, format_size, reserve_bytes
 from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
@@ -35,16 +36,16 @@ __all__ = ["Plan", "PlanReport", "choose", "make_plan", "notes_of", "refusal", "
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
     """Sentences about what differs from what was asked for."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for role, engine in chosen.engines.items():
         first = request.engines[role][0]
         why = request.passed_over.get(role)
         if why is None and engine is not first:
             why = f"on {first.title} less context would fit the memory"
         if why is not None:
-            reasons.setdefault(f"{engine.title} runs {{}}: {why}", []).append(request.files[role].path.name)
-    for sentence, names in reasons.items():
-        yield sentence.replace("{}", " and ".join(names), 1)
+            reasons.setdefault((engine.title, why), []).append(request.files[role].path.name)
+    for (title, why), names in reasons.items():
+        yield Sentence("{title} runs {names}: {why}", title=title, names=" and ".join(names), why=why)
     asked, budget = request.settings, f"to fit {format_size(budget_bytes)}"
     if chosen.mode is not request.modes[0]:
         yield f"speculation is {chosen.mode.name!r} instead of {request.modes[0].name!r} {budget}"
@@ -61,7 +62,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
         yield f"prompts are read {chunk} tokens at a time instead of {asked.prefill_chunk} {budget}"
     for name, value in chosen.settings.extras.items():
         if name not in asked.extras:
-            yield f"it runs with `{name}={value!r}`, which is slower, {budget}"
+            yield Sentence("it runs with {it}, which is slower, {budget}", it=Arguments({name: value}), budget=budget)
 
 
 def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
@@ -69,15 +70,19 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
     least = smallest(request, estimates)
     nearest = _nearest(request, estimates, error.allowed_bytes)
     if nearest is not None:
-        changes = ", ".join(_changes(request, nearest))
+        changes = Arguments(_changes(request, nearest))
         what = f"{request.target.path.name} as asked for"
-        hint = f"with {f'`{changes}`' if changes else nearest.described} it would fit"
+        hint = Sentence("with {changes} it would fit", changes=changes or nearest.described)
     else:
         fits, what = least["fits"], request.target.path.name
         shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}"
-        hint = f"raise `memory`, the minimum is {format_size(fits.needed_bytes)} ({shown})"
+        hint = Sentence(
+            "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
+        )
         if set(request.in_question) - set(fits.engines.values()):
-            hint += f", or try `engine={fits.engines['target'].name!r}`, with which the program itself takes less"
+            instead = Arguments(engine=fits.engines["target"].name)
+            other = "{hint}, or try {instead}, with which the program itself takes less"
+            hint = Sentence(other, hint=hint, instead=instead)
     return BudgetExceeded(what, needed_bytes=error.needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
 
 
@@ -94,21 +99,21 @@ def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candi
     return None
 
 
-def _changes(request: Request, other: Candidate) -> Iterator[str]:
-    """What would have to be asked for instead to get another candidate, as arguments."""
+def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
+    """The arguments that would have to be given instead to get another candidate, and their values."""
     asked, found = request.settings, other.settings
     if other.mode not in request.modes:
-        yield f"speculation={other.mode.name!r}"
+        yield "speculation", other.mode.name
     if found.n_ctx < request.min_n_ctx:
-        yield f"n_ctx={found.n_ctx}"
+        yield "n_ctx", found.n_ctx
     if {"kv_k", "kv_v"} & request.fixed and (found.kv_k, found.kv_v) != (asked.kv_k, asked.kv_v):
-        yield from (f"{name}={kind!r}" for name, kind in zip(("kv_k", "kv_v"), other.kv, strict=True))
+        yield from zip(("kv_k", "kv_v"), other.kv, strict=True)
     for name in sorted({"prefill_chunk", "max_rows"} & request.fixed):
         if getattr(found, name) != getattr(asked, name):
-            yield f"{name}={getattr(found, name)}"
+            yield name, getattr(found, name)
     for name in sorted(found.extras.keys() & request.fixed):
         if found.extras[name] != asked.extras[name]:
-            yield f"{name}={found.extras[name]!r}"
+            yield name, found.extras[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +262,7 @@ def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: st
                 why=_why(chosen, group[: group.index(chosen)], changed=number > 0),
                 runners_up=tuple(best_of_stage.values())[:3],
             )
-    raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint="raise `memory`")
+    raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint=Sentence("raise {memory}"))
 
 
 def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> str:

@@ -2,94 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
-from edge_spec.arguments import require_path, require_whole
 from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate
+from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions, StrPath
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
-from edge_spec.errors import SettingsError, UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 from edge_spec.speculation.policy import FixedPolicy, Policy
 
-__all__ = [
-    "DEFAULT_N_CTX",
-    "LoadArguments",
-    "Request",
-    "StrPath",
-    "fallbacks",
-    "given_roles",
-    "request_of",
-    "require_n_ctx",
-]
-
-StrPath = str | os.PathLike[str]
-
-DEFAULT_N_CTX = 4096
+__all__ = ["Request", "fallbacks", "given_roles", "request_of"]
 
 _MIN_N_CTX = 256
 """No context is made shorter than this for lack of memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadArguments:
-    """Those arguments of ``load`` that decide what is loaded, as they were given.
-
-    Attributes:
-        model: the path or name of a model; None for the default family.
-        cache_dir: where transcribed models are kept; None for nowhere.
-        settings: fields of ``ModelSettings`` and of single engines, by name.
-
-    The others are described at ``load``.
-
-    Raises:
-        SettingsError: a value is out of its range, or contradicts another.
-    """
-
-    model: StrPath | None = None
-    draft: StrPath | None = None
-    intermediate: StrPath | None = None
-    speculation: str | Mode = "auto"
-    engine: str = AUTO
-    draft_engine: str | None = None
-    intermediate_engine: str | None = None
-    draft_limit: int | None = None
-    policy: Policy | None = None
-    n_ctx: int | None = None
-    min_n_ctx: int | None = None
-    texts: int = 1
-    cache_dir: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("model", "draft", "intermediate"):
-            if getattr(self, name) is not None:
-                require_path(name, getattr(self, name))
-        require_whole("texts", self.texts, 1, 1 << 20)
-        if self.n_ctx is not None and self.min_n_ctx is not None:
-            raise SettingsError("`n_ctx` and `min_n_ctx` both set the size of the context", hint="give one of them")
-        for name in ("n_ctx", "min_n_ctx"):
-            if getattr(self, name) is not None:
-                require_n_ctx(name, getattr(self, name))
-
-    @classmethod
-    def of(cls, **values: Any) -> LoadArguments:
-        """Arguments by name; those that have no field here are settings."""
-        own = {each.name for each in fields(cls)} - {"settings"}
-        settings = {name: value for name, value in values.items() if name not in own}
-        return cls(settings=settings, **{name: value for name, value in values.items() if name in own})
-
-    def engine_of(self, role: str) -> str | None:
-        """The name of the engine that was asked for, for a role; None for the target's."""
-        return {"target": self.engine, "draft": self.draft_engine, "intermediate": self.intermediate_engine}[role]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +119,8 @@ class Request:
         )
 
 
-def request_of(arguments: LoadArguments, read_file: ReadFile = inspect) -> Request:
-    """What arguments of ``load`` ask for; only headers of files are read.
+def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
+    """What options of ``load`` ask for; only headers of files are read.
 
     Args:
         read_file: reads them.
@@ -197,18 +128,16 @@ def request_of(arguments: LoadArguments, read_file: ReadFile = inspect) -> Reque
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
     """
-    family = resolve_family(arguments.model)
-    mode, files, note = _mode_and_files(family, arguments, read_file)
-    target, limit = files["target"], arguments.draft_limit
-    wanted = arguments.n_ctx or arguments.min_n_ctx
-    settings = settings_of(wanted or _n_ctx(target), arguments.settings)
-    if limit is not None:
-        require_whole("draft_limit", limit, 1, settings.max_rows - 1)
-    chosen = {role: _engines(role, file, arguments, settings) for role, file in files.items()}
+    family = resolve_family(asked.model)
+    mode, files, note = _mode_and_files(family, asked, read_file)
+    target, limit = files["target"], asked.draft_limit
+    wanted = asked.n_ctx or asked.min_n_ctx
+    settings = settings_of(wanted or _n_ctx(target), asked.settings)
+    chosen = {role: _engines(role, file, asked, settings) for role, file in files.items()}
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
     if why_plain is not None:
-        plainly = f"speculation {mode.name!r} is off: {why_plain}"
+        plainly = Sentence("speculation {mode} is off: {why}", mode=repr(mode.name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)
@@ -217,13 +146,13 @@ def request_of(arguments: LoadArguments, read_file: ReadFile = inspect) -> Reque
         engines=engines,
         passed_over={role: why for role, (_, why) in chosen.items() if why},
         settings=settings,
-        fixed=frozenset(arguments.settings),
-        modes=(mode, *fallbacks(mode)) if arguments.speculation == "auto" and arguments.policy is None else (mode,),
+        fixed=frozenset(asked.settings),
+        modes=(mode, *fallbacks(mode)) if asked.speculation == "auto" and asked.policy is None else (mode,),
         min_n_ctx=settings.n_ctx if wanted else _MIN_N_CTX,
-        max_n_ctx=_n_ctx(target, limit=False) if arguments.min_n_ctx else 0,
-        n_texts=arguments.texts,
+        max_n_ctx=_n_ctx(target, limit=False) if asked.min_n_ctx else 0,
+        n_texts=asked.texts,
         draft_limit=limit,
-        policy=arguments.policy,
+        policy=asked.policy,
         notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings.n_ctx)))),
     )
 
@@ -234,21 +163,12 @@ def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
         yield family.note
     trained = target.n_ctx_train
     if 0 < trained < n_ctx:
-        yield f"{target.path.name} was trained for {trained} tokens, not {n_ctx}; `n_ctx={trained}` avoids that"
+        said = "{file} was trained for {trained} tokens, not {asked}; {instead} avoids that"
+        instead = Arguments(n_ctx=trained)
+        yield Sentence(said, file=target.path.name, trained=trained, asked=n_ctx, instead=instead)
 
 
-def require_n_ctx(name: str, n_ctx: object) -> None:
-    """Refuse a context without room for a prompt and a reply of a token each.
-
-    Raises:
-        SettingsError: it is not a whole number, or too small.
-    """
-    require_whole(name, n_ctx, 2, (1 << 31) - 1)
-
-
-def _mode_and_files(
-    family: Family, arguments: LoadArguments, read_file: ReadFile
-) -> tuple[Mode, dict[str, ModelFile], str]:
+def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:
     """The way to speculate, the files that it needs, by role, and a sentence about them, or none.
 
     Raises:
@@ -259,17 +179,17 @@ def _mode_and_files(
     if target.trimmed is not None:
         raise UnsupportedModel(
             f"{target.path.name} only drafts for the model that it was made for",
-            hint="give that model, and this file as `draft`",
+            hint=Sentence("give that model, and this file as {draft}"),
         )
-    draft, intermediate, engine = arguments.draft, arguments.intermediate, arguments.engine
+    draft, intermediate, engine = asked.draft, asked.intermediate, asked.engine
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
     between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
     paths = {"draft": own, "intermediate": between}
     roles = given_roles(paths["draft"], paths["intermediate"])
-    mode = arguments.speculation
+    mode = asked.speculation
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
-    if arguments.policy is not None:
+    if asked.policy is not None:
         # The policy alone says how far to draft: the mode as it is, not the variant of ``auto``.
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
@@ -309,28 +229,26 @@ def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
     return min(trained, DEFAULT_N_CTX) if limit else trained
 
 
-def _engines(
-    role: str, file: ModelFile, arguments: LoadArguments, settings: ModelSettings
-) -> tuple[tuple[Engine, ...], str]:
+def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSettings) -> tuple[tuple[Engine, ...], str]:
     """What may run a file, and why nothing that comes before it is among them.
 
     Raises:
         UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.
     """
-    name = arguments.engine_of(role)
+    name = asked.engine_of(role)
     if name is None:
-        of_target = arguments.engine
+        of_target = asked.engine
         name = of_target if of_target != AUTO and engine_of(of_target).why_not(file) is None else AUTO
     if name == AUTO:
         able = _able(file)
-        obstacles = [each.why_not_first(file, settings, cache_dir=arguments.cache_dir) for each in able]
+        obstacles = [each.why_not_first(file, settings, cache_dir=asked.folder) for each in able]
         good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
         return (good, obstacles[0] or "") if good else ((fallback(able),), "")
     wanted = engine_of(name)
     why = wanted.why_not(file)
     if why is not None:
         raise UnsupportedModel(
-            f"{wanted.title} cannot run {file.path.name}, the {role} model: {why}",
+            Sentence("{which}: {why}", which=f"{wanted.title} cannot run {file.path.name}, the {role} model", why=why),
             hint="leave the engine to edge-spec",
         )
     missing = wanted.why_not_here(file)
@@ -353,5 +271,5 @@ def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSet
     if unused:
         titles = " and ".join(sorted(each.title for each in asked))
         raise SettingsError(
-            f"has no effect on {titles}", argument=unused[0], hint="leave it out, or use another `engine`"
+            f"has no effect on {titles}", argument=unused[0], hint=Sentence("leave it out, or use another {engine}")
         )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head, lacking_rows
@@ -149,7 +149,7 @@ class Opener(ABC):
         """
         raise UnsupportedModel(
             f"{file.path.name} does not provide hidden states as it is run here",
-            hint="run it with edge-spec's own kernels (`engine='onnx'`)",
+            hint=Sentence("run it with edge-spec's own kernels ({instead})", instead=Arguments(engine="onnx")),
         )
 
     def tokenizer(self, file: ModelFile) -> FileTokenizer:

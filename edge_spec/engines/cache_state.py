@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import ContextFull, StateError
+from edge_spec.errors import ContextFull, Sentence, StateError
 from edge_spec.speculation.language_model import Capabilities, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
@@ -108,7 +108,9 @@ def unpack_state(state: bytes, *, profile: str, n_ctx: int) -> tuple[bytes, int]
     if saved != profile:
         raise StateError(f"the saved state belongs to the numerics profile {saved}, this is {profile}", hint=_HINT)
     if n_past > n_ctx:
-        raise StateError(f"the saved state holds {n_past} tokens and the context {n_ctx}", hint="raise `n_ctx`")
+        raise StateError(
+            f"the saved state holds {n_past} tokens and the context {n_ctx}", hint=Sentence("raise {n_ctx}")
+        )
     return body, n_past
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
+from edge_spec.options import refuse_unknown
 
 if TYPE_CHECKING:
     from edge_spec.engines.base import Engine, ModelSettings

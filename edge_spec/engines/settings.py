@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from edge_spec.arguments import require_one_of, require_whole
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.models.heads import is_own_head
+from edge_spec.options import require_one_of, require_whole
 
 __all__ = ["ModelSettings", "physical_cores"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from edge_spec.errors import Sentence
 from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
 from edge_spec.llama_cpp.grammar import LlamaGrammar
 from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
@@ -110,7 +111,9 @@ class BudgetedGrammars:
         """
         with self._lock:
             if self._made is None:
-                self._ledger.claim_all("process", self._lines, hint="raise `memory`, or leave the grammar out")
+                self._ledger.claim_all(
+                    "process", self._lines, hint=Sentence("raise {memory}, or leave the grammar out")
+                )
                 try:
                     self._made = self._measured()
                 except BaseException:

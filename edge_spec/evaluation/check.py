@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edge_spec.errors import Sentence
 from edge_spec.model import TextModel
 
 __all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
@@ -75,7 +76,7 @@ def check(
     plain: dict[tuple[int, float], list[int]] = {}
     for mode in ("off", *(mode for mode in modes if mode != "off")):
         with open_model(mode) as model:
-            yield from (f"{mode}: {note}" for note in model.notes)
+            yield from (Sentence("{mode}: {note}", mode=mode, note=note) for note in model.notes)
             if mode not in ("off", "auto", model.mode):
                 yield Unchecked(mode)
                 continue

@@ -8,10 +8,9 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.options import Option, has_kind, options_of, require_in_range
+from edge_spec.options import Option, has_kind, options_of, python_option, refuse_unknown, require_in_range
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 __all__ = ["ANSWER_OPTIONS", "REPLY_OPTIONS", "AnswerKeywords", "ReplyKeywords", "ReplyOptions", "ignore"]
@@ -25,25 +24,22 @@ class AnswerKeywords(SamplerKeywords, total=False):
     """What an answer in a conversation can be asked for, and any other reply."""
 
     max_tokens: Annotated[
-        int | None,
-        Option("The most tokens to write.", shown="as many as fit the context", at_least=1, short="-n"),
+        int | None, Option("Maximum tokens to write.", shown="what fits the context", at_least=1, short="-n")
     ]
     stop: Annotated[str | Sequence[str] | None, Option("Texts that end the reply where they would appear.")]
     ignore_eos: Annotated[bool, Option("Never let the model end the reply itself.")]
-    seed: Annotated[int | None, Option("Random seed.", shown="random; the reply's settings tell")]
+    seed: Annotated[int | None, Option("Random seed. The reply's `settings` tell it.", shown="random")]
     grammar: Annotated[
-        str | None, Option("Write only what this grammar in GBNF allows; its rule `root` is the whole reply.")
+        str | None, Option("Write only what this grammar in GBNF allows. Its rule `root` is the whole reply.")
     ]
     json_schema: Annotated[
         str | Mapping[str, Any] | None, Option("Write JSON that is valid by this schema.", field=None)
     ]
     timeout: Annotated[
         float | None,
-        Option(
+        python_option(
             "Seconds after which the reply ends with `finish_reason` `timeout`, from when it is first asked for a "
-            "piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read.",
-            flag=None,
-            field=None,
+            "piece; waiting for its turn counts. It is looked at between rounds, and while a prompt is read."
         ),
     ]
 
@@ -63,32 +59,22 @@ class ReplyKeywords(AnswerKeywords, total=False):
     ]
     reuse: Annotated[
         bool,
-        Option(
+        python_option(
             "Do not read again what the prompt has in common with earlier ones that were asked so, or with the replies "
-            "to them. The text is the same.",
-            flag=None,
-            field=None,
+            "to them. The text is the same."
         ),
     ]
-    attempt: Annotated[
-        int, Option("Which retry of the same prompt and seed it is: another draw.", flag=None, field=None)
-    ]
+    attempt: Annotated[int, python_option("Which retry of the same prompt and seed it is: another draw.")]
     on_notice: Annotated[
         Callable[[str], object],
-        Option(
+        python_option(
             "Called with each sentence that the reader should see, such as that memory is scarce and what changes; "
-            "they are in `notices` as well.",
-            flag=None,
-            field=None,
+            "they are in `notices` as well."
         ),
     ]
     on_progress: Annotated[
         Callable[[str, int, int], object],
-        Option(
-            "Called with `reading`, how many tokens of the prompt have been read, and how many have to be.",
-            flag=None,
-            field=None,
-        ),
+        python_option("Called with `reading`, how many tokens of the prompt have been read, and how many have to be."),
     ]
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from edge_spec.errors import PromptError
+from edge_spec.errors import Arguments, PromptError, Sentence
 from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ class PromptBuilder:
         try:
             known = [index(token) for token in tokens]
         except TypeError:
-            raise PromptError("tokens must be whole numbers", hint="`tokenize()` makes them from a text") from None
+            raise PromptError(
+                "tokens must be whole numbers", hint=Sentence("{tokenize()} makes them from a text")
+            ) from None
         bad = next((token for token in known if not 0 <= token < self._n_vocab), None)
         if bad is not None:
             raise PromptError(
@@ -191,11 +193,13 @@ def render_chat(
         return _sandbox().from_string(template).render(names)
     except SecurityError as error:
         raise PromptError(
-            f"the model's chat template uses a forbidden operation: {error}", hint="use `raw=True`"
+            f"the model's chat template uses a forbidden operation: {error}",
+            hint=Sentence("use {instead}", instead=Arguments(raw=True)),
         ) from None
     except Exception as error:  # a template can raise anything
         raise PromptError(
-            f"the model's chat template fails: {error}", hint="use `raw=True`, or another model"
+            f"the model's chat template fails: {error}",
+            hint=Sentence("use {instead}, or another model", instead=Arguments(raw=True)),
         ) from None
 
 

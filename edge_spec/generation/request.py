@@ -11,7 +11,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
-from edge_spec.errors import PromptError, SettingsError
+from edge_spec.errors import PromptError, Sentence, SettingsError
 from edge_spec.generation.options import ReplyOptions
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, find_breakers
@@ -149,7 +149,7 @@ class RequestBuilder:
         if text is None and schema is None:
             return None
         if text is not None and schema is not None:
-            raise SettingsError("`grammar` and `json_schema` are both given", hint="give one of them")
+            raise SettingsError(Sentence("{grammar} and {json_schema} are both given"), hint="give one of them")
         if self._grammars is None:
             raise SettingsError("this model does not support grammars", hint="leave the grammar out")
         if schema is not None:

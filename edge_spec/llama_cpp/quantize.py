@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import BackendError, DiskFull, SettingsError, UnsupportedModel
+from edge_spec.errors import BackendError, DiskFull, Sentence, SettingsError, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
 
@@ -66,7 +66,7 @@ def quantize(
     if quantized and not requantize:
         raise SettingsError(
             f"{source.path.name} is quantized already ({', '.join(quantized)}), and would lose more",
-            hint="give the F16 or BF16 file of the model, or `requantize`",
+            hint=Sentence("give the F16 or BF16 file of the model, or {requantize}"),
         )
     n_bytes = _size(source, kind, n_threads=n_threads, requantize=requantize)
     room = shutil.disk_usage(out.absolute().parent).free

@@ -10,9 +10,8 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
-from edge_spec.arguments import refuse_unknown
 from edge_spec.errors import SettingsError
-from edge_spec.options import Option, has_kind, options_of, require_in_range
+from edge_spec.options import Option, has_kind, options_of, refuse_unknown, require_in_range
 
 __all__ = ["SAMPLER_OPTIONS", "SamplerKeywords", "SamplerSettings"]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_spec.errors import (
+    Arguments,
     Cancelled,
     Closed,
     EdgeSpecError,
@@ -15,9 +16,11 @@ from edge_spec.errors import (
     PromptTooLong,
     SettingsError,
     StillBusy,
+    plainly,
 )
+from edge_spec.generation.options import REPLY_OPTIONS
 
-__all__ = ["ApiError", "api_error", "too_long"]
+__all__ = ["ApiError", "api_error", "in_fields", "too_long"]
 
 _SERVER_ERROR = "server_error"
 
@@ -84,15 +87,15 @@ def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
         case PromptTooLong():
             return too_long(error.n_ctx, str(error.n_prompt), prompt)
         case GrammarDeadEnd():
-            return ApiError(400, _text(error), code="grammar_dead_end")
+            return ApiError(400, in_fields(error), code="grammar_dead_end")
         case SettingsError():
-            return ApiError(400, _text(error), code="invalid_value", param=error.argument or None)
+            return ApiError(400, in_fields(error), code="invalid_value", param=_field_of(error.argument) or None)
         case PromptError():
-            return ApiError(400, _text(error), code="invalid_prompt", param=prompt)
+            return ApiError(400, in_fields(error), code="invalid_prompt", param=prompt)
         case OutOfMemory():
-            return ApiError(503, _text(error), kind=_SERVER_ERROR, code="out_of_memory")
+            return ApiError(503, in_fields(error), kind=_SERVER_ERROR, code="out_of_memory")
         case StillBusy():
-            return ApiError(503, _text(error), kind=_SERVER_ERROR, code="busy")
+            return ApiError(503, in_fields(error), kind=_SERVER_ERROR, code="busy")
         case Closed() | Cancelled():
             return ApiError(503, "the server is stopping; ask again later", kind=_SERVER_ERROR, code="stopping")
         case TimeoutError():
@@ -103,13 +106,21 @@ def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
                 code="timeout",
             )
         case EdgeSpecError():
-            return ApiError(500, _text(error), kind=_SERVER_ERROR)
+            return ApiError(500, in_fields(error), kind=_SERVER_ERROR)
         case MemoryError():
             return ApiError(503, "the server is out of memory; ask for less", kind=_SERVER_ERROR, code="out_of_memory")
         case _:
             return ApiError(500, "the server failed; its log says why", kind=_SERVER_ERROR)
 
 
-def _text(error: EdgeSpecError) -> str:
-    # Backticks mark arguments; a client's fields have the same names.
-    return str(error).replace("`", "")
+def in_fields(error: EdgeSpecError) -> str:
+    """Return an error as one line, with fields of requests in place of arguments."""
+    return error.spelled(_in_fields)
+
+
+def _in_fields(named: str | Arguments) -> str:
+    return plainly(_field_of(named) if isinstance(named, str) else named)
+
+
+def _field_of(argument: str) -> str:
+    return (REPLY_OPTIONS[argument].field if argument in REPLY_OPTIONS else None) or argument

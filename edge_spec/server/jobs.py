@@ -17,7 +17,7 @@ from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
-from edge_spec.server.errors import ApiError, too_long
+from edge_spec.server.errors import ApiError, in_fields, too_long
 from edge_spec.server.fields import (
     MAX_CHOICES,
     MAX_GRAMMAR,
@@ -99,7 +99,7 @@ class JobMaker:
         except PromptTooLong:
             raise
         except PromptError as error:
-            raise _bad("prompt", str(error).replace("`", "")) from None
+            raise _bad("prompt", in_fields(error)) from None
         return self._job(asked, body, prompts, grammar=_wanted_grammar(asked), logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
@@ -273,4 +273,4 @@ def _format_grammar(wanted: FormatFields) -> str:
     try:
         return schema_to_gbnf(schema, max_chars=MAX_GRAMMAR)
     except SettingsError as error:
-        raise _bad("response_format.json_schema.schema", str(error).replace("`", "")) from None
+        raise _bad("response_format.json_schema.schema", in_fields(error)) from None

@@ -16,7 +16,7 @@ from typing import Self
 
 import uvicorn
 
-from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.errors import EdgeSpecError, Sentence, SettingsError
 from edge_spec.model import TextModel
 from edge_spec.server.app import make_app
 from edge_spec.server.connections import BoundedProtocol
@@ -52,7 +52,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise EdgeSpecError(
-            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another `port`, or 0 for any free one"
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint=Sentence("choose another {port}, or 0 for any free one"),
         ) from None
     return found
 

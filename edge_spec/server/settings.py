@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Sentence, SettingsError
 
 __all__ = ["ServerSettings", "is_address", "is_loopback"]
 
@@ -100,7 +100,7 @@ class ServerSettings:
             raise SettingsError(
                 f"is {self.host}, where other computers could use the model without a key",
                 argument="host",
-                hint="give `api_key`, or set `insecure` if anybody may",
+                hint=Sentence("give {api_key}, or set {insecure} if anybody may"),
             )
 
     @property

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from edge_spec.arguments import require_one_of
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, Sentence, SettingsError
+from edge_spec.options import require_one_of
 from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.checked import CheckedDrafter
@@ -226,10 +226,10 @@ def require_models(mode: Mode, given: frozenset[str]) -> None:
     Raises:
         SettingsError: ``given`` (of draft, intermediate) is not all that it needs.
     """
-    missing = [f"`{need}`" for need in mode.needs if need not in given]
+    missing = [f"{{{need}}}" for need in mode.needs if need not in given]
     if missing:
         raise SettingsError(
-            f"needs {' and '.join(missing)} for {mode.name!r}",
+            Sentence(f"needs {' and '.join(missing)} for {mode.name!r}"),
             argument="speculation",
-            hint="give the missing model, or use `speculation='auto'`",
+            hint=Sentence("give the missing model, or use {instead}", instead=Arguments(speculation="auto")),
         )

@@ -17,13 +17,16 @@ import click
 import pytest
 
 from edge_spec.cli import main
-from edge_spec.cli.wording import OPTIONS, described, in_options, option_of
+from edge_spec.cli.wording import described, in_options, option_of
+from edge_spec.controller.options import LOAD_OPTIONS
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.check import check
+from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.loading import load
 from edge_spec.sampling import SamplerSettings
+from edge_spec.server.errors import in_fields
 from edge_spec.server.settings import ServerSettings
 
 VERBS = ("run", "chat", "check", "bench", "plan", "measure", "serve")
@@ -169,21 +172,33 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("said", "in_python", "shown"),
     [
-        ("raise `n_ctx`", "raise --ctx"),
-        ("use `engine='llama'`, or less", "use --engine llama, or less"),
-        ("`n_ctx=4096, kv_k='f16', kv_v='q8_0', repack=False` fits", "--ctx 4096 --kv f16/q8_0 --no-repack fits"),
-        ("give `raw=True`", "give --raw"),
-        ("or `requantize`", "or --requantize"),
-        ("`retry()` writes another one", "/retry writes another one"),
-        ('say `{"n_ctx": 1}` or `close()`', 'say `{"n_ctx": 1}` or `close()`'),
-        ("`whatever=1` and `n_ctx=1, whatever=2`", "`whatever=1` and `n_ctx=1, whatever=2`"),
-        ("an odd ` and `` and `n_ctx=`", "an odd ` and `` and `n_ctx=`"),
+        (Sentence("raise {n_ctx}"), "raise `n_ctx`", "raise --ctx"),
+        (
+            Sentence("use {instead}, or less", instead=Arguments(engine="llama")),
+            "use `engine='llama'`, or less",
+            "use --engine llama, or less",
+        ),
+        (
+            Sentence("{it} fits", it=Arguments(n_ctx=4096, kv_k="f16", kv_v="q8_0", repack=False)),
+            "`n_ctx=4096, kv_k='f16', kv_v='q8_0', repack=False` fits",
+            "--ctx 4096 --kv f16/q8_0 --no-repack fits",
+        ),
+        (Sentence("give {it}", it=Arguments(raw=True)), "give `raw=True`", "give --raw"),
+        (Sentence("or {requantize}"), "or `requantize`", "or --requantize"),
+        (Sentence("{retry()} writes another one"), "`retry()` writes another one", "/retry writes another one"),
+        (Sentence("or {close()} it"), "or `close()` it", "or `close()` it"),
+        (
+            Sentence("{file} is {why}", file="{n_ctx}", why=Sentence("above {memory}")),
+            "{n_ctx} is above `memory`",
+            "{n_ctx} is above --memory",
+        ),
+        ("`n_ctx=1` is a file's name", "`n_ctx=1` is a file's name", "`n_ctx=1` is a file's name"),
     ],
 )
-def test_messages_of_the_library_speak_of_options(said: str, shown: str) -> None:
-    assert in_options(said) == shown
+def test_messages_of_the_library_speak_of_options(said: str, in_python: str, shown: str) -> None:
+    assert (str(said), in_options(said)) == (in_python, shown)
 
 
 def test_every_argument_is_an_option_of_some_verb() -> None:
@@ -193,14 +208,16 @@ def test_every_argument_is_an_option_of_some_verb() -> None:
         for option in options_of(verb)
         for flag in (*option.opts, *option.secondary_opts)
     }
-    assert set(OPTIONS.values()) <= known
-    assert {option_of(name) for name in signature(SamplerSettings).parameters} - {"--attempt"} <= known
+    told = [name for name, each in (LOAD_OPTIONS | REPLY_OPTIONS).items() if each.flag is not None]
+    others = ("n", "timeout_s", "max_body_bytes", "host", "port", "api_key", "insecure", "requantize", "system")
+    assert {option_of(name) for name in (*told, *others)} <= known
 
 
-def test_an_error_about_an_argument_names_it_in_both_worlds() -> None:
-    error = SettingsError("is 3 and must be at most 1", argument="dry_breakers", hint="or set `kv_k`")
+def test_an_error_about_an_argument_names_it_in_every_world() -> None:
+    error = SettingsError("is 3 and must be at most 1", argument="dry_breakers", hint=Sentence("or set {kv_k}"))
     assert str(error) == "dry_breakers is 3 and must be at most 1; or set `kv_k`"
     assert described(error) == "--dry-breaker is 3 and must be at most 1; or set --kv"
+    assert in_fields(error) == "dry_breakers is 3 and must be at most 1; or set kv_k"
 
 
 # --- values that cannot be

@@ -14,7 +14,8 @@ from gguf_files import MATRICES, write_gguf
 import edge_spec
 from edge_spec import loading
 from edge_spec.cli.output import Bar
-from edge_spec.controller.request import LoadArguments, request_of
+from edge_spec.controller.options import LoadOptions
+from edge_spec.controller.request import request_of
 from edge_spec.engines.onnx import kernels
 from edge_spec.engines.onnx.transcription import cache_folder
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
@@ -46,7 +47,7 @@ def assert_falls_back(path: Path | str, cache_dir: Path | None, why: str, **valu
 
 def test_engines_are_named_by_role(tmp_path: Path) -> None:
     def first(**names: Any) -> dict[str, str]:
-        found = request_of(LoadArguments.of(model="demo", speculation="hierarchy", cache_dir=tmp_path, **names))
+        found = request_of(LoadOptions.of("demo", {"speculation": "hierarchy", "cache_dir": tmp_path, **names}))
         return {role: choices[0].name for role, choices in found.engines.items()}
 
     roles = ("target", "draft", "intermediate")

@@ -85,7 +85,7 @@ def test_a_tight_budget_drops_the_drafter_and_says_so(
     tight = Budget(budget_bytes=thresholds["drafter"] - 1, held_bytes=HELD)
     # What this process holds changes from test to test.
     monkeypatch.setattr("edge_spec.loading.budget_of", lambda memory: tight)
-    model = loaded(memory="unused", n_ctx=256, engine="llama", watch=system_watch())
+    model = loaded(memory="1GiB", n_ctx=256, engine="llama", watch=system_watch())
     assert model.mode == "ngram"
     assert any("instead of 'hierarchy'" in note for note in model.notes)
     assert {line.owner for line in model.ledger} == {"process", "target"}

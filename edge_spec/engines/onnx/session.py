@@ -12,6 +12,7 @@ from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.graph import LANES
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import Arguments, Sentence
 from edge_spec.speculation.language_model import Logits
 
 __all__ = ["Session"]
@@ -38,7 +39,9 @@ class Session(Runner):
             n_threads=settings.threads[0],
             spin=settings.exact,
             operators=library_path(),
-            hint="delete that folder, so that it is made again, or use `engine='llama'`",
+            hint=Sentence(
+                "delete that folder, so that it is made again, or use {instead}", instead=Arguments(engine="llama")
+            ),
         )
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edge_spec.errors import GrammarDeadEnd, SettingsError
+from edge_spec.errors import Arguments, GrammarDeadEnd, Sentence, SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.followed_text import FollowedText, common_prefix
@@ -43,7 +43,10 @@ class HierarchyDrafter(Drafter):
         if width < 1:
             raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
         if not intermediate.capabilities.rollback:
-            raise SettingsError("this intermediate model cannot roll back drafts", hint="use `speculation='ngram'`")
+            raise SettingsError(
+                "this intermediate model cannot roll back drafts",
+                hint=Sentence("use {instead}", instead=Arguments(speculation="ngram")),
+            )
         self._inner = Speculator(intermediate, leaf)
         self._policy = policy or FixedPolicy(3)
         self._width = width

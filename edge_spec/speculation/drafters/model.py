@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.followed_text import FollowedText
@@ -45,9 +45,15 @@ class ModelDrafter(Drafter):
         if width < 1 or beam < 1 or depth < 1:
             raise SettingsError(f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more")
         if not model.capabilities.rollback:
-            raise SettingsError("this drafter's model cannot roll back drafts", hint="use `speculation='ngram'`")
+            raise SettingsError(
+                "this drafter's model cannot roll back drafts",
+                hint=Sentence("use {instead}", instead=Arguments(speculation="ngram")),
+            )
         if beam > 1 and not model.capabilities.takes_trees:
-            raise SettingsError("this drafter's model cannot take trees", hint="use `speculation='sequence'`")
+            raise SettingsError(
+                "this drafter's model cannot take trees",
+                hint=Sentence("use {instead}", instead=Arguments(speculation="sequence")),
+            )
         self.name = "sequence" if beam == 1 else "tree"
         self._text = FollowedText(model)
         self._width = width

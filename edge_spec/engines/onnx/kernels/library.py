@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.onnx.kernels.packing import VERSION
-from edge_spec.errors import BackendError
+from edge_spec.errors import Arguments, BackendError, Sentence
 
 __all__ = ["available", "features", "library_path", "why_slow"]
 
@@ -65,7 +65,9 @@ def _library() -> Any:
     if isinstance(loaded, str):
         raise BackendError(
             f"the kernels are not available because {loaded}",
-            hint="install a C compiler and reinstall edge-spec, or use `engine='llama'`",
+            hint=Sentence(
+                "install a C compiler and reinstall edge-spec, or use {instead}", instead=Arguments(engine="llama")
+            ),
         )
     return loaded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models.model_file import ModelFile
 
 __all__ = ["ARCHITECTURES", "Kind", "llama_only", "unfit"]
@@ -122,4 +122,6 @@ def unfit(file: ModelFile) -> str | None:
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
     """The error that says why a file cannot be transcribed."""
-    return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint="use `engine='llama'`")
+    return UnsupportedModel(
+        f"{file.path.name} {what}: llama.cpp only", hint=Sentence("use {instead}", instead=Arguments(engine="llama"))
+    )

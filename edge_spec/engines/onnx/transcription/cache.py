@@ -28,7 +28,7 @@ from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, 
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.rotary import Rotary
-from edge_spec.errors import BAD_RECORD, ModelFileError, UnsupportedModel
+from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
@@ -112,7 +112,7 @@ def transcribe(
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"the cache folder {cache_dir} cannot be written ({error.strerror or error})",
-            hint="give another `cache_dir`, or use `engine='llama'`",
+            hint=Sentence("give another {cache_dir}, or use {instead}", instead=Arguments(engine="llama")),
         ) from error
     found = read_transcription(folder)
     if found is None:

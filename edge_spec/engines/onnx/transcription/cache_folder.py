@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import BAD_RECORD, DiskFull
+from edge_spec.errors import BAD_RECORD, Arguments, DiskFull, Sentence
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -63,7 +63,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
         available_bytes=shutil.disk_usage(folder).free,
-        hint="free some space, or use `engine='llama'`",
+        hint=Sentence("free some space, or use {instead}", instead=Arguments(engine="llama")),
     )
 
 

@@ -27,7 +27,7 @@ from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models import ModelFile, read_header
 from edge_spec.models.gguf.header import GGUFHeader, TensorInfo
 from edge_spec.models.heads import head_layers
@@ -227,7 +227,7 @@ def _rows(header: GGUFHeader, tensor: TensorInfo, kept: npt.NDArray[np.int64], n
         except (KeyError, NotImplementedError) as error:
             raise UnsupportedModel(
                 f"{header.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
-                hint="use a small model as `draft`, or none",
+                hint=Sentence("use a small model as {draft}, or none"),
             ) from error
     # A block of zeros stands for zeros.
     blocks = np.concatenate([stored, np.zeros((1, stored.shape[1]), np.uint8)])

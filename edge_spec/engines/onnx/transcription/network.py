@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
 from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
@@ -318,5 +318,8 @@ def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.floa
     if tensor.type_name == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
     if tensor.type_name not in ("F32", "F16"):
-        raise UnsupportedModel(f"{tensor.name} is {tensor.type_name}, not plain numbers", hint="use `engine='llama'`")
+        raise UnsupportedModel(
+            f"{tensor.name} is {tensor.type_name}, not plain numbers",
+            hint=Sentence("use {instead}", instead=Arguments(engine="llama")),
+        )
     return raw.view(np.float32 if tensor.type_name == "F32" else np.float16).astype(np.float32).reshape(shape)
