@@ -12,8 +12,9 @@ import click
 from edge_spec.cli.help import option
 from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.sampling import SamplerSettings
-from edge_spec.sampling.gbnf import check_gbnf
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.gbnf import gbnf_to_lark
+from edge_spec.sampling.guidance import check_grammar
+from edge_spec.sampling.json_schema import schema_to_lark
 
 __all__ = ["grammar_arguments", "grammar_options", "sampler_arguments", "sampler_options"]
 
@@ -98,9 +99,9 @@ def grammar_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         raise click.UsageError("give --grammar or --json-schema, not both")
     found = {name: file_or_text(values[name], flag) for name, flag in given.items()}
     if "grammar" in found:
-        check_gbnf(found["grammar"])
+        check_grammar(gbnf_to_lark(found["grammar"]))
     if "json_schema" in found:
-        schema_to_gbnf(found["json_schema"])
+        check_grammar(schema_to_lark(found["json_schema"]))
     return found
 
 

@@ -22,6 +22,7 @@ from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
 from edge_spec.sampling import SamplerKeywords, SamplerSettings
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.lark import Lark
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
@@ -78,7 +79,7 @@ class TextModel(Closing):
         notes: Sequence[str] = (),
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
-        grammars: Callable[[str], Grammar] | None = None,
+        grammars: Callable[[Lark], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
         name: str = "",
         keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,
@@ -172,7 +173,7 @@ class TextModel(Closing):
             ignore_eos: never let the model end the reply itself.
             seed: the random seed; one that is chosen at random, found in ``.settings.seed``, if None.
             grammar: which replies are possible, in llama.cpp's GBNF; the rule ``root`` is the whole reply.
-            json_schema: write JSON that is valid by this schema instead; see ``schema_to_gbnf`` for what it may use.
+            json_schema: write JSON that is valid by this schema instead; see ``schema_to_lark`` for what it may use.
             logprobs: let ``Reply.events`` tell how likely each token was, and so many of the likeliest ones.
             reuse: do not read again what this prompt has in common with earlier ones that were asked so, or with the
                 replies to them. The text is the same.

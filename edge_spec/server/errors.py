@@ -14,7 +14,6 @@ from edge_spec.errors import (
     PromptError,
     PromptTooLong,
     SettingsError,
-    StillBusy,
 )
 
 __all__ = ["ApiError", "api_error", "too_long"]
@@ -91,8 +90,6 @@ def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
             return ApiError(400, _text(error), code="invalid_prompt", param=prompt)
         case OutOfMemory():
             return ApiError(503, _text(error), kind=_SERVER_ERROR, code="out_of_memory")
-        case StillBusy():
-            return ApiError(503, _text(error), kind=_SERVER_ERROR, code="busy")
         case Closed() | Cancelled():
             return ApiError(503, "the server is stopping; ask again later", kind=_SERVER_ERROR, code="stopping")
         case TimeoutError():
