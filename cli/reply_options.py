@@ -12,8 +12,9 @@ from edge_spec.cli.prompts import argument_text, file_or_text
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyOptions
 from edge_spec.options import Option
 from edge_spec.sampling import SAMPLER_OPTIONS
-from edge_spec.sampling.gbnf import check_gbnf
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.gbnf import gbnf_to_lark
+from edge_spec.sampling.guidance import check_grammar
+from edge_spec.sampling.json_schema import schema_to_lark
 
 __all__ = ["reply_arguments", "reply_options", "sampler_options"]
 
@@ -71,9 +72,9 @@ def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = R
     arguments = {name: _read(options[name], value) for name, value in given.items()}
     ReplyOptions.of(arguments)
     if "grammar" in arguments:
-        check_gbnf(arguments["grammar"])
+        check_grammar(gbnf_to_lark(arguments["grammar"]))
     if "json_schema" in arguments:
-        schema_to_gbnf(arguments["json_schema"])
+        check_grammar(schema_to_lark(arguments["json_schema"]))
     return arguments
 
 

@@ -20,7 +20,6 @@
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── UnfinishedReply           another reply has to be read to its end, or closed, first
     ├── Closed                    used after close()
-    ├── StillBusy                 what was left, since nothing can stop it, goes on
     ├── StateError                saved state that is damaged or belongs to another model
     └── BackendError              the library below failed in an unforeseen way
 
@@ -56,7 +55,6 @@ __all__ = [
     "Sentence",
     "SettingsError",
     "StateError",
-    "StillBusy",
     "TruncatedModel",
     "UnfinishedReply",
     "UnsupportedModel",
@@ -157,12 +155,15 @@ class SettingsError(EdgeSpecError):
 
 
 class GrammarDeadEnd(SettingsError):
-    """The reply has reached a state in which the grammar allows neither the end nor any of the model's tokens."""
+    """The reply has reached a state in which the grammar allows neither the end nor any of the model's tokens.
+
+    Or to tell what it allows is too much work, since the text can be read in thousands of ways.
+    """
 
     def __init__(self, *, n_tokens: int) -> None:
         super().__init__(
             f"after {n_tokens} tokens the grammar allows none of this model's tokens",
-            hint="check that the model has tokens for all characters in the grammar",
+            hint="check that the model has tokens for its characters, and that a text cannot be read in too many ways",
         )
         self.n_tokens = n_tokens
 
@@ -285,13 +286,6 @@ class Closed(EdgeSpecError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed", hint="load it again")
-
-
-class StillBusy(EdgeSpecError):
-    """Earlier work that nobody waits for any more, but that nothing can stop, keeps the processor busy."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} that nobody waits for any more keep the processor busy", hint="try again later")
 
 
 class StateError(EdgeSpecError):

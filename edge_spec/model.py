@@ -23,6 +23,7 @@ from edge_spec.models import ModelFile
 from edge_spec.options import documented, require_whole
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
+from edge_spec.sampling.lark import Lark
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.followed_text import FollowedText
 from edge_spec.speculation.language_model import NumericsProfile
@@ -80,7 +81,7 @@ class TextModel(Closing):
         notes: Sequence[str] = (),
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
-        grammars: Callable[[str], Grammar] | None = None,
+        grammars: Callable[[Lark], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
         name: str = "",
         keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,

@@ -1,7 +1,7 @@
 """Tokenizers by kind of file, whichever engine computes.
 
 A GGUF's tokenizer is llama.cpp's. A published ONNX model's is the ``tokenizer.json`` next to it. Grammars are
-llama.cpp's for both, over the same tokens.
+llguidance's for both.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ import threading
 from dataclasses import replace
 
 from edge_spec.errors import Sentence
-from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
-from edge_spec.llama_cpp.grammar import LlamaGrammar
 from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
-from edge_spec.memory import Footprint, Ledger, usage
+from edge_spec.memory import Footprint, Ledger
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER
+from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
+from edge_spec.sampling.lark import Lark
 from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = [
-    "BudgetedGrammars",
-    "Grammars",
-    "external_vocabulary_bytes",
-    "grammar_bytes",
-    "grammar_lines",
-    "open_tokenizer",
-    "with_tokenizer",
-]
+__all__ = ["BudgetedGrammars", "grammar_bytes", "open_tokenizer", "with_tokenizer"]
+
+_LINE = "grammars"
 
 
 def open_tokenizer(file: ModelFile) -> FileTokenizer:
@@ -52,107 +47,51 @@ def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
     return replace(footprint, vocabulary_bytes=held, loading_bytes=max(footprint.loading_bytes, loading))
 
 
-def grammar_lines(tokenizer: FileTokenizer) -> dict[str, int]:
-    """What grammars over the tokens of a tokenizer take at most, by name."""
-    lines = {"grammars": grammar_bytes(tokenizer.n_vocab)}
-    if not isinstance(tokenizer, LlamaWeights):
-        lines["vocabulary of grammars"] = external_vocabulary_bytes(tokenizer.n_vocab)
-    return lines
-
-
-class Grammars:
-    """Makes grammars over the tokens of a tokenizer.
-
-    Another tokenizer than llama.cpp's has to be written down for it first, which takes the time of reading a
-    vocabulary.
-    """
-
-    def __init__(self, tokenizer: FileTokenizer) -> None:
-        self._own: ExternalVocabulary | None = None
-        if isinstance(tokenizer, LlamaWeights):
-            self._vocabulary = tokenizer
-        else:
-            self._vocabulary = self._own = ExternalVocabulary(tokenizer)
-
-    def new(self, text: str) -> LlamaGrammar:
-        """A grammar of GBNF text.
-
-        Raises:
-            SettingsError: the grammar has a mistake.
-        """
-        return LlamaGrammar(self._vocabulary, text)
-
-    def close(self) -> None:
-        """Free what was made here; the tokenizer stays open. Safe to call twice."""
-        if self._own is not None:
-            self._own.close()
-
-
 class BudgetedGrammars:
-    """Makes grammars; their memory is claimed with the first one. Usable from any thread.
+    """Makes grammars over the tokens of a tokenizer. Usable from any thread.
+
+    What llguidance keeps of the tokens is made with the first grammar, and its memory claimed then.
 
     Args:
-        tokenizer: whose tokens grammars are made of.
         ledger: where their memory is claimed.
     """
 
     def __init__(self, tokenizer: FileTokenizer, ledger: Ledger) -> None:
         self._tokenizer = tokenizer
         self._ledger = ledger
-        self._lines = grammar_lines(tokenizer)
-        self._made: Grammars | None = None
+        self._vocabulary: GuidedVocabulary | None = None
         self._lock = threading.Lock()
 
-    def new(self, text: str) -> LlamaGrammar:
-        """A grammar of GBNF text.
+    def new(self, grammar: Lark) -> GuidedGrammar:
+        """Return a grammar.
 
         Raises:
             BudgetExceeded: memory has no room for grammars. SettingsError: the grammar has a mistake.
         """
         with self._lock:
-            if self._made is None:
-                self._ledger.claim_all(
-                    "process", self._lines, hint=Sentence("raise {memory}, or leave the grammar out")
-                )
+            if self._vocabulary is None:
+                n_bytes = grammar_bytes(self._tokenizer.n_vocab)
+                self._ledger.claim("process", _LINE, n_bytes, hint=Sentence("raise {memory}, or leave the grammar out"))
                 try:
-                    self._made = self._measured()
+                    self._vocabulary = GuidedVocabulary(self._tokenizer)
                 except BaseException:
-                    self._release()
+                    self._ledger.release("process", _LINE)
                     raise
-        return self._made.new(text)
+                trim_heap()
+        return GuidedGrammar(self._vocabulary, grammar)
 
     def close(self) -> None:
-        """Free them. Safe to call twice."""
+        """Free what was kept. Safe to call twice."""
         with self._lock:
-            made, self._made = self._made, None
-            if made is not None:
-                made.close()
-                self._release()
-
-    def _measured(self) -> Grammars:
-        before = usage().resident_bytes
-        made = Grammars(self._tokenizer)
-        grew = max(0, usage().resident_bytes - before)
-        for name in list(self._lines)[1:]:
-            self._ledger.measure("process", name, grew)
-        return made
-
-    def _release(self) -> None:
-        for name in self._lines:
-            self._ledger.release("process", name)
+            if self._vocabulary is not None:
+                self._vocabulary = None
+                self._ledger.release("process", _LINE)
 
 
 def grammar_bytes(n_tokens: int) -> int:
-    """The most that grammars over so many tokens take, with their tables of tokens.
+    """Return the most that grammars over so many tokens take, with what is kept of the tokens, and while that is made.
 
-    Measured with four JSON schemas of up to 34 properties over 8,192 and 128,256 tokens: 3 and 6.3 MiB.
+    Measured with 8,192 to 262,144 tokens: 200 bytes for each are kept and 290 needed to make them, and the four
+    grammars that are remembered take 1 to 20 MiB.
     """
-    return (4 << 20) + 40 * n_tokens
-
-
-def external_vocabulary_bytes(n_tokens: int) -> int:
-    """The most that such a vocabulary takes: while it is made, with the library that writes the file.
-
-    Measured with 4,000, 32,000 and 151,000 tokens of 3 to 9 bytes: at most 4, 13 and 34 MiB.
-    """
-    return (7 << 20) + 224 * n_tokens
+    return (6 << 20) + 320 * n_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -42,9 +42,6 @@ class Batch:
     Nothing is drafted here: where several texts share a decode, its rows are taken by them. A token is drawn as in a
     single reply, from a row with the same bits.
 
-    Args:
-        is_cancelled: says whether all of them have been cancelled, see ``TokenWriter``.
-
     Attributes:
         model: what computes.
     """
@@ -56,13 +53,11 @@ class Batch:
         vocabulary: Vocabulary,
         ledger: Ledger,
         answers: Sequence[Answer],
-        is_cancelled: Callable[[], bool],
     ) -> None:
         self.model = model
         self._texts = texts
         self._vocabulary = vocabulary
         self._ledger = ledger
-        self._is_cancelled = is_cancelled
         self._waiting = deque(answers)
         self._live: dict[int, _Live] = {}
         # The prompts that were read into the slots; their cells stay when a text ends.
@@ -76,7 +71,6 @@ class Batch:
         vocabulary: Vocabulary,
         ledger: Ledger,
         answers: Sequence[Answer],
-        is_cancelled: Callable[[], bool],
     ) -> Batch | None:
         """As many slots as there are answers, one decode can advance, and the memory budget has room for.
 
@@ -102,7 +96,7 @@ class Batch:
                     return None
                 raise
             ledger.measure(_OWNER, _LINE, n_bytes)
-            return cls(model, texts, vocabulary, ledger, answers, is_cancelled)
+            return cls(model, texts, vocabulary, ledger, answers)
         return None
 
     def round(self) -> list[Piece]:
@@ -192,7 +186,7 @@ class Batch:
         tokens = [*answer.prompt, *answer.request.written]
         if len(tokens) >= self.model.n_ctx:
             raise PromptTooLong(n_prompt=len(tokens), n_ctx=self.model.n_ctx)
-        writer = TokenWriter(self._vocabulary, answer.request, self.model.n_ctx, self._is_cancelled)
+        writer = TokenWriter(self._vocabulary, answer.request, self.model.n_ctx)
         self._writers[answer] = writer
         answer.write_with(writer)
         return _Live(answer, writer, tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,14 +46,8 @@ class ObservedSampler(Sampler):
         seen: log probability of each pick, and the likeliest tokens with theirs; whoever reads it empties it.
     """
 
-    def __init__(self, request: ReplyRequest, n_top: int, is_cancelled: Callable[[], bool]) -> None:
-        super().__init__(
-            request.settings,
-            request.prompt,
-            grammar=request.grammar,
-            breakers=request.breakers,
-            is_cancelled=is_cancelled,
-        )
+    def __init__(self, request: ReplyRequest, n_top: int) -> None:
+        super().__init__(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
         self.seen: list[tuple[float, dict[int, float]]] | None = []
         self._n_top = n_top
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -28,10 +28,8 @@ class Interruptible(Closing):
 
     def __init__(self, timeout: float | None) -> None:
         self.reader = Reader.here()
-        self._deadline = deadline = Deadline(timeout)
-        self._cancelled = cancelled = threading.Event()
-        # For what works for it: it must not hold the reply itself, which ends when nobody does any more.
-        self._is_over: Callable[[], bool] = lambda: cancelled.is_set() or deadline.is_over
+        self._deadline = Deadline(timeout)
+        self._cancelled = threading.Event()
         # Held while a piece is written; whoever closes waits for it.
         self._advancing = threading.RLock()
         self._advances_in: int | None = None
@@ -40,7 +38,7 @@ class Interruptible(Closing):
     @property
     def is_cancelled(self) -> bool:
         """Whether it has to stop: it was asked to, or its time is up."""
-        return self._is_over()
+        return self._cancelled.is_set() or self._deadline.is_over
 
     @property
     def is_advancing_here(self) -> bool:

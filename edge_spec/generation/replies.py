@@ -235,7 +235,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         if self._batch is None or self._batch.model is not model:
             self._close_batch()
             ledger = access.sessions.cache.ledger
-            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished(), self._is_over)
+            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished())
         if self._batch is None:
             self._alone = True
             self._end_turn()

@@ -71,7 +71,7 @@ class Reply(ReadableReply):
         self._recorder = recorder
         self._request = request
         self.prompt_progress = (0, len(request.prompt))
-        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context, self._is_over)
+        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
         self._handed_out: list[str] = []
         self._started = False
         self._ending = threading.Lock()

@@ -15,8 +15,10 @@ from edge_spec.errors import PromptError, Sentence, SettingsError
 from edge_spec.generation.options import ReplyOptions
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, find_breakers
+from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.grammar import Grammar
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.json_schema import schema_to_lark
+from edge_spec.sampling.lark import Lark
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Deadline", "ReplyRequest", "RequestBuilder"]
@@ -87,7 +89,7 @@ class RequestBuilder:
 
     Args:
         n_vocab: number of token ids.
-        grammars: makes a grammar of its text; None if the model has none.
+        grammars: makes grammars; None if the model has none.
         sampling: what the model recommends; its fields of ``SamplerSettings`` are used where others are not given.
     """
 
@@ -95,7 +97,7 @@ class RequestBuilder:
         self,
         tokenizer: Tokenizer,
         n_vocab: int,
-        grammars: Callable[[str], Grammar] | None,
+        grammars: Callable[[Lark], Grammar] | None,
         sampling: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._tokenizer = tokenizer
@@ -153,10 +155,10 @@ class RequestBuilder:
         if self._grammars is None:
             raise SettingsError("this model does not support grammars", hint="leave the grammar out")
         if schema is not None:
-            text = schema_to_gbnf(schema)
+            return self._grammars(schema_to_lark(schema))
         if not isinstance(text, str):
             raise SettingsError(f"is not a text but {type(text).__name__}", argument="grammar", hint="write it in GBNF")
-        return self._grammars(text)
+        return self._grammars(text if isinstance(text, Lark) else gbnf_to_lark(text))
 
     def breakers(self, settings: SamplerSettings) -> Breakers | None:
         """What the DRY sampler does not look beyond; None where it is off."""

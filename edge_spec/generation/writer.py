@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.events import EventLog, ObservedSampler
@@ -23,9 +23,6 @@ __all__ = ["TokenWriter", "Writer"]
 class TokenWriter:
     """Makes a reply of the tokens that a model's rows are drawn to, whatever computes the rows.
 
-    Args:
-        is_cancelled: says whether the reply has been cancelled, for what takes long without the model.
-
     Attributes:
         token_ids: token ids of the reply so far, the end token included.
         finish_reason: why the reply has ended, see ``Reply``; None before.
@@ -40,24 +37,16 @@ class TokenWriter:
 
     n_reused = 0
 
-    def __init__(
-        self, vocabulary: Vocabulary, request: ReplyRequest, n_ctx: int, is_cancelled: Callable[[], bool]
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, request: ReplyRequest, n_ctx: int) -> None:
         self.token_ids = list(request.written)
         self.finish_reason: str | None = None
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
         self.ready: list[str] = []
         self.events: EventLog | None = None
         self.sampler = (
-            Sampler(
-                request.settings,
-                request.prompt,
-                grammar=request.grammar,
-                breakers=request.breakers,
-                is_cancelled=is_cancelled,
-            )
+            Sampler(request.settings, request.prompt, grammar=request.grammar, breakers=request.breakers)
             if request.options.logprobs is None
-            else ObservedSampler(request, request.options.logprobs, is_cancelled)
+            else ObservedSampler(request, request.options.logprobs)
         )
         if request.written:
             self.sampler.resume(request.written, request.drawn)
@@ -116,9 +105,8 @@ class Writer(TokenWriter):
         request: ReplyRequest,
         policy: Policy,
         context: Context,
-        is_cancelled: Callable[[], bool],
     ) -> None:
-        super().__init__(vocabulary, request, speculator.model.n_ctx, is_cancelled)
+        super().__init__(vocabulary, request, speculator.model.n_ctx)
         self._prompt = request.prompt
         self._speculator = speculator
         self._policy = policy

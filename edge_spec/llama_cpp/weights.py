@@ -9,11 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from edge_spec.errors import Closed, PromptError, UnsupportedModel
-from edge_spec.llama_cpp.leavable import LeavableCalls
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
@@ -27,7 +23,6 @@ class LlamaWeights:
 
     Attributes:
         token_cache: the bytes of tokens that were asked for lately.
-        calls: makes those that may take long and need the vocabulary.
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
@@ -76,7 +71,6 @@ class LlamaWeights:
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
         self.token_cache = TokenBytes()
-        self.calls = LeavableCalls("grammars")
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
@@ -87,12 +81,6 @@ class LlamaWeights:
         if self._handle is None:
             raise Closed(f"the model {self.path.name}")
         return self._handle
-
-    @property
-    def vocab(self) -> Any:
-        """llama.cpp's pointer to the vocabulary."""
-        _ = self.handle
-        return self._vocab
 
     @property
     def n_ctx_train(self) -> int:
@@ -190,39 +178,6 @@ class LlamaWeights:
         """The bytes a token stands for; nothing for control tokens."""
         return self.token_cache.of(token, self._read_bytes)
 
-    @cached_property
-    def speaking(self) -> npt.NDArray[np.bool_]:
-        """Which tokens stand for text or end a reply, ``[n_vocab]``."""
-        return self._first_two[0] | self.ending
-
-    @cached_property
-    def ending(self) -> npt.NDArray[np.bool_]:
-        """Which tokens end a reply, ``[n_vocab]``."""
-        return np.fromiter(map(self.ends, range(self.n_vocab)), dtype=np.bool_, count=self.n_vocab)
-
-    @cached_property
-    def first_bytes(self) -> npt.NDArray[np.uint8]:
-        """The first byte of every token's text, ``[n_vocab]``; 0 where there is none."""
-        return self._first_two[1]
-
-    @cached_property
-    def single_bytes(self) -> dict[int, int]:
-        """Tokens whose text is a single byte, and that byte; of several with the same byte, the last."""
-        _, first, single = self._first_two
-        tokens = {int(first[token]): int(token) for token in np.flatnonzero(single)}
-        return {token: byte for byte, token in tokens.items()}
-
-    @cached_property
-    def _first_two(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        """Of every token, whether it has text, its first byte, and whether there is no other."""
-        has_text, single = np.zeros((2, self.n_vocab), dtype=np.bool_)
-        first = np.zeros(self.n_vocab, dtype=np.uint8)
-        for token in range(self.n_vocab):
-            raw = self.token_bytes(token)
-            if raw:
-                has_text[token], first[token], single[token] = True, raw[0], len(raw) == 1
-        return has_text, first, single
-
     def name(self, token: int) -> str:
         """The text of a token, control tokens included; empty for -1, which stands for none."""
         return self._read_bytes(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -259,9 +214,7 @@ class LlamaWeights:
         """Free the weights; contexts made of them must be closed before. Safe to call twice."""
         handle, self._handle = self._handle, None
         if handle:
-            self.calls.close()
-            # A call that was left may still read the vocabulary.
-            self.calls.when_free(lambda: self._c.llama_model_free(handle))
+            self._c.llama_model_free(handle)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:

@@ -1,18 +1,16 @@
-"""Checks a grammar in GBNF, with a message that says where a mistake is.
-
-llama.cpp's own parser decides what a grammar means. But it writes its errors to standard error and without a line, and
-misses left recursion behind rules that may be empty, which then grows without end. So a grammar is checked here first.
-"""
+"""From a grammar in llama.cpp's GBNF to the same one in Lark's syntax, with a message that says where a mistake is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.gbnf_work import Item, Rule, deepest_first, fail_at, refuse_endless_work
+from edge_spec.sampling.lark import Lark, literal
 
-__all__ = ["check_gbnf"]
+__all__ = ["gbnf_to_lark"]
 
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t]+|\#[^\r\n]*)
@@ -27,117 +25,174 @@ _TOKEN = re.compile(
     |(?P<mark>[()|])""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[trn\\\"\[\]-]|(.))", re.DOTALL)
+_CHARACTER = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))|(.)", re.DOTALL)
+_ESCAPED = {"t": "\t", "r": "\r", "n": "\n", **{char: char for char in '\\"[]-'}}
+
 _MAX_DEPTH = 200
-"""The deepest nesting of groups: llama.cpp's parser is recursive."""
+"""The deepest nesting of groups: they are read by recursion."""
+
+_MAX_CHAIN = 250
+"""The most rules and groups within each other: llguidance follows them by recursion."""
 
 _MAX_REPEATS = 2000
 """llama.cpp's limit."""
 
+_SIMPLE = ("*", "+", "?")
 
-def check_gbnf(text: str) -> None:
-    """Refuse a grammar that llama.cpp cannot use.
+
+@dataclass
+class _Item:
+    """A part of an alternative: characters or a rule.
+
+    Attributes:
+        chars: the characters of a text, each in Lark's syntax; a regular expression is one of them.
+        repeat: how often it comes.
+    """
+
+    chars: list[str] = field(default_factory=list)
+    name: str = ""
+    repeat: str = ""
+
+
+Sequences = list[list[_Item]]
+
+
+def gbnf_to_lark(text: str) -> Lark:
+    """Return a grammar that allows the same texts.
+
+    Where no rule leads back to itself, the grammar becomes one regular expression, which is fast. Elsewhere terminals
+    are single characters: a longer one ends as late as it can, and would hide that the text may go on in another way.
 
     Raises:
         SettingsError: with the line and the mistake.
     """
-    if "\0" in text:
-        raise SettingsError("contains a NUL character", argument="grammar", hint="write it as \\x00")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        place = error.start
-        hint = "decode it properly"
-        raise SettingsError(f"is not Unicode at character {place}", argument="grammar", hint=hint) from None
-    rules = _Reader(text).rules()
+        problem = f"is not Unicode at character {error.start}"
+        raise SettingsError(problem, argument="grammar", hint="decode it properly") from None
+    reader = _Reader(text)
+    reader.read()
+    rules, uses = reader.rules, reader.uses
     if "root" not in rules:
         raise SettingsError("has no rule named root", argument="grammar", hint='begin with: root ::= "..."')
-    for name, rule in rules.items():
-        for item in (item for alternative in rule.alternatives for item in alternative):
-            if item.name is not None and item.name not in rules:
-                user = name.split(" in ")[-1]
-                fail_at(
-                    item.line, f"rule {user!r} uses {item.name!r}, which is not defined", "define it, or correct it"
-                )
-    empty = _empty_rules(rules)
-    order = _refuse_left_recursion(rules, empty)
-    refuse_endless_work(rules, empty, order)
+    for user, used in uses.items():
+        for name, line in used.items():
+            if name not in rules:
+                rule = user.split(" in ")[-1]
+                _fail(line, f"rule {rule!r} uses {name!r}, which is not defined", "define it, or correct it")
+    needed, is_regular = _needed(uses)
+    names = {name: f"{'R' if is_regular else 'r'}{number}" for number, name in enumerate(needed)}
+    lines = (f"{names[name]}: {_lark(rules[name], names, is_regular)}\n" for name in needed)
+    return Lark(names["root"], "".join(lines))
 
 
 class _Reader:
-    """Turns text into rules; groups become rules whose names cannot be written in a grammar."""
+    """Reads rules. Groups become rules with names that cannot be written in a grammar.
+
+    Attributes:
+        rules: the alternatives of each.
+        uses: by rule, the rules in it and the line where each is first used.
+    """
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._place = 0
-        self._rules: dict[str, Rule] = {}
         self._depth = 0
+        self._rule = ""
+        self.rules: dict[str, Sequences] = {}
+        self.uses: dict[str, dict[str, int]] = {}
 
-    def rules(self) -> dict[str, Rule]:
+    def read(self) -> None:
+        """Read all of them."""
         while self._skip_newlines():
             kind, name, line = self._next()
             if kind != "name" or self._next()[0] != "define":
-                fail_at(line, "a rule was expected", 'rules look like: name ::= "text" other-name')
-            if name in self._rules and self._rules[name].alternatives:
-                fail_at(line, f"rule {name!r} is defined twice", "join both with |")
-            self._alternatives(name, line)
+                _fail(line, "a rule was expected", 'rules look like: name ::= "text" other-name')
+            if name in self.rules:
+                _fail(line, f"rule {name!r} is defined twice", "join both with |")
+            self._define(name)
             if self._place < len(self._tokens):
                 kind, found, line = self._next()
                 if kind != "newline":
-                    fail_at(line, f"{found!r} was not expected", "end the rule here, or quote it")
-        return self._rules
+                    _fail(line, f"{found!r} was not expected", "end the rule here, or quote it")
 
-    def _alternatives(self, name: str, line: int) -> None:
-        rule = self._rules[name] = Rule(line)
+    def _define(self, name: str) -> None:
+        around, self._rule = self._rule, name
+        self.uses[name] = {}
+        self.rules[name] = []
+        self.rules[name] = self._alternatives()
+        self._rule = around
+
+    def _alternatives(self) -> Sequences:
+        alternatives: Sequences = []
         while True:
             # A rule may begin on the line after its name or a bar.
             self._skip_newlines()
-            rule.alternatives.append(self._sequence(name))
+            alternatives.append(self._sequence())
             if self._peek() != "|":
-                return
+                return alternatives
             self._place += 1
 
-    def _sequence(self, name: str) -> list[Item]:
-        items: list[Item] = []
+    def _sequence(self) -> list[_Item]:
+        items: list[_Item] = []
         while self._place < len(self._tokens):
             kind, found, line = self._tokens[self._place]
-            if kind == "newline" and self._depth:
-                self._place += 1
-            elif kind == "name":
-                self._place += 1
-                items.append(Item(found, line))
-            elif kind == "token":
-                fail_at(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
-            elif kind in ("text", "set", "any"):
-                self._place += 1
-                _check_characters(kind, found, line)
-                items.append(Item(None, line, optional=found == '""'))
-            elif found == "(":
-                items.append(self._group(name, line))
-            elif kind == "repeat":
-                self._place += 1
-                if not items:
-                    fail_at(line, f"there is nothing before {found!r} to repeat", "put it after what it repeats")
-                _apply(items[-1], found, line)
-            else:
+            if (kind in ("define", "mark") and found != "(") or (kind == "newline" and not self._depth):
                 break
+            self._place += 1
+            if kind == "name":
+                items.append(self._use(found, line))
+            elif kind == "token":
+                _fail(line, f"tokens such as {found} are not supported", "they show no text; leave them out")
+            elif kind == "text":
+                items.append(_Item([literal(char) for char, _ in _characters(found[1:-1], line)]))
+            elif kind == "set":
+                items.append(_Item([_set(found, line)]))
+            elif kind == "any":
+                items.append(_Item(["/(?s:.)/"]))
+            elif found == "(":
+                items.append(self._group(line))
+            elif not items:
+                _fail(line, f"there is nothing before {found!r} to repeat", "put it after what it repeats")
+            else:
+                items.append(self._repeated(items.pop(), found, line))
         return items
 
-    def _group(self, name: str, line: int) -> Item:
-        self._place += 1
+    def _use(self, name: str, line: int) -> _Item:
+        self.uses[self._rule].setdefault(name, line)
+        return _Item(name=name)
+
+    def _group(self, line: int) -> _Item:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            fail_at(line, f"groups are nested deeper than {_MAX_DEPTH}", "give the inner ones names of their own")
-        inner = f"({len(self._rules)} in {name}"
-        self._alternatives(inner, line)
+            _fail(line, f"groups are nested deeper than {_MAX_DEPTH}", "give the inner ones names of their own")
+        item = self._use(f"({len(self.rules)} in {self._rule}", line)
+        self._define(item.name)
         self._depth -= 1
         if self._peek() != ")":
-            fail_at(line, "'(' is never closed", "add the missing ')'")
+            _fail(line, "'(' is never closed", "add the missing ')'")
         self._place += 1
-        return Item(inner, line)
+        return item
+
+    def _repeated(self, item: _Item, repeat: str, line: int) -> _Item:
+        bounds = [int(number) for number in re.findall(r"\d+", repeat)]
+        if any(bound > _MAX_REPEATS for bound in bounds):
+            _fail(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
+        if len(bounds) == 2 and bounds[1] < bounds[0]:
+            _fail(line, f"{repeat} ends before it begins", "write the smaller number first")
+        if bounds:
+            repeat = "{" + ",".join(map(str, bounds)) + ("," if "," in repeat and len(bounds) == 1 else "") + "}"
+        elif item.repeat in _SIMPLE:
+            # (x+)+ is x+, and all else of this kind is x*.
+            return replace(item, repeat=repeat if repeat == item.repeat else "*")
+        if item.repeat:
+            inner, item = item, self._use(f"({len(self.rules)} in {self._rule}", line)
+            self.rules[item.name], self.uses[item.name] = [[inner]], {inner.name: line} if inner.name else {}
+        return replace(item, repeat=repeat)
 
     def _skip_newlines(self) -> bool:
-        """Go to the next token that is not a line break; returns whether there is one."""
+        """Go to the next token that is not a line break; return whether there is one."""
         while self._place < len(self._tokens) and self._tokens[self._place][0] == "newline":
             self._place += 1
         return self._place < len(self._tokens)
@@ -147,9 +202,13 @@ class _Reader:
 
     def _next(self) -> tuple[str, str, int]:
         if self._place == len(self._tokens):
-            fail_at(self._tokens[-1][2], "it ends in the middle of a rule", 'rules look like: name ::= "text"')
+            _fail(self._tokens[-1][2], "it ends in the middle of a rule", 'rules look like: name ::= "text"')
         self._place += 1
         return self._tokens[self._place - 1]
+
+
+def _fail(line: int, what: str, hint: str) -> NoReturn:
+    raise SettingsError(f"is wrong in line {line}: {what}", argument="grammar", hint=hint)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
@@ -158,7 +217,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         match = _TOKEN.match(text, place)
         if match is None:
             what = {'"': "a text in quotes is never closed", "[": "a set in brackets is never closed"}.get(text[place])
-            fail_at(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
+            _fail(line, what or f"{text[place : place + 12]!r} has no meaning in GBNF", "see llama.cpp on GBNF")
         assert match.lastgroup is not None
         if match.lastgroup != "skip":
             yield match.lastgroup, match.group(), line
@@ -166,78 +225,73 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         place = match.end()
 
 
-def _check_characters(kind: str, found: str, line: int) -> None:
-    if kind in ("text", "set"):
-        unknown = next((escape for escape in _ESCAPE.finditer(found) if escape.group(1)), None)
-        if unknown is not None:
-            fail_at(
-                line, f"{unknown.group()!r} is not an escape", r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN"
-            )
-        if found in ("[]", "[^]"):
-            fail_at(line, "an empty set of characters", "use . for any character")
+def _characters(text: str, line: int) -> Iterator[tuple[str, bool]]:
+    """Read the characters of a text or a set, and whether each was escaped."""
+    for match in _CHARACTER.finditer(text):
+        *codes, escaped, plain = match.groups()
+        code = int(next(filter(None, codes), "0"), 16)
+        if plain is not None:
+            yield plain, False
+        elif (escaped is not None and escaped not in _ESCAPED) or code > 0x10FFFF or 0xD800 <= code < 0xE000:
+            known = r"known are \n \r \t \\ \" \[ \] \xNN \uNNNN \UNNNNNNNN"
+            _fail(line, f"{match.group()!r} is not an escape, or not of a character", known)
+        else:
+            yield _ESCAPED[escaped] if escaped is not None else chr(code), True
 
 
-def _apply(item: Item, repeat: str, line: int) -> None:
-    bounds = [int(number) for number in re.findall(r"\d+", repeat)]
-    if any(bound > _MAX_REPEATS for bound in bounds):
-        fail_at(line, f"{repeat} repeats too often", f"at most {_MAX_REPEATS} times, or without an upper bound")
-    if len(bounds) == 2 and bounds[1] < bounds[0]:
-        fail_at(line, f"{repeat} ends before it begins", "write the smaller number first")
-    # A repetition of a repetition costs as much as one of a group.
-    item.nested += repeat in ("*", "+") or "," in repeat or item.optional or item.nested > 0
-    if repeat in ("*", "?") or (bounds and bounds[0] == 0):
-        item.optional = True
-    item.repeats *= max([1, *bounds])
+def _set(text: str, line: int) -> str:
+    """Return a set in brackets as a regular expression."""
+    negated = text.startswith("[^")
+    chars = list(_characters(text[1 + negated : -1], line))
+    if not chars:
+        _fail(line, "an empty set of characters", "use . for any character")
+    ranges, place = [], 0
+    while place < len(chars):
+        first = last = chars[place][0]
+        if place + 2 < len(chars) and chars[place + 1] == ("-", False):
+            last = chars[place + 2][0]
+            place += 2
+        if last < first:
+            _fail(line, f"{text} has a range that ends before it begins", "write the smaller character first")
+        ranges.append(rf"\x{{{ord(first):X}}}-\x{{{ord(last):X}}}")
+        place += 1
+    return f"/[{'^' * negated}{''.join(ranges)}]/"
 
 
-def _empty_rules(rules: dict[str, Rule]) -> set[str]:
-    """Names of the rules that may be empty."""
-    uses: dict[str, list[tuple[str, list[str]]]] = {name: [] for name in rules}
-    empty: set[str] = set()
-    found: list[str] = []
-    for name, rule in rules.items():
-        for items in rule.alternatives:
-            names = [item.name for item in items if not item.optional]
-            # What of the alternative is not known to be empty yet.
-            left = [each for each in names if each is not None]
-            if not names:
-                found.append(name)
-            elif len(left) == len(names):
-                for each in left:
-                    uses[each].append((name, left))
-    while found:
-        name = found.pop()
-        if name not in empty:
-            empty.add(name)
-            for user, left in uses[name]:
-                left.remove(name)
-                if not left:
-                    found.append(user)
-    return empty
+def _needed(uses: Mapping[str, Mapping[str, int]]) -> tuple[list[str], bool]:
+    """Return the rules that the root needs, each after those in it, and whether none leads back to itself."""
+    done: dict[str, None] = {}
+    # Depth first without recursion: generated grammars may be deep.
+    path = {"root": iter(uses["root"].items())}
+    is_regular = True
+    while path:
+        name = next(reversed(path))
+        inner, line = next(path[name], ("", 0))
+        if not inner:
+            done[name] = None
+            path.popitem()
+        elif inner in path:
+            is_regular = False
+        elif inner not in done:
+            path[inner] = iter(uses[inner].items())
+            if len(path) > _MAX_CHAIN:
+                _fail(line, f"more than {_MAX_CHAIN} rules and groups are within each other", "nest less deep")
+    return list(done), is_regular
 
 
-def _refuse_left_recursion(rules: dict[str, Rule], empty: set[str]) -> list[str]:
-    """Refuse rules that begin with themselves.
+def _lark(alternatives: Sequences, names: Mapping[str, str], is_regular: bool) -> str:
+    """Return alternatives in Lark's syntax."""
 
-    Returns:
-        The names of all rules, each after those that it may begin with.
-    """
+    def written(item: _Item) -> str:
+        if item.repeat in ("{0}", "{0,0}"):
+            return '""'
+        text = names.get(item.name) or _joined(item.chars, is_regular)
+        return f"({text}){item.repeat}" if item.repeat and len(item.chars) > 1 else text + item.repeat
 
-    def may_be_empty(item: Item) -> bool:
-        return item.optional or item.name in empty
+    return " | ".join(" ".join(map(written, items)) or '""' for items in alternatives)
 
-    begins: dict[str, list[str]] = {}
-    for name, rule in rules.items():
-        begins[name] = []
-        for items in rule.alternatives:
-            for item in items:
-                if item.name is not None:
-                    begins[name].append(item.name)
-                if not may_be_empty(item):
-                    break
 
-    def refuse(name: str) -> None:
-        named = name if not name.startswith("(") else name.split(" in ")[1]
-        fail_at(rules[name].line, f"rule {named!r} can begin with itself", "let it begin with something else first")
-
-    return deepest_first(begins, refuse)
+def _joined(chars: Sequence[str], is_regular: bool) -> str:
+    if is_regular and len(chars) > 1:
+        return '"' + "".join(char[1:-1] for char in chars) + '"'
+    return " ".join(chars) or '""'

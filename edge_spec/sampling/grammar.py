@@ -1,12 +1,12 @@
 """What a grammar is to the sampler, and what the sampler remembers along a reply.
 
-A grammar is a seam: the sampler asks which tokens may come next and what state follows. llama.cpp's grammars are in
-``edge_spec.llama_cpp.grammar``.
+A grammar is a seam: the sampler asks which tokens may come next and what state follows. llguidance's grammars are in
+``edge_spec.sampling.guidance``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,21 +14,13 @@ import numpy.typing as npt
 
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress", "never"]
-
-
-def never() -> bool:
-    """Say that a reply has not been cancelled: of one that nobody cancels."""
-    return False
+__all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress"]
 
 
 class GrammarState(Protocol):
-    """How far a reply has come in a grammar. Never changes.
+    """How far a reply has come in a grammar. Never changes."""
 
-    Its methods raise ``Cancelled`` once the reply has been cancelled, unless they return at once.
-    """
-
-    def allowed(self, tokens: Sequence[int]) -> list[bool]:
+    def allowed(self, tokens: Sequence[int]) -> Sequence[bool] | npt.NDArray[np.bool_]:
         """Whether each of these tokens may come next."""
 
     def after(self, token: int) -> GrammarState | None:
@@ -44,12 +36,8 @@ class GrammarState(Protocol):
 class Grammar(Protocol):
     """Which replies are possible."""
 
-    def start(self, is_cancelled: Callable[[], bool] = never) -> GrammarState:
-        """The state before the first token of a reply.
-
-        Args:
-            is_cancelled: says whether the reply has been cancelled. To work out what may come next can take long.
-        """
+    def start(self) -> GrammarState:
+        """The state before the first token of a reply."""
 
 
 class Node:
@@ -90,7 +78,7 @@ class Node:
             return self._everything[tokens].tolist()  # type: ignore[no-any-return]
         unknown = [token for token in tokens if token not in self._known]
         if unknown:
-            self._known.update(zip(unknown, self.state.allowed(unknown), strict=True))
+            self._known.update(zip(unknown, map(bool, self.state.allowed(unknown)), strict=True))
         return [self._known[token] for token in tokens]
 
     def mask(self, n_vocab: int) -> npt.NDArray[np.bool_]:

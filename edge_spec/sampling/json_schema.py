@@ -1,156 +1,207 @@
 """From a JSON schema to a grammar for the JSON that it allows, on one line.
 
-Values are written as by Python's ``json.dumps``, with one space after commas and colons and none elsewhere: a model
-cannot write white space without end, and everything but values is forced. Properties come in the order of the schema.
-A keyword that the grammar cannot enforce is refused by name and place instead of being ignored.
-
-llama.cpp's own converter is C++ and not part of its library's interface, and its port in llama-cpp-python allows line
-breaks in strings and ignores bounds silently.
+llguidance reads JSON schemas. What it would read in another way, or pass over, is written in a way that it knows, or
+refused by name and place. Values are written as by Python's ``json.dumps``, with one space after commas and colons and
+none elsewhere: a model cannot write white space without end, and everything but values is forced.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.gbnf import check_gbnf
-from edge_spec.sampling.schema_rules import MAX_REPEATS, Rules, any_of, fail
-from edge_spec.sampling.schema_types import KEYWORDS, Types
+from edge_spec.sampling.lark import Lark
 
-__all__ = ["schema_to_gbnf"]
+__all__ = ["KEYWORDS", "json_expression", "schema_to_lark"]
 
-_ANNOTATIONS = frozenset(
-    {
-        "$schema",
-        "$id",
-        "$comment",
-        "$anchor",
-        "$defs",
-        "definitions",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-    }
-)
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+_ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description")) | {
+    *("default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator")
+}
+_ANYWHERE = frozenset(("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"))
+
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+_COUNTS = frozenset(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"))
+
+_BY_TYPE = {
+    "object": frozenset(("properties", "patternProperties", "required", "additionalProperties", "propertyNames"))
+    | {"minProperties", "maxProperties"},
+    "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
+    "string": frozenset(("minLength", "maxLength", "pattern", "format")),
+    "number": _BOUNDS,
+}
+"""The keywords that show a type where none is given."""
+
+KEYWORDS = frozenset[str]().union(_ANYWHERE, *_BY_TYPE.values())
+"""The keywords that are kept."""
+
+_EXACT = 1 << 53
+"""llguidance computes with numbers of 64 bits, which are exact below this."""
+
+_LARGEST, _SMALLEST = 10**15 - 1, 1e-10
+"""Of numbers for which a schema says nothing else: their digits would have no end."""
+
+_MAX_COUNT = 100_000
+
+_MAX_ALTERNATIVES = 200
+"""Alternatives of ``oneOf`` are compared pair by pair."""
+
+_DATE = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-(?:0[1-9]|1[0-9]|2[0-8])"
+_TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
+_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+"""What Python reads of these formats: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
+cannot count the days of a February."""
 
 
-def schema_to_gbnf(schema: str | Mapping[str, Any] | bool, *, max_chars: int | None = None) -> str:
-    """A grammar in GBNF.
+def schema_to_lark(schema: str | Mapping[str, Any] | bool) -> Lark:
+    """Return a grammar of the JSON that a schema allows.
 
-    Supported are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf of one, $ref within
-    the schema, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, minLength,
-    maxLength, format (date, time, date-time, uuid) and bounds of numbers that are integers. Properties that the schema
-    does not name are written only where it names none; then also propertyNames, maxProperties, and minProperties up
-    to 1.
-
-    Args:
-        max_chars: the longest grammar.
+    Supported are type, enum, const, anyOf, oneOf (where its alternatives cannot overlap), allOf, $ref within the
+    schema, properties, patternProperties, required, additionalProperties, propertyNames, minProperties (up to 1),
+    maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (as llguidance knows
+    them), bounds of numbers and multipleOf. An object that names properties has no others, and an array with
+    prefixItems no other items, unless the schema says what they are or joins several schemas into one. Numbers have at
+    most 15 digits before the point and 10 after it, where the schema does not say which they may be.
 
     Raises:
-        SettingsError: not JSON, not a schema, or an unsupported keyword, with its place; or the grammar is too long.
+        SettingsError: not JSON, not a schema, or an unsupported keyword, with its place.
     """
-    parsed: Any = schema
-    if isinstance(schema, str):
-        try:
-            parsed = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"is not JSON: {error}", argument="json_schema", hint="correct it") from None
+    return Lark(json_expression(schema), argument="json_schema")
+
+
+def json_expression(schema: str | Mapping[str, Any] | bool) -> str:
+    """Return the same as a part of a grammar in Lark's syntax; see ``schema_to_lark``."""
     try:
-        grammar = _Converter(parsed).grammar()
+        parsed = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SettingsError(f"is not JSON: {error}", argument="json_schema", hint="correct it") from None
+    try:
+        text = json.dumps(_Rewriter(parsed).rewritten() | {"x-guidance": _SPACING})
     except RecursionError:
         hint = "move parts of it into $defs"
         raise SettingsError("is nested too deep", argument="json_schema", hint=hint) from None
-    if max_chars is not None and len(grammar) > max_chars:
-        problem = f"becomes a grammar of {len(grammar)} characters, and at most {max_chars} are read"
-        raise SettingsError(problem, argument="json_schema", hint="simplify the schema")
-    try:
-        check_gbnf(grammar)
-    except SettingsError as error:
-        problem = f"becomes a grammar that {error.problem}"
-        raise SettingsError(problem, argument="json_schema", hint="change the schema") from None
-    return grammar
+    return f"%json {text}"
 
 
-class _Converter:
+def _fail(place: str, what: str, hint: str = "leave it out, or check it after the reply") -> NoReturn:
+    raise SettingsError(f"at {place}: {what}", argument="json_schema", hint=hint)
+
+
+class _Rewriter:
+    """Writes a schema in the way that llguidance reads as meant."""
+
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._rules = Rules()
-        self._types = Types(self._rules, self._rule)
+        self._joins = _joins(schema)
         self._references: dict[str, str] = {}
+        self._definitions: dict[str, Any] = {}
 
-    def grammar(self) -> str:
-        return self._rules.grammar(self._rule(self._schema, "#"))
+    def rewritten(self) -> dict[str, Any]:
+        """Return all of it."""
+        if self._schema is False:
+            _fail("#", "false allows nothing", "give an object with keywords")
+        found = self._of(self._schema, "#")
+        return (found if isinstance(found, dict) else {}) | {"$defs": self._definitions}
 
-    def _rule(self, schema: Any, place: str) -> str:
-        """The right side of a rule, which can be part of another one."""
-        if schema is True:
-            return self._rules.shared("value")
+    def _of(self, schema: Any, place: str) -> dict[str, Any] | bool:
+        if isinstance(schema, bool):
+            return schema
         if not isinstance(schema, Mapping):
-            fail(
-                place, "not a schema" if schema is not False else "false allows nothing", "give an object with keywords"
-            )
+            _fail(place, "not a schema", "give an object with keywords")
         known = {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS}
-        for keyword in ("$ref", "const", "enum", "anyOf", "oneOf", "allOf"):
-            if keyword in known:
-                value = known.pop(keyword)
-                # Beside constants and alternatives, a type only repeats what they say.
-                others = [other for other in known if other != "type" or keyword in ("$ref", "allOf")]
-                if others:
-                    fail(f"{place}/{others[0]}", f"{others[0]} with {keyword} is not supported")
-                write = getattr(self, "_" + keyword.strip("$").lower())
-                return str(write(value, f"{place}/{keyword}", known.get("type")))
-        return self._typed(known, place)
+        if not known.keys() & _ANYWHERE:
+            kind = next((name for name, keywords in _BY_TYPE.items() if known.keys() & keywords), None)
+            known = ({"type": kind} if kind else {}) | known
+        made: dict[str, Any] = {}
+        for keyword, value in known.items():
+            at = f"{place}/{keyword}"
+            if keyword not in KEYWORDS:
+                _fail(at, f"the keyword {keyword} is not supported")
+            if keyword in _BOUNDS and not (_is_number(value) and abs(value) < _EXACT):
+                _fail(at, f"the bound {value!r} is not a number below 2**53", "round it")
+            if keyword in _COUNTS and not (type(value) is int and 0 <= value <= _MAX_COUNT):
+                _fail(at, f"{value!r} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
+            write = getattr(self, f"_{keyword.strip('$').lower()}", None)
+            made |= write(value, at) if write is not None else {keyword: value}
+        if "propertyNames" in known:
+            made |= self._named_alike(known, place)
+        if not self._joins:
+            made = self._closed(made)
+        if made.get("additionalProperties") is False and not made.get("patternProperties"):
+            stray = [name for name in made.get("required", ()) if name not in made.get("properties", {})]
+            if stray and "additionalProperties" in known:
+                _fail(f"{place}/required", f"{stray[0]!r} is required and not allowed", "add it to properties")
+            made |= {"properties": made.get("properties", {}) | dict.fromkeys(stray, True)} if stray else {}
+        return made
 
-    def _ref(self, reference: Any, place: str, _: Any) -> str:
+    def _closed(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema without what would let a model write on and on, and what the schema leaves open."""
+        if made.get("properties"):
+            made = {"additionalProperties": False} | made
+        if "prefixItems" in made:
+            made = {"items": False} | made
+        kinds = made.get("type")
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        if "const" in made or "enum" in made or not {"integer", "number"} & {str(kind) for kind in kinds}:
+            return made
+        if not max(made.get(name, 0) for name in ("minimum", "exclusiveMinimum")) > _LARGEST:
+            made = {"maximum": _LARGEST} | made if "exclusiveMaximum" not in made else made
+        if not min(made.get(name, 0) for name in ("maximum", "exclusiveMaximum")) < -_LARGEST:
+            made = {"minimum": -_LARGEST} | made if "exclusiveMinimum" not in made else made
+        return {"multipleOf": _SMALLEST} | made if "number" in kinds else made
+
+    def _ref(self, reference: Any, place: str) -> dict[str, Any]:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            fail(place, f"{reference!r} is not within the schema", "copy what it names into $defs")
+            _fail(place, f"{reference!r} is not within the schema", "copy what it names into $defs")
         if reference not in self._references:
             target = _found(self._schema, reference)
             if target is None:
-                fail(place, f"{reference!r} does not exist", "correct the reference")
-            name = self._references[reference] = self._rules.reserve()
-            self._rules.write(name, self._rule(target, reference))
-        return self._references[reference]
+                _fail(place, f"{reference!r} does not exist", "correct the reference")
+            name = self._references[reference] = f"d{len(self._references)}"
+            self._definitions[name] = self._of(target, reference)
+        return {"$ref": f"#/$defs/{self._references[reference]}"}
 
-    def _const(self, value: Any, place: str, kind: Any) -> str:
-        return self._enum([value], place, kind)
+    def _const(self, value: Any, place: str) -> dict[str, Any]:
+        _require_exact(value, place)
+        return {"const": value}
 
-    def _enum(self, values: Any, place: str, kind: Any) -> str:
+    def _enum(self, values: Any, place: str) -> dict[str, Any]:
         if not isinstance(values, list) or not values:
-            fail(place, "it must be a list of at least one value", "name the values")
-        fitting = [value for value in values if kind is None or _has_type(value, kind)]
-        if not fitting:
-            fail(place, f"no value is of type {kind}", "correct the type")
-        try:
-            return any_of([json.dumps(value, ensure_ascii=False, allow_nan=False) for value in fitting])
-        except ValueError:
-            fail(place, "a number in it is infinite, no number, or too long for JSON", "write a finite number")
+            _fail(place, "it must be a list of at least one value", "name the values")
+        _require_exact(values, place)
+        return {"enum": values}
 
-    def _anyof(self, schemas: Any, place: str, kind: Any) -> str:
-        if not isinstance(schemas, list) or not schemas:
-            fail(place, "it must be a list of at least one schema", "name the alternatives")
-        if kind is not None and any(not isinstance(each, Mapping) or each.get("type") != kind for each in schemas):
-            fail(place, "type with alternatives that do not repeat it is not supported", "give it to each of them")
-        return "(" + " | ".join(self._rule(each, f"{place}/{n}") for n, each in enumerate(schemas)) + ")"
+    def _anyof(self, schemas: Any, place: str) -> dict[str, Any]:
+        return {"anyOf": self._all(schemas, place)}
 
-    def _oneof(self, schemas: Any, place: str, kind: Any) -> str:
-        rule = self._anyof(schemas, place, kind)
+    def _allof(self, schemas: Any, place: str) -> dict[str, Any]:
+        return {"allOf": self._all(schemas, place)}
+
+    def _oneof(self, schemas: Any, place: str) -> dict[str, Any]:
+        made = self._all(schemas, place)
+        if len(made) > _MAX_ALTERNATIVES:
+            _fail(place, f"more than {_MAX_ALTERNATIVES} alternatives are not compared", "use anyOf")
         shown = [self._shown_by(each) for each in schemas]
         for n, one in enumerate(shown):
             for m, other in enumerate(shown[:n]):
                 if not any(not (one[key] & other[key]) for key in one.keys() & other.keys()):
-                    fail(place, f"alternatives {m} and {n} may overlap", "use anyOf, or give them different types")
-        return rule
+                    _fail(place, f"alternatives {m} and {n} may overlap", "use anyOf, or give them different types")
+        # Beside another ``anyOf`` both have to hold.
+        return {"allOf": [{"anyOf": made}]} if self._joins else {"anyOf": made}
+
+    def _all(self, schemas: Any, place: str) -> list[Any]:
+        if not isinstance(schemas, list) or not schemas:
+            _fail(place, "it must be a list of at least one schema", "name the alternatives")
+        return [self._of(each, f"{place}/{n}") for n, each in enumerate(schemas)]
 
     def _shown_by(self, schema: Any) -> dict[str, set[str]]:
-        """What distinguishes alternatives: their types, and the values of properties that they require."""
-        for _ in range(MAX_REPEATS):
+        """Return what distinguishes alternatives: their types, and the values of properties that they require."""
+        for _ in range(_MAX_ALTERNATIVES):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 break
             schema = _found(self._schema, str(schema["$ref"]))
@@ -159,54 +210,111 @@ class _Converter:
         shown: dict[str, set[str]] = {}
         kinds = schema.get("type")
         if kinds is not None:
-            kinds = {kinds} if isinstance(kinds, str) else set(kinds)
+            kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds))
             shown["type"] = kinds | ({"integer"} if "number" in kinds else set())
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if values is not None:
-            shown["value"] = {json.dumps(value) for value in values}
-        for name in schema.get("required", ()):
-            fixed = schema.get("properties", {}).get(name)
-            if not isinstance(fixed, Mapping):
-                continue
-            values = [fixed["const"]] if "const" in fixed else fixed.get("enum")
-            if values is not None:
-                shown["property " + name] = {json.dumps(value) for value in values}
+        properties = schema.get("properties", {})
+        named = {f"property {name}": properties.get(name) for name in schema.get("required", ())}
+        for key, fixed in {"value": schema, **named}.items():
+            if isinstance(fixed, Mapping) and ("const" in fixed or "enum" in fixed):
+                shown[key] = {json.dumps(value) for value in fixed.get("enum", [fixed.get("const")])}
         return shown
 
-    def _allof(self, schemas: Any, place: str, _: Any) -> str:
-        if not isinstance(schemas, list) or len(schemas) != 1:
-            fail(place, "allOf of more than one schema is not supported", "join them into one")
-        return self._rule(schemas[0], f"{place}/0")
+    def _items(self, schema: Any, place: str) -> dict[str, Any]:
+        return {"items": self._of(schema, place)}
 
-    def _typed(self, known: dict[str, Any], place: str) -> str:
-        kind = known.pop("type", None)
-        if kind is None:
-            guesses = ("object", "array", "string", "number")
-            kind = next((name for name in guesses if known.keys() & KEYWORDS[name]), None)
-        if kind is None:
-            if known:
-                fail(f"{place}/{next(iter(known))}", f"the keyword {next(iter(known))} is not supported")
-            return self._rules.shared("value")
-        if isinstance(kind, list) and kind:
-            # Each alternative gets the keywords of its type.
-            stray = known.keys() - {keyword for name in kind for keyword in KEYWORDS.get(str(name), ())}
-            if stray:
-                fail(f"{place}/{min(stray)}", f"the keyword {min(stray)} is not supported")
-            alternatives = []
-            for each in map(str, kind):
-                fitting = {key: value for key, value in known.items() if key in KEYWORDS.get(each, ())}
-                alternatives.append(self._typed({"type": each} | fitting, place))
-            return "(" + " | ".join(alternatives) + ")"
-        if not isinstance(kind, str) or kind not in KEYWORDS:
-            fail(f"{place}/type", f"there is no type {kind!r}", f"known are {', '.join(KEYWORDS)}")
-        for keyword in known:
-            if keyword not in KEYWORDS[kind]:
-                fail(f"{place}/{keyword}", f"the keyword {keyword} of type {kind} is not supported")
-        return str(getattr(self._types, kind)(known, place))
+    def _prefixitems(self, schemas: Any, place: str) -> dict[str, Any]:
+        return {"prefixItems": self._all(schemas, place)} if schemas != [] else {}
+
+    def _additionalproperties(self, schema: Any, place: str) -> dict[str, Any]:
+        return {"additionalProperties": self._of(schema, place)}
+
+    def _properties(self, named: Any, place: str) -> dict[str, Any]:
+        return {"properties": self._each(named, place)}
+
+    def _patternproperties(self, named: Any, place: str) -> dict[str, Any]:
+        return {"patternProperties": self._each(named, place)}
+
+    def _each(self, named: Any, place: str) -> dict[str, Any]:
+        if not isinstance(named, Mapping):
+            _fail(place, "it must be an object", "name the properties")
+        return {name: self._of(each, f"{place}/{name}") for name, each in named.items()}
+
+    def _required(self, names: Any, place: str) -> dict[str, Any]:
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            _fail(place, "it must be a list of names", "name the properties")
+        return {"required": names}
+
+    def _minproperties(self, least: Any, place: str) -> dict[str, Any]:
+        if least > 1:
+            _fail(place, "more than 1 is not supported, since names may come twice")
+        return {"minProperties": least}
+
+    def _format(self, name: Any, place: str) -> dict[str, Any]:
+        pattern = _FORMATS.get(name) if isinstance(name, str) else None
+        return {"format": name} | ({"allOf": [{"type": "string", "pattern": pattern}]} if pattern else {})
+
+    def _propertynames(self, names: Any, place: str) -> dict[str, Any]:
+        if not isinstance(names, Mapping):
+            _fail(place, "not a schema", "give an object with keywords")
+        if names.get("type", "string") != "string":
+            _fail(f"{place}/type", "names are strings", "leave it out")
+        return {}
+
+    def _named_alike(self, known: Mapping[str, Any], place: str) -> dict[str, Any]:
+        """Return what ``propertyNames`` says as a pattern of names."""
+        at = f"{place}/propertyNames"
+        for keyword in ("properties", "patternProperties", "required"):
+            if known.get(keyword):
+                _fail(at, f"propertyNames with {keyword} is not supported")
+        names = {keyword: value for keyword, value in known["propertyNames"].items() if keyword != "type"}
+        if not isinstance(self._of({"type": "string", **names}, at), dict):
+            return {}
+        values = names.pop("enum", [names.pop("const")] if "const" in names else None)
+        least, most = names.pop("minLength", 0), names.pop("maxLength", "")
+        pattern = names.pop("pattern", None)
+        if names or (values is not None) + (pattern is not None) + ((least, most) != (0, "")) > 1:
+            _fail(at, "it is not supported but for lengths, a pattern, or a list of names")
+        if values is not None:
+            pattern = "^(?:" + "|".join(re.escape(value) for value in values if isinstance(value, str)) + ")$"
+        if pattern is None:
+            pattern = f"^(?s:.){{{least},{most}}}$"
+        others = self._of(known.get("additionalProperties", True), place)
+        return {"patternProperties": {pattern: others}, "additionalProperties": False}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require_exact(value: Any, place: str) -> None:
+    """Refuse a value with a number that llguidance would write as another one."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    for each in value if isinstance(value, list) else ():
+        _require_exact(each, place)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not _is_number(value):
+            _fail(place, "a number in it is infinite, no number, or too long for JSON", "write a finite number")
+        if abs(value) >= _EXACT or (isinstance(value, float) and float(f"{value:.15g}") != value):
+            _fail(place, f"{value!r} has more than 15 digits", "round it")
+
+
+def _joins(schema: Any) -> bool:
+    """Return whether several schemas have to hold at one place: what one leaves open another one may need."""
+    if isinstance(schema, list):
+        return any(map(_joins, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    several = schema.get("allOf")
+    if isinstance(several, list) and len(several) > 1:
+        return True
+    applied = schema.keys() & {"$ref", "anyOf", "oneOf", "allOf"}
+    beside = schema.keys() - applied - _ANNOTATIONS - {"type"}
+    return len(applied) > 1 or bool(applied and beside & KEYWORDS) or any(map(_joins, schema.values()))
 
 
 def _found(schema: Any, reference: str) -> Any:
-    """What a reference such as ``#/$defs/name`` points to; None if there is nothing."""
+    """Return what a reference such as ``#/$defs/name`` points to; None if there is nothing."""
     for part in reference.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):
@@ -216,19 +324,3 @@ def _found(schema: Any, reference: str) -> Any:
         else:
             return None
     return schema
-
-
-def _has_type(value: Any, kinds: Any) -> bool:
-    types: dict[str, type | tuple[type, ...]] = {
-        "object": dict,
-        "array": list,
-        "string": str,
-        "integer": int,
-        "number": (int, float),
-        "boolean": bool,
-        "null": type(None),
-    }
-    names = [str(name) for name in (kinds if isinstance(kinds, list) else [kinds])]
-    return any(
-        isinstance(value, types.get(name, ())) and (name == "boolean" or not isinstance(value, bool)) for name in names
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from math import exp
 from typing import Any
@@ -13,7 +13,7 @@ from edge_spec.errors import GrammarDeadEnd, StateError
 from edge_spec.sampling.adjustments import Breakers, adjusted, adjusts
 from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
-from edge_spec.sampling.grammar import Grammar, KeptNode, Node, Progress, never
+from edge_spec.sampling.grammar import Grammar, KeptNode, Node, Progress
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import coin, gumbel, gumbel_array, position_key, stream_of
 from edge_spec.sampling.settings import SamplerSettings
@@ -46,7 +46,6 @@ class Sampler:
         prompt: token ids of the whole prompt as it was before any trimming.
         grammar: which replies are possible.
         breakers: what DRY does not look beyond, of ``find_breakers``.
-        is_cancelled: says whether the reply has been cancelled, see ``Grammar.start``.
     """
 
     def __init__(
@@ -56,14 +55,13 @@ class Sampler:
         *,
         grammar: Grammar | None = None,
         breakers: Breakers | None = None,
-        is_cancelled: Callable[[], bool] = never,
     ) -> None:
         self.settings = settings
         self.stream = stream_of(settings.seed, settings.attempt, prompt)
         self.has_grammar = grammar is not None
         self._remembers = self.has_grammar or settings.uses_mirostat
         self._moves_mu = settings.uses_mirostat
-        start = Node(0, grammar.start(is_cancelled) if grammar is not None else None, 2.0 * settings.mirostat_tau)
+        start = Node(0, grammar.start() if grammar is not None else None, 2.0 * settings.mirostat_tau)
         self._progress = Progress(len(prompt), start)
         self._breakers = breakers or {}
         self._adjusts = adjusts(settings)

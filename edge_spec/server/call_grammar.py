@@ -1,85 +1,108 @@
-"""Grammars of answers that may or must call tools."""
+"""Grammars of answers that may or must call tools, in Lark's syntax."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.guidance import check_grammar
+from edge_spec.sampling.json_schema import json_expression
+from edge_spec.sampling.lark import Lark, literal
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import MAX_GRAMMAR, FunctionFields
-from edge_spec.server.gbnf import literal, renamed, unlike, until
+from edge_spec.server.fields import FunctionFields
 
 __all__ = ["after_thought", "calls_grammar"]
 
 _ANY_OBJECT = {"type": "object"}
 _THINK, _THOUGHT = "<think>", "</think>"
-_SPACE = " \\t\\r\\n"
+_SPACE = r" \t\r\n"
+_THOUGHTS = rf"""
+thought[suffix="{_THOUGHT}"]: /[{_SPACE}]*{_THINK}(?s:.*)/
+UNENDED: /[{_SPACE}]*{_THINK}(?s:.*)/ & ~/(?s:.*)<\/think>(?s:.*)/
+"""
 
 
 def calls_grammar(
     functions: Sequence[FunctionFields], syntax: CallSyntax, *, required: bool, several: bool, may_think: bool
-) -> str:
-    """A grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their schemas.
+) -> Lark:
+    """Return a grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their
+    schemas.
+
+    A terminal ends where it can go on no longer, so of what may come at one place each excludes the others.
 
     Args:
         required: there is at least one call, and no text of an answer.
         several: there may be more than one.
-        may_think: a thought may come before them.
+        may_think: a thought may come before them. A call that is mentioned in a thought is not made.
 
     Raises:
         ApiError: the schema of a strict function cannot be kept.
     """
-    rules = ""
-    ways = []
-    for number, function in enumerate(functions):
-        rules += renamed(_arguments(function, number, MAX_GRAMMAR - len(rules)), f"f{number}-")
-        named = literal(f'{function.name}", "{syntax.arguments}": ')
-        ways.append(f"{named} f{number}-root")
-    begin, end = literal('{"name": "'), literal("}")
-    rules += f"object ::= {begin} ({' | '.join(ways)}) {end}\n"
-    call = f"{literal(syntax.opening)} object {literal(syntax.closing)}"
-    more = f" ({literal(syntax.separator)} call)*" if several else ""
-    rules += f"call ::= {call}\ncalls ::= call{more}\n"
+    begin = '{"name": "'
+    more = f" ({literal(syntax.separator + syntax.opening + begin)} call)*" if several else ""
+    rules = "".join(_function(function, syntax, number) for number, function in enumerate(functions))
+    ways = " | ".join(f"f{number}" for number in range(len(functions)))
+    rules += f"call: ({ways}) {literal('}' + syntax.closing)}\ncalls: {literal(syntax.opening + begin)} call{more}\n"
     if required:
-        if not may_think:
-            return f"root ::= calls\n{rules}"
-        rules += until("t", _THOUGHT, f"[{_SPACE}]* calls", or_end=False)
-        return f"root ::= {literal(_THINK)} t0 | calls\n{rules}"
+        first = f'first[suffix="{_THOUGHT}"]: /{_THINK}(?s:.*)/\n' if may_think else ""
+        return Lark(f"first /[{_SPACE}]/* calls | calls" if may_think else "calls", rules + first)
     if syntax.opening:
-        rest = f"{literal(syntax.opening.removeprefix(syntax.mark))} object {literal(syntax.closing)}{more}"
-        rules += f"free ::= s0\n{until('s', syntax.mark, 'rest', or_end=True)}rest ::= {rest}\n"
-        other = "free"
+        rest = literal(syntax.opening.removeprefix(syntax.mark) + begin)
+        mark = re.escape(syntax.mark).replace("/", r"\/")
+
+        def free(name: str, allowed: str) -> str:
+            """Rules for a text in which a call begins with the first mark."""
+            text = name.upper()
+            return (
+                f"{name}: {text}A | {name}b {rest} call{more}\n{text}: {allowed}\n"
+                f"{text}A: {text} & ~/(?s:.*){mark}(?s:.*)/\n{name}b[suffix={literal(syntax.mark)}]: {text}\n"
+            )
+
+        anything, unthought = "/(?s:.*)/", f"/(?s:.*)/ & ~/[{_SPACE}]*{_THINK}(?s:.*)/"
     else:
-        # As the answer is read: a brace at its beginning, white space aside, begins a call.
-        rules += f"space ::= [;{_SPACE}]*\nfree ::= space (calls | [^{{;{_SPACE}] .*)?\n"
-        other = "space (calls | o0)?"
+
+        def free(name: str, allowed: str) -> str:
+            """Rules for a text that is calls if it begins with a brace, as it will be read."""
+            text = name.upper()
+            first = rf"/[;{_SPACE}]*\{{\"name\": \"/"
+            return f"{name}: {text} | {name}b call{more}\n{text}: {allowed}\n{name}b: {first}\n"
+
+        anything = rf"/[;{_SPACE}]*([^{{;{_SPACE}](?s:.*))?/"
+        unthought = f"{anything} & ~/[;{_SPACE}]*{_THINK}(?s:.*)/"
+    rules += free("free", anything)
     if not may_think:
-        return f"root ::= free\n{rules}"
-    # A call that is mentioned in a thought is not made.
-    if not syntax.opening:
-        rules += unlike("o", _THINK, "{;" + _SPACE)
-    rules += until("t", _THOUGHT, "free", or_end=True)
-    return f"root ::= [{_SPACE}]* {literal(_THINK)} t0 | {other}\n{rules}"
+        return Lark("free", rules)
+    return Lark("thought free | UNENDED | other", rules + free("other", unthought) + _THOUGHTS)
 
 
-def after_thought(grammar: str) -> str:
-    """The same grammar after a thought that the prompt has opened."""
-    rules = until("t", _THOUGHT, "[\\n ]* answer-root", or_end=False)
-    return f"root ::= t0\n{rules}{renamed(grammar, 'answer-')}"
+def after_thought(grammar: Lark) -> Lark:
+    """Return the same grammar after a thought that the prompt has opened."""
+    space = r"[\n ]"
+    answer = f"ANSWER: /{space}*/ {grammar.root}\n"
+    if not grammar.root.isupper():
+        answer = f"answer: /{space}/* ({grammar.root})\n"
+    rules = f'ended[suffix="{_THOUGHT}"]: /(?s:.*)/\n{answer}{grammar.rules}'
+    return Lark(f"ended {answer.partition(':')[0]}", rules, grammar.argument)
 
 
-def _arguments(function: FunctionFields, number: int, max_chars: int) -> str:
-    """A grammar of a function's arguments. What a grammar cannot keep is left to the tool, unless it is strict."""
+def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
+    """Return the rule of a call's name and arguments.
+
+    What a grammar cannot keep of a schema is left to the tool, unless it is strict.
+    """
     schema = function.parameters or {"properties": {}}
     if schema.get("properties") == {}:
         # Where no argument is named there is none.
         schema = {"additionalProperties": False, **schema}
     try:
-        return schema_to_gbnf({"type": "object", **schema}, max_chars=max_chars)
+        arguments = json_expression({"type": "object", **schema})
+        check_grammar(Lark(arguments, argument="json_schema"))
     except SettingsError as error:
         if function.strict:
             param = f"tools[{number}].function.parameters"
             raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None
-        return schema_to_gbnf(_ANY_OBJECT)
+        arguments = json_expression(_ANY_OBJECT)
+    named = literal(f'{function.name}", "{syntax.arguments}": ')
+    return f"f{number}: {named} {arguments}\n"

@@ -15,7 +15,6 @@ from edge_spec.errors import (
     PromptError,
     PromptTooLong,
     SettingsError,
-    StillBusy,
     plainly,
 )
 from edge_spec.generation.options import REPLY_OPTIONS
@@ -94,8 +93,6 @@ def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
             return ApiError(400, in_fields(error), code="invalid_prompt", param=prompt)
         case OutOfMemory():
             return ApiError(503, in_fields(error), kind=_SERVER_ERROR, code="out_of_memory")
-        case StillBusy():
-            return ApiError(503, in_fields(error), kind=_SERVER_ERROR, code="busy")
         case Closed() | Cancelled():
             return ApiError(503, "the server is stopping; ask again later", kind=_SERVER_ERROR, code="stopping")
         case TimeoutError():

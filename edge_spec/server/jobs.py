@@ -12,7 +12,9 @@ from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
 from edge_spec.model import TextModel
-from edge_spec.sampling.json_schema import schema_to_gbnf
+from edge_spec.sampling.gbnf import gbnf_to_lark
+from edge_spec.sampling.json_schema import schema_to_lark
+from edge_spec.sampling.lark import Lark
 from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import CallSyntax
@@ -157,18 +159,16 @@ class JobMaker:
         body: Mapping[str, Any],
         prompts: tuple[tuple[int, ...], ...],
         *,
-        grammar: str | None,
+        grammar: Lark | None,
         logprobs: int | None,
     ) -> Job:
         if not min(map(len, prompts)):
             raise _bad("prompt", "it is empty; give some text to continue")
-        if grammar is not None and len(grammar) > MAX_GRAMMAR:
-            raise ApiError(
-                400,
-                f"the grammar, or that of a schema, has {len(grammar)} characters, and at most {MAX_GRAMMAR} are "
-                "read; simplify it",
-                code="invalid_value",
-            )
+        if grammar is not None:
+            try:
+                self._model.grammar_of(grammar, None)
+            except SettingsError as error:
+                raise _bad_schema(error) if error.argument == "json_schema" else error from None
         if asked.speculation not in (None, "off", "auto", self._model.mode):
             raise _bad(
                 "speculation",
@@ -253,17 +253,23 @@ def _require_short(schemas: Any, param: str) -> None:
         )
 
 
-def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()) -> str | None:
+def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()) -> Lark | None:
     """The grammar that a client asks for, or that of the JSON that it wants; None if it asks for neither."""
     wanted = asked.response_format if asked.response_format and asked.response_format.type != "text" else None
     given = {"tools": functions or None, "response_format": wanted, "grammar": asked.grammar}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
-    return _format_grammar(wanted) if wanted is not None else asked.grammar
+    if wanted is not None:
+        return _format_grammar(wanted)
+    if asked.grammar is None:
+        return None
+    if len(asked.grammar) > MAX_GRAMMAR:
+        raise _bad("grammar", f"{len(asked.grammar)} characters, and at most {MAX_GRAMMAR} are read; simplify it")
+    return gbnf_to_lark(asked.grammar)
 
 
-def _format_grammar(wanted: FormatFields) -> str:
+def _format_grammar(wanted: FormatFields) -> Lark:
     schema: Mapping[str, Any] = {"type": "object"}
     if wanted.type == "json_schema":
         if wanted.json_schema is None:
@@ -271,6 +277,10 @@ def _format_grammar(wanted: FormatFields) -> str:
         schema = wanted.json_schema.json_schema
         _require_short(schema, "response_format.json_schema.schema")
     try:
-        return schema_to_gbnf(schema, max_chars=MAX_GRAMMAR)
+        return schema_to_lark(schema)
     except SettingsError as error:
-        raise _bad("response_format.json_schema.schema", in_fields(error)) from None
+        raise _bad_schema(error) from None
+
+
+def _bad_schema(error: SettingsError) -> ApiError:
+    return _bad("response_format.json_schema.schema", in_fields(error))

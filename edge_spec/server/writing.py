@@ -12,7 +12,7 @@ from edge_spec.errors import Cancelled
 from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.replies import Replies
-from edge_spec.llama_cpp.leavable import LeavableCalls
+from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
 __all__ = ["Work", "WritingThread"]
@@ -114,7 +114,7 @@ class WritingThread:
         self._queue = queue
         self._writer = ThreadPoolExecutor(1, "edge-spec-writer")
         self._preparer = ThreadPoolExecutor(1, "edge-spec-preparer")
-        self._preparing = LeavableCalls("requests")
+        self._preparing = LeavableCalls()
         self._works: set[Work] = set()
 
     async def prepare(self, work: Callable[[], T]) -> T:

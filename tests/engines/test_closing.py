@@ -14,9 +14,10 @@ import edge_spec
 from edge_spec.engines.base import Engine
 from edge_spec.engines.onnx.session import KVCache, Session
 from edge_spec.engines.registry import engines, settings_of
-from edge_spec.engines.tokenizers import Grammars
 from edge_spec.memory import usage
 from edge_spec.models import inspect, resolve_family
+from edge_spec.sampling.gbnf import gbnf_to_lark
+from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.tree import Tree
 
 DRAFT = resolve_family("demo").draft
@@ -65,14 +66,14 @@ def test_nothing_of_a_model_that_was_closed_waits_for_the_collector(engine: Engi
         opened = opener.open(file, settings_of(64, {"n_threads": 1}))
         tokenizer = opener.tokenizer(file)
         assert tokenizer.text(tokenizer.tokenize("Once upon a time", add_special=False)).strip() == "Once upon a time"
-        grammars = Grammars(tokenizer)
-        state = grammars.new('root ::= "yes" | "no"').start()
-        assert state.forced(4) == []
+        grammars = GuidedVocabulary(tokenizer)
+        state = GuidedGrammar(grammars, gbnf_to_lark('root ::= "yes" | "no"')).start()
+        following = state.after(tokenizer.tokenize("n", add_special=False)[-1])
+        assert state.forced(4) == [] and following is not None and following.forced(4)
         things += [weakref.ref(thing) for thing in (opener, opened.model, tokenizer, grammars, state)]
         opened.model.close()
-        grammars.close()
         opener.close()
-        del opener, opened, tokenizer, grammars, state
+        del opener, opened, tokenizer, grammars, state, following
     assert [thing() for thing in things] == [None] * len(things)
 
 

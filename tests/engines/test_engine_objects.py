@@ -17,12 +17,14 @@ from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.registry import engine, engine_names, engines, settings_of
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.table import TableModel, random_table
-from edge_spec.engines.tokenizers import Grammars, grammar_lines, open_tokenizer
+from edge_spec.engines.tokenizers import open_tokenizer
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.models.gguf.cursor import GGUFArray
 from edge_spec.models.gguf.trimmed import TrimmedVocabulary
+from edge_spec.sampling.gbnf import gbnf_to_lark
+from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.tree import Tree
 
@@ -267,13 +269,9 @@ def test_a_tokenizer_belongs_to_the_file(kind: str, graph: ModelFile) -> None:
     tokens = tokenizer.tokenize("abc", add_special=False)
     assert b"".join(map(tokenizer.token_bytes, tokens)).strip() == b"abc"
     assert tokenizer.token_cache.held_bytes > 0
-    lines = grammar_lines(tokenizer)
-    assert ("vocabulary of grammars" in lines) == (kind == "graph")
-    grammars = Grammars(tokenizer)
-    state = grammars.new('root ::= "abc"').start()
+    state = GuidedGrammar(GuidedVocabulary(tokenizer), gbnf_to_lark('root ::= "abc"')).start()
     forced = b"".join(map(tokenizer.token_bytes, state.forced(8)))
     assert forced == b"abc"
-    grammars.close()
     tokenizer.close()
     with pytest.raises(Closed):
         tokenizer.tokenize("abc", add_special=False)

@@ -21,16 +21,16 @@ import edge_spec
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_published
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.tokenizers import external_vocabulary_bytes
+from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.errors import (
     BackendError,
     OutOfMemory,
     SettingsError,
     UnsupportedModel,
 )
-from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.json_tokenizer import JsonTokenizer
+from edge_spec.sampling.guidance import GuidedVocabulary
 from edge_spec.speculation.tree import Tree
 
 DEMO = resolve_family("demo")
@@ -108,7 +108,7 @@ def test_a_published_model_follows_grammars_with_every_drafter(family: dict[str,
             cache_dir=probe_cache,
         ) as model:
             texts[mode] = model.generate("A dog:", json_schema=schema, seed=3, max_tokens=60).read()
-            assert any(line.name == "vocabulary of grammars" for line in model.ledger)
+            assert any(line.name == "grammars" for line in model.ledger)
             with pytest.raises(SettingsError):
                 model.generate("A dog:", grammar='root ::= "a').read()
     assert set(json.loads(texts["off"])) == {"name", "old"}
@@ -131,7 +131,7 @@ def test_grammars_of_all_threads_share_one_tokenizer_and_one_vocabulary(
         return make
 
     monkeypatch.setattr("edge_spec.engines.tokenizers.JsonTokenizer", counted("tokenizer", JsonTokenizer))
-    monkeypatch.setattr("edge_spec.engines.tokenizers.ExternalVocabulary", counted("vocabulary", ExternalVocabulary))
+    monkeypatch.setattr("edge_spec.engines.tokenizers.GuidedVocabulary", counted("vocabulary", GuidedVocabulary))
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
     ) as model:
@@ -142,9 +142,8 @@ def test_grammars_of_all_threads_share_one_tokenizer_and_one_vocabulary(
         with ThreadPoolExecutor(4) as threads:
             assert all(threads.map(lambda n: model.grammar_of(f'root ::= "{n}"', None), range(4)))
         assert made == ["tokenizer", "vocabulary", "vocabulary"]
-        (line,) = (line for line in model.ledger if line.name == "vocabulary of grammars")
-        assert line.predicted_bytes == external_vocabulary_bytes(model.n_vocab)
-        assert line.measured_bytes is not None
+        (line,) = (line for line in model.ledger if line.name == "grammars")
+        assert line.predicted_bytes == grammar_bytes(model.n_vocab)
 
 
 def test_a_published_model_writes_what_its_network_would(

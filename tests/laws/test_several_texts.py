@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
-from edge_spec.sampling.grammar import never
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
@@ -89,7 +88,7 @@ class DeadEnd:
     def __init__(self, left: int) -> None:
         self._left = left
 
-    def start(self, is_cancelled: Callable[[], bool] = never) -> DeadEnd:
+    def start(self) -> DeadEnd:
         return self
 
     def allowed(self, tokens: Sequence[int]) -> list[bool]:

@@ -17,15 +17,17 @@ MIB = 1 << 20
 
 
 GRAMMARS_HELD = """
-import gc, random
-from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
-from edge_spec.llama_cpp.grammar import LlamaGrammar
+import gc, random, re, sys
+from pathlib import Path
 from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.memory import usage
+from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.grammar import Node
+from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 
 rng = random.Random(1)
-words = {bytes(rng.choices(range(97, 123), k=rng.randint(3, 9))) for _ in range(70_000)}
+n_words = int(sys.argv[1])
+words = {bytes(rng.choices(range(97, 123), k=rng.randint(3, 9))) for _ in range(n_words)}
 pieces = [b"", *(bytes([n]) for n in range(256)), *sorted(words)]
 class Tokenizer:
     eos, n_vocab = 0, len(pieces)
@@ -33,22 +35,22 @@ class Tokenizer:
     def tokenize(self, text, *, add_special): return []
     def ends(self, token): return token == 0
 
-weights = ExternalVocabulary(Tokenizer())
-weights.speaking
 gc.collect()
 before = usage().resident_bytes
+vocabulary = GuidedVocabulary(Tokenizer())
 grammars = []
 for mark in "{([<":
-    grammars.append(LlamaGrammar(weights, f'root ::= "{mark}" [^"]*'))
+    grammars.append(GuidedGrammar(vocabulary, gbnf_to_lark(f'root ::= "{mark}" [^"]*')))
     place = Node(0, grammars[-1].start(), 0.0)
     for n in range(4):
-        place = place.below(int(place.mask(weights.n_vocab).nonzero()[0][-1]))
-print(usage().resident_bytes - before, grammar_bytes(weights.n_vocab))
+        place = place.below(int(place.mask(vocabulary.n_vocab).nonzero()[0][-1]))
+print(usage().resident_bytes - before, grammar_bytes(vocabulary.n_vocab))
 """
 
 
-def test_grammars_take_what_is_planned_and_no_more() -> None:
-    command = [sys.executable, "-c", GRAMMARS_HELD]
+@pytest.mark.parametrize("n_words", [7_000, 70_000])
+def test_grammars_take_what_is_planned_and_no_more(n_words: int) -> None:
+    command = [sys.executable, "-c", GRAMMARS_HELD, str(n_words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     held, planned = map(int, done.stdout.split())
     assert planned / 4 < held <= planned

@@ -15,31 +15,6 @@ from edge_spec.models import inspect
 from edge_spec.models.json_tokenizer import loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.tokens import read_tokens, size_of_tokenizer
 
-HELD = """
-import gc, random
-from edge_spec.llama_cpp.external_vocabulary import ExternalVocabulary
-from edge_spec.llama_cpp.library import library
-from edge_spec.engines.tokenizers import external_vocabulary_bytes
-from edge_spec.memory import usage
-
-rng = random.Random(1)
-pieces = [b"", *(bytes([n]) for n in range(256)), *(rng.randbytes(rng.randint(3, 9)) for _ in range(31_743))]
-
-class Speller:
-    eos, n_vocab = 0, 32_000
-    token_bytes = pieces.__getitem__
-    def tokenize(self, text, *, add_special): return []
-    def ends(self, token): return token == 0
-
-library()
-gc.collect()
-before = usage().resident_bytes
-made = ExternalVocabulary(Speller())
-made.speaking, made.single_bytes, made.first_bytes
-print(usage().resident_bytes - before, external_vocabulary_bytes(32_000))
-"""
-
-
 TOKENIZER_HELD = """
 import gc, json, re, sys
 from pathlib import Path
@@ -95,9 +70,3 @@ def test_a_tokenizer_is_planned_by_its_own_formula_and_loaded_before_the_weights
         found = estimates.footprint(file, settings_of(128, {}), tokenizer=True)
     assert found.vocabulary_bytes == tokenizer_bytes(size)
     assert found.loading_peak_bytes >= loading_peak_bytes(size) >= tokenizer_bytes(size)
-
-
-def test_a_vocabulary_for_grammars_takes_what_is_planned_and_no_more() -> None:
-    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=120, check=True)
-    held, planned = map(int, done.stdout.split())
-    assert planned / 3 < held <= planned

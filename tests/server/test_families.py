@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from family_templates import FAMILIES
 
-from edge_spec.engines.tokenizers import Grammars
 from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
+from edge_spec.sampling.lark import Lark
 from edge_spec.server.answers import AnswerParser, merged
 from edge_spec.server.call_grammar import calls_grammar
 from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, syntax_of
@@ -79,15 +80,13 @@ class Marked:
 
 @pytest.fixture(scope="module")
 def grammars() -> Any:
-    vocabulary: Any = Marked()
-    made = Grammars(vocabulary)
-    yield made
-    made.close()
+    marked: Any = Marked()
+    return GuidedVocabulary(marked)
 
 
-def takes(grammars: Grammars, grammar: str, text: str) -> bool:
+def takes(vocabulary: GuidedVocabulary, grammar: Lark, text: str) -> bool:
     """Whether a reply may be this text and end there."""
-    state: Any = grammars.new(grammar).start()
+    state: Any = GuidedGrammar(vocabulary, grammar).start()
     for token in [*Marked().tokens(text.encode()), Marked.eos]:
         if not state.allowed([token])[0]:
             return False
@@ -117,7 +116,7 @@ def test_everything_said_stands_in_the_prompt_in_its_order(family: str) -> None:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_template_writes_of_calls_is_what_may_be_written_and_is_read(
-    grammars: Grammars, family: str, thinks: bool
+    grammars: GuidedVocabulary, family: str, thinks: bool
 ) -> None:
     cities = ("Rome",) if family == "Llama 3.1" else ("Rome", "Oslo")
     prompt, syntax = written(family, [QUESTION])
@@ -138,7 +137,7 @@ def test_what_a_template_writes_of_calls_is_what_may_be_written_and_is_read(
 
 
 @pytest.mark.parametrize("family", ["Qwen 3", "SmolLM3"])
-def test_without_thinking_the_thought_is_closed_in_the_prompt(grammars: Grammars, family: str) -> None:
+def test_without_thinking_the_thought_is_closed_in_the_prompt(grammars: GuidedVocabulary, family: str) -> None:
     text, syntax = written(family, [QUESTION], enable_thinking=False)
     assert text.endswith(("<think>\n\n</think>\n\n", "<think>\n\n</think>\n"))
     spelled: Any = Marked()
@@ -150,7 +149,7 @@ def test_without_thinking_the_thought_is_closed_in_the_prompt(grammars: Grammars
     assert takes(grammars, grammar, "Rain, I think.")
 
 
-def test_a_thought_of_a_call_ends_in_text_or_in_a_call(grammars: Grammars) -> None:
+def test_a_thought_of_a_call_ends_in_text_or_in_a_call(grammars: GuidedVocabulary) -> None:
     for syntax in (HERMES, LLAMA):
         grammar = calls_grammar(FUNCTIONS, syntax, required=False, several=True, may_think=True)
         for answer in (THOUGHT + "It rains.", THOUGHT, THOUGHT.partition("</think>")[0]):

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from server_world import wait_until, waiting
 
-from edge_spec.llama_cpp import grammar, leavable
+from edge_spec import TextModel
 from edge_spec.server.jobs import JobMaker
 
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4}
@@ -41,22 +41,18 @@ def told(served: Any, asked: dict[str, Any]) -> tuple[int, str]:
     return found.status_code, found.json().get("error", {}).get("code", "")
 
 
-def test_a_grammar_that_does_not_end_keeps_nobody_waiting(
+def test_a_grammar_that_takes_for_ever_to_prepare_keeps_nobody_waiting(
     hasty: Any, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advanced: Callable[..., object] = grammar._State._advanced
+    grammar_of = TextModel.grammar_of
 
-    def endless(state: object, token: int) -> object:
-        gate.wait()
-        return advanced(state, token)
+    def endless(model: TextModel, text: str | None, schema: Any) -> Any:
+        if text is not None:
+            gate.wait()
+        return grammar_of(model, text, schema)
 
-    monkeypatch.setattr(grammar._State, "_advanced", endless)
-    monkeypatch.setattr(leavable, "_PATIENCE_S", 0.01)
-    for _ in range(2):
-        assert told(hasty, STUCK) == (504, "timeout")
-        assert told(hasty, ASK) == (200, "")
-    # Each keeps a processor busy: there are not many of them.
-    assert told(hasty, STUCK) == (503, "busy")
+    monkeypatch.setattr(TextModel, "grammar_of", endless)
+    assert told(hasty, STUCK) == (504, "timeout")
     assert told(hasty, ASK) == (200, "")
     gate.set()
     wait_until(lambda: told(hasty, STUCK) == (200, ""))

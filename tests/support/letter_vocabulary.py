@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-
-from edge_spec.sampling.grammar import never
+from collections.abc import Sequence
 
 LETTERS = (b"a", b"b", b"\xc3", b"\xbc", b"cd", b"", b"b a")
 """What tokens of a table model stand for: among them halves of a character, and nothing."""
@@ -38,7 +36,7 @@ class LetterGrammar:
             n = chance.choice([1, 1, 2, n_vocab])
             self.next.append({token: chance.randrange(5) for token in chance.sample(range(n_vocab), n)})
 
-    def start(self, is_cancelled: Callable[[], bool] = never) -> LetterState:
+    def start(self) -> LetterState:
         return LetterState(self, 0)
 
     def takes(self, tokens: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Calls into a library that nothing can stop: whoever waits for one may leave it.
+"""Calls that nothing can stop: whoever waits for one may leave it.
 
 Such a call runs in a thread of its own. What was left ends by itself, as late as it likes, at the lowest priority;
 meanwhile everybody else goes on.
@@ -14,7 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from edge_spec.errors import Cancelled, StillBusy
+from edge_spec.errors import Cancelled
 
 __all__ = ["LeavableCalls"]
 
@@ -26,25 +26,16 @@ _RECHECK_S = 0.05
 _MAX_LEFT = 2
 """Each one that was left keeps a processor busy, and what it works on in memory."""
 
-_PATIENCE_S = 1.0
-"""Most calls that are left end sooner than this."""
-
 _LOWEST = 19
 
 
 class LeavableCalls:
-    """Makes calls for which nobody has to wait. Usable from any thread.
+    """Makes calls for which nobody has to wait. Usable from any thread."""
 
-    Args:
-        what: what the calls work for, in the plural; for messages.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self) -> None:
         self._idle: list[_Caller] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._n_left = 0
-        self._when_free: Callable[[], object] | None = None
 
     @property
     def n_left(self) -> int:
@@ -55,16 +46,6 @@ class LeavableCalls:
     def has_room(self) -> bool:
         """Whether so few of the calls that were left go on that another one may be left as well."""
         return self._n_left < _MAX_LEFT
-
-    def require_room(self) -> None:
-        """Wait a moment for room.
-
-        Raises:
-            StillBusy: there is none.
-        """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.has_room, _PATIENCE_S):
-                raise StillBusy(self._what)
 
     def call(self, work: Callable[[], T], is_over: Callable[[], bool]) -> T:
         """What ``work`` returns.
@@ -100,20 +81,13 @@ class LeavableCalls:
             # It holds this call, and must not be held by it.
             del error
 
-    def when_free(self, then: Callable[[], object]) -> None:
-        """Call ``then`` once no call that was left goes on: now, or by the last one that ends."""
-        with self._changed:
-            self._when_free = then if self._n_left else None
-        if self._when_free is None:
-            then()
-
     def close(self) -> None:
         """End the threads that wait for calls. Safe to call twice."""
         while self._idle:
             self._idle.pop().asked.put(None)
 
     def _leave(self, caller: _Caller) -> None:
-        with self._changed:
+        with self._lock:
             self._n_left += 1
         caller.asked.put(self._has_ended)
         caller.asked.put(None)
@@ -123,12 +97,8 @@ class LeavableCalls:
                 os.setpriority(os.PRIO_PROCESS, caller.native_id, _LOWEST)
 
     def _has_ended(self) -> None:
-        with self._changed:
+        with self._lock:
             self._n_left -= 1
-            self._changed.notify_all()
-            then = self._when_free if not self._n_left else None
-        if then is not None:
-            then()
 
     def __del__(self) -> None:
         self.close()
