@@ -132,7 +132,7 @@ class _Timing:
 
 
 def _sampling_of(model: TextModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The temperature, and what else differs from the defaults in the sampler of a model's replies."""
+    """Return the temperature, and what else differs from the defaults in the sampler of a model's replies."""
     settings, defaults = model.sampler_settings(**given), SamplerSettings()
     found = {name: getattr(settings, name) for name in SAMPLER_OPTIONS if name not in ("seed", "attempt")}
     return {name: x for name, x in found.items() if name == "temperature" or x != getattr(defaults, name)}
@@ -220,7 +220,7 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, Any], *, n_replies: int
 
 
 def _said(speed: Speed) -> str:
-    """A mode, what it drafts, and how fast it is."""
+    """Return a mode, what it drafts, and how fast it is."""
     low, high = speed.interval
     sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
     drafts = ""

@@ -134,7 +134,10 @@ def _data_folder() -> Path | None:
 def _conversation(
     model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
 ) -> tuple[ChatSession, Autosave]:
-    """The conversation to continue, or a new one, and where it is kept; options take precedence over the file."""
+    """Return the conversation to continue, or a new one, and where it is kept.
+
+    Options take precedence over the file.
+    """
     named = Path(values["session"]) if values["session"] is not None else None
     folder = data / "conversations" if data is not None else None
     autosave = Autosave(named, folder=folder, on_notice=display.notice)

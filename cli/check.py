@@ -30,7 +30,7 @@ _TEMPERATURES = ",".join(f"{temperature:g}" for temperature in default_of(check,
 
 
 def prompts_or_own(path: str | None) -> list[Prompt]:
-    """The prompts of a file, or those that come with the package."""
+    """Return the prompts of a file, or those that come with the package."""
     if path is not None:
         return read_prompts(path)
     with as_file(files("edge_spec.cli") / "prompts.txt") as own:

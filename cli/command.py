@@ -54,7 +54,7 @@ _READER_GONE = 141
 
 
 def verb(name: str) -> click.Command | None:
-    """The command of a verb; None if there is none of that name."""
+    """Return the command of a verb; None if there is none of that name."""
     if name in _VERBS:
         command = import_module(f"edge_spec.cli.{name}").command
     elif name not in (added := _added_verbs()):
@@ -72,12 +72,15 @@ def verb(name: str) -> click.Command | None:
 
 
 def _is_verb(name: str) -> bool:
-    """Whether there is a verb of a name, here or in a distribution that is not installed; nothing is imported."""
+    """Return whether there is a verb of a name, here or in a distribution that is not installed.
+
+    Nothing is imported.
+    """
     return name in _VERBS or name in _ELSEWHERE or name in _added_verbs()
 
 
 def _added_verbs() -> dict[str, EntryPoint]:
-    """The verbs of other distributions; finding them reads the metadata of all that are installed.
+    """Return the verbs of other distributions; finding them reads the metadata of all that are installed.
 
     What is left of building hides none of them, as it would in ``entry_points()``: in a checkout it has the same name.
     """
@@ -86,7 +89,7 @@ def _added_verbs() -> dict[str, EntryPoint]:
 
 
 def _described_verbs() -> dict[str, str]:
-    """What every verb does, in a line."""
+    """Return what every verb does, in a line."""
     added = {name: command.get_short_help_str(100) for name in _added_verbs() if (command := verb(name)) is not None}
     return _VERBS | added
 
@@ -161,7 +164,7 @@ def _edge_spec(ctx: click.Context) -> None:
 
 
 def root() -> click.Group:
-    """The command with all its verbs."""
+    """Return the command with all its verbs."""
     return _edge_spec
 
 
@@ -217,13 +220,13 @@ def _complain(message: str, code: int = 1) -> int:
 
 
 def _is_preset(error: click.UsageError) -> bool:
-    """Whether the value at fault was not typed, but comes from the user's settings."""
+    """Return whether the value at fault was not typed, but comes from the user's settings."""
     name = getattr(getattr(error, "param", None), "name", None)
     return bool(error.ctx and name and error.ctx.get_parameter_source(name) == ParameterSource.DEFAULT_MAP)
 
 
 def _was_printing(error: OSError) -> bool:
-    """Whether an error without a file comes from standard output: the command itself writes nothing else."""
+    """Return whether an error without a file comes from standard output: the command itself writes nothing else."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).startswith((str(__package__), "click"))
 

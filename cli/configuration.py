@@ -107,7 +107,7 @@ def table_mistakes(command: click.Command | None, verb: str, found: Configuratio
 
 
 def defaults_of(command: click.Command, verb: str, found: Configuration) -> dict[str, Any]:
-    """What click calls a default map for a verb: values by parameter, and of its own verbs by name.
+    """Return what click calls a default map for a verb: values by parameter, and of its own verbs by name.
 
     Raises:
         SettingsError: the file has something under this verb that it does not take.

@@ -69,7 +69,7 @@ def model_argument(metavar: str | None = None) -> Callable[[Command], Command]:
 
 
 def _folder_of(ctx: click.Context | None) -> Path:
-    """The model folder for a command that has been read as far as ``--model-dir``."""
+    """Return the model folder for a command that has been read as far as ``--model-dir``."""
     given = ctx.params.get("model_dir") if ctx is not None else None
     # Of a folder that is not given, some versions of click hold a mark here.
     return models_in(given if isinstance(given, str) else None)
@@ -93,14 +93,14 @@ def folder_options(command: Command) -> Command:
 
 
 def cache_folder(given: str | None) -> Path:
-    """The folder for transcribed models and what was measured on this device."""
+    """Return the folder for transcribed models and what was measured on this device."""
     from platformdirs import user_cache_path
 
     return Path(given) if given else user_cache_path("edge-spec")
 
 
 def models_in(given: str | None) -> Path:
-    """The folder of the user's models."""
+    """Return the folder of the user's models."""
     from edge_spec.library.user_folder import model_folder
 
     return Path(given) if given else model_folder(os.environ)

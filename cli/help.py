@@ -127,7 +127,7 @@ def keyword_option(section: str, each: Keyword, **more: Any) -> Callable[[Decora
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
-    """The default of an argument."""
+    """Return the default of an argument."""
     found = signature(function).parameters[name].default
     assert found is not Parameter.empty
     return found

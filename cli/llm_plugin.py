@@ -41,7 +41,7 @@ def register_models(register: Callable[..., None]) -> None:
 
 
 def _named() -> dict[str, dict[str, Any]]:
-    """The models of the user's own file. One that cannot be read must not take llm's other models away."""
+    """Return the models of the user's own file. One that cannot be read must not take llm's other models away."""
     path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
     try:
         named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -107,7 +107,7 @@ def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list
 
 
 def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, str]]:
-    """The conversation up to the prompt, also one that was continued from llm's log."""
+    """Yield the conversation up to the prompt, also one that was continued from llm's log."""
     chain = getattr(prompt, "messages", None)
     if chain is not None:
         for message in chain:

@@ -51,7 +51,7 @@ class _Context(click.ParamType):  # type: ignore[type-arg]
 
 
 def running_option(*flags: str, **more: Any) -> Callable[[Command], Command]:
-    """An option of how models are run."""
+    """Return an option of how models are run."""
     return option(_RUNNING, *flags, **more)
 
 
@@ -71,7 +71,7 @@ def threads_option() -> Callable[[Command], Command]:
 
 
 def _option(name: str, **more: Any) -> Callable[[Command], Command]:
-    """The option that sets an argument of ``load``."""
+    """Return the option that sets an argument of ``load``."""
     section = _MODELS if name in ("draft", "intermediate", "draft_limit", "speculation") else _RUNNING
     return keyword_option(section, LOAD_OPTIONS[name], **more)
 
@@ -156,13 +156,13 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def speculation_option(command: Command) -> Command:
-    """How to draft."""
+    """Return how to draft."""
     text = "How to draft; affects speed, not the text (see `identity` in the README)."
     choice = click.Choice([AUTO, *MODES])
     return _option("speculation", type=choice, default=AUTO, metavar=None, help=text)(command)
 
 
 def max_tokens_option(default: int | None, text: str) -> Callable[[Command], Command]:
-    """How long a reply may get; the setting for all verbs is not meant where verbs measure, with a default."""
+    """Return how long a reply may get; the setting for all verbs is not meant where verbs measure, with a default."""
     shared = default is None
     return option("Replies", "-n", "--max-tokens", type=Count(), default=default, metavar="N", shared=shared, help=text)

@@ -66,7 +66,7 @@ def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
 
 
 def what_drafts(model: ChatModel) -> str:
-    """The mode of a model, and what it chooses among if it chooses."""
+    """Return the mode of a model, and what it chooses among if it chooses."""
     names = [name for name in model.choices if name != "off"]
     return f"auto ({', '.join(names)})" if names else model.mode
 

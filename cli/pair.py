@@ -110,7 +110,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
 
 
 def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
-    """The drafters that were named; one that does not fit is an error."""
+    """Return the drafters that were named; one that does not fit is an error."""
     files = [inspect(resolve(name)) for name in drafts]
     for file in files:
         check_pair(target, file)

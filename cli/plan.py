@@ -64,7 +64,7 @@ def command(**values: Any) -> int:
 
 
 def as_json(found: PlanReport) -> dict[str, Any]:
-    """A plan as JSON can hold it."""
+    """Return a plan as JSON can hold it."""
     return {
         "budget_bytes": found.budget_bytes,
         "why": found.why,
@@ -82,7 +82,7 @@ def as_json(found: PlanReport) -> dict[str, Any]:
 
 
 def _least(candidate: Candidate) -> dict[str, Any]:
-    """Which way to run needs so little, and what it leaves of the context and the cache."""
+    """Return which way to run needs so little, and what it leaves of the context and the cache."""
     return {
         "needed_bytes": candidate.needed_bytes,
         "speculation": candidate.mode.name,

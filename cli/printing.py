@@ -18,12 +18,12 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 
 def safe(text: str) -> str:
-    """The text with a replacement character for each control character but newlines and tabs."""
+    """Return the text with a replacement character for each control character but newlines and tabs."""
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """The same for what must not look like several lines, such as a name."""
+    """Return the same for what must not look like several lines, such as a name."""
     return safe(text).replace("\n", "\N{REPLACEMENT CHARACTER}").replace("\t", "\N{REPLACEMENT CHARACTER}")
 
 

@@ -26,7 +26,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompt(prompt: str | None, file: str | None, words: str | None = None, *, silent_s: float = 1.0) -> str:
-    """The prompt from ``-p``, ``-f`` or standard input, or what stands behind the model.
+    """Return the prompt from ``-p``, ``-f`` or standard input, or what stands behind the model.
 
     ``-p`` is the whole prompt, and standard input is not touched. ``words`` follow what a file or standard input holds,
     the latter only where it is a pipe or a file: another program's terminal, or nothing, is not waited for.
@@ -60,7 +60,7 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file."""
+    """Return whether standard input is a pipe, a socket or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced
@@ -69,7 +69,7 @@ def _is_piped() -> bool:
 
 
 def _read_standard_input(*, asked_for: bool, silent_s: float) -> bytes:
-    """All of it. A pipe that nobody closes would be waited for in silence.
+    """Return all of it. A pipe that nobody closes would be waited for in silence.
 
     Args:
         asked_for: whether there is no other prompt.
@@ -86,7 +86,7 @@ def _read_standard_input(*, asked_for: bool, silent_s: float) -> bytes:
 
 
 def argument_text(argument: str, name: str) -> str:
-    """The text of a command-line value; Python passes bytes that are not UTF-8 as lone surrogates.
+    """Return the text of a command-line value; Python passes bytes that are not UTF-8 as lone surrogates.
 
     Raises:
         PromptError: it is not UTF-8.
@@ -95,7 +95,7 @@ def argument_text(argument: str, name: str) -> str:
 
 
 def file_or_text(argument: str, name: str) -> str:
-    """The text of a file if the value is a path, else the value itself.
+    """Return the text of a file if the value is a path, else the value itself.
 
     A value with a character that grammars and schemas need is a text.
 
@@ -157,7 +157,7 @@ def _bytes_of(path: str) -> bytes:
 
 
 def decoded(raw: bytes, name: str) -> str:
-    """The text of bytes from ``name``, without a byte order mark.
+    """Return the text of bytes from ``name``, without a byte order mark.
 
     Raises:
         PromptError: they are not UTF-8.

@@ -128,7 +128,7 @@ def command(name: str | None, **values: Any) -> int:
 
 
 def _own_catalogue() -> Path:
-    """The user's own catalogue, whether or not there is one."""
+    """Return the user's own catalogue, whether or not there is one."""
     from platformdirs import user_config_path
 
     return user_config_path("edge-spec") / "catalogue.toml"
@@ -139,7 +139,7 @@ def _catalogue() -> dict[str, Wanted]:
 
 
 def _list(*, as_json: bool) -> int:
-    """The catalogue."""
+    """Return the catalogue."""
     roles = ("target", "intermediate", "draft")
     rows = []
     for name, entry in sorted(_catalogue().items()):
@@ -154,7 +154,7 @@ def _list(*, as_json: bool) -> int:
 
 
 def _asked(name: str, values: dict[str, Any]) -> Wanted:
-    """What the command line asks for."""
+    """Return what the command line asks for."""
     known, endpoint = _own_catalogue(), os.environ.get("HF_ENDPOINT", "")
     asked = wanted(name, known, endpoint=endpoint)
     if values["draft"] is not None and values["no_drafts"]:
@@ -195,7 +195,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
 
 
 def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> Iterator[str]:
-    """Whether a drafter fits, or where there is one."""
+    """Yield whether a drafter fits, or where there is one."""
     if "draft" in files:
         yield "the drafter fits: both have the same tokens"
         return

@@ -79,7 +79,7 @@ def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = R
 
 
 def _read(each: Option, value: Any) -> Any:
-    """The argument that the value of an option stands for."""
+    """Return the argument that the value of an option stands for."""
     flag = str(each.flag)
     if each.name in ("grammar", "json_schema"):
         return file_or_text(value, flag)

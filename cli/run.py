@@ -162,7 +162,7 @@ def _print(reply: Reply) -> None:
 
 
 def _remarks(reply: Reply | Answer, *, has_grammar: bool) -> tuple[str, ...]:
-    """What a reply does not say of itself."""
+    """Return what a reply does not say of itself."""
     if has_grammar and reply.finish_reason == "length":
         return ("the reply was cut off at -n, before its grammar was complete",)
     if not reply.text and reply.finish_reason in ("eos", "stop"):

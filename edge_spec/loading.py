@@ -164,7 +164,7 @@ def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
 
 
 def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request]:
-    """The same with each other kind of speculation, as far as the models for it are there."""
+    """Yield the same with each other kind of speculation, as far as the models for it are there."""
     for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
             yield request_of(replace(asked, speculation=mode.name, draft_limit=None), read_file)
@@ -212,7 +212,7 @@ def _opened(
 def _text_model(
     models: OpenModels, request: Request, notes: Iterable[str], watch: PressureWatch, name: str
 ) -> TextModel:
-    """The model that writes text, around what is open."""
+    """Return the model that writes text, around what is open."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
 
@@ -240,7 +240,7 @@ def _text_model(
 
 
 def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
-    """The checked options, with the path of a model for any name that ``edge-spec list`` shows.
+    """Return the checked options, with the path of a model for any name that ``edge-spec list`` shows.
 
     Programs look for models where the command would: this is the one place besides it that reads the environment.
     """
@@ -253,5 +253,5 @@ def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
 
 
 def _on_disk(folder: Path | None) -> Path | None:
-    """A folder that lies on a disk; the system's own for temporary files may lie in memory."""
+    """Return a folder that lies on a disk; the system's own for temporary files may lie in memory."""
     return folder if folder is not None and folder.is_dir() else None

@@ -127,7 +127,7 @@ class TextModel(Closing):
         return self.prompts.tokenize(text, add_special=add_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without control tokens."""
+        """Return the text of token ids, without control tokens."""
         return self.prompts.detokenize(tokens)
 
     def prompt_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
@@ -235,7 +235,7 @@ class TextModel(Closing):
         self.grammar_of(asked.grammar, asked.json_schema)
 
     def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
-        """The grammar that one of them describes, see ``generate``; None if neither is given."""
+        """Return the grammar that one of them describes, see ``generate``; None if neither is given."""
         return self._requests.grammar(text, schema)
 
     def reply(

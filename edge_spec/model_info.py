@@ -57,6 +57,6 @@ class ModelInfo:
     held_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """Return the same as plain values."""
         plain = {"files": {role: str(path) for role, path in self.files.items()}, "sampling": dict(self.sampling)}
         return {each.name: getattr(self, each.name) for each in fields(self)} | plain

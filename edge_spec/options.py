@@ -132,7 +132,7 @@ def options_of(keywords: type, *values: type) -> dict[str, Option]:
 
 
 def _parts(annotated: Any) -> tuple[Any, Option]:
-    """The type of a field and what is said of it."""
+    """Return the type of a field and what is said of it."""
     assert get_origin(annotated) is Annotated
     hint, option = get_args(annotated)
     return hint, option
@@ -175,7 +175,7 @@ def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
 
 
 def _described(option: Option) -> str:
-    """Its line, or lines, in a docstring."""
+    """Return its line, or lines, in a docstring."""
     default = "" if callable(option.default) else f" [default: {option.shown or repr(option.default)}]"
     text = f"{option.name}: {option.help}{default}"
     return fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)

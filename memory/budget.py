@@ -47,7 +47,7 @@ def parse_size(text: str | int, argument: str = "memory") -> int:
 
 
 def parse_memory(memory: str | int) -> int:
-    """Bytes of a memory budget, see ``parse_size``.
+    """Return bytes of a memory budget, see ``parse_size``.
 
     Raises:
         SettingsError: it is not a size, or so little that another unit must have been meant.
@@ -122,7 +122,7 @@ class Footprint:
         return self.weight_bytes + self.vocabulary_bytes + self.loading_bytes
 
     def lines(self) -> dict[str, int]:
-        """What is held, by name, without what is nothing."""
+        """Return what is held, by name, without what is nothing."""
         named = {
             "weights, mapped": self.mapped_bytes,
             "weights, repacked": self.repacked_bytes,
@@ -144,7 +144,7 @@ _RESERVE_SHARE = 50
 
 
 def reserve_bytes(held_bytes: int) -> int:
-    """What is kept free in addition to ``held_bytes``."""
+    """Return what is kept free in addition to ``held_bytes``."""
     return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
 
 
@@ -181,7 +181,7 @@ def budget_of(
     device: Callable[[], Device] = probe,
     reading: Callable[[], Usage] = usage,
 ) -> Budget:
-    """The budget that the argument ``memory`` of ``edge_spec.load`` stands for.
+    """Return the budget that the argument ``memory`` of ``edge_spec.load`` stands for.
 
     Args:
         memory: a size; four fifths of what is available if None.

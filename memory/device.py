@@ -20,7 +20,7 @@ _NO_LIMIT = 1 << 60
 
 
 def system_text(path: str) -> str | None:
-    """The content of a small system file; None if it cannot be read."""
+    """Return the content of a small system file; None if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -28,7 +28,7 @@ def system_text(path: str) -> str | None:
 
 
 def whole_number(text: str | None) -> int | None:
-    """The number that a system file holds; None if it holds something else, or there is no such file."""
+    """Return the number that a system file holds; None if it holds something else, or there is no such file."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
@@ -106,7 +106,7 @@ class Readings:
 
 
 def probe(readings: Readings | None = None) -> Device:
-    """What this process may use now."""
+    """Return what this process may use now."""
     readings = readings or Readings()
     bounds = [limit for _, limit in limits(readings)]
     physical, logical = readings.cores()
@@ -121,7 +121,7 @@ def probe(readings: Readings | None = None) -> Device:
 
 
 def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
-    """All bounds on the memory of this process, by name; the machine's comes first."""
+    """Return all bounds on the memory of this process, by name; the machine's comes first."""
     readings = readings or Readings()
     found = [("memory of the machine", readings.ram())]
     # Version 1 says "no limit" with a very large number.
@@ -156,7 +156,7 @@ class _Files(NamedTuple):
 
 
 def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
-    """The limits of the process's groups and of all groups around them."""
+    """Yield the limits of the process's groups and of all groups around them."""
     for line in (text("/proc/self/cgroup") or "").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "", "")[:3]
         if controllers == "":

@@ -95,7 +95,7 @@ class HardwareReadings:
 
 
 def describe(readings: HardwareReadings | None = None) -> Hardware:
-    """What this computer is."""
+    """Return what this computer is."""
     readings = readings or HardwareReadings()
     system, machine = readings.system(), readings.machine()
     cpuinfo = readings.text("/proc/cpuinfo") or ""
@@ -176,7 +176,7 @@ def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
 
 
 def _count(text: str) -> int:
-    """How many processors a list such as ``0-3,8`` names."""
+    """Return how many processors a list such as ``0-3,8`` names."""
     total = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -61,7 +61,7 @@ class PressureWatch:
         self._last_s = float("-inf")
 
     def scarcity(self) -> PressureReading | None:
-        """A reading, or None if the last one was a moment ago."""
+        """Return a reading, or None if the last one was a moment ago."""
         now = self.clock()
         if now - self._last_s < self._interval_s:
             return None
@@ -69,13 +69,13 @@ class PressureWatch:
         return self.look()
 
     def is_scarce(self, seen: PressureReading) -> bool:
-        """Whether memory has to be freed."""
+        """Return whether memory has to be freed."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT
         overdrawn = seen.left_bytes is not None and seen.left_bytes < 0
         return stalled or overdrawn or seen.available_bytes < self.low_bytes
 
     def has_room(self, seen: PressureReading, n_bytes: int) -> bool:
-        """Whether ``n_bytes`` can be taken without memory becoming scarce soon."""
+        """Return whether ``n_bytes`` can be taken without memory becoming scarce soon."""
         stalled = seen.stalled_percent is not None and seen.stalled_percent >= _STALLED_PERCENT / 10
         overdrawn = seen.left_bytes is not None and seen.left_bytes < n_bytes
         return not stalled and not overdrawn and seen.available_bytes >= 2 * self.low_bytes + n_bytes
@@ -101,7 +101,7 @@ def system_watch(
     readings: Readings | None = None,
     stall: Callable[[], float | None] = memory_stall,
 ) -> PressureWatch:
-    """A watch on this computer, the control groups that the process is in, and the process itself.
+    """Return a watch on this computer, the control groups that the process is in, and the process itself.
 
     Args:
         budget_bytes: if more than this is resident, memory is scarce, however much the computer has left; None where
@@ -125,7 +125,7 @@ def system_watch(
 
 
 def _own_group(root: Path) -> Path | None:
-    """The pressure file of the control group (version 2) that this process runs in."""
+    """Return the pressure file of the control group (version 2) that this process runs in."""
     with suppress(OSError, StopIteration):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
         group = next(line for line in lines if line.startswith("0::"))[3:].strip("/")

@@ -33,7 +33,7 @@ class Usage:
 
 
 def usage(text: Callable[[str], str | None] = system_text) -> Usage:
-    """What this process holds now.
+    """Return what this process holds now.
 
     Args:
         text: reads a small system file, None if it cannot be read.

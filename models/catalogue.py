@@ -57,12 +57,12 @@ class Family:
 
 
 def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
-    """The model file that a name (its target) or a path means; see ``resolve_family``."""
+    """Return the model file that a name (its target) or a path means; see ``resolve_family``."""
     return resolve_family(name_or_path).target
 
 
 def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family:
-    """The models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
+    """Return the models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
 
     A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
     model file, a folder with a manifest, one with a published ONNX model, or one with a single GGUF. A file belongs to
@@ -119,12 +119,12 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
 
 
 def family_names() -> tuple[str, ...]:
-    """The names of the families that come with the package."""
+    """Return the names of the families that come with the package."""
     return _names(_package_folder())
 
 
 def _family_of(path: Path, package: Path) -> Family:
-    """The family that a file belongs to by its content, or one of that file alone."""
+    """Return the family that a file belongs to by its content, or one of that file alone."""
     for family in _families(package, path.parent):
         with suppress(EdgeSpecError, OSError):
             if _has_same_content(path, family.target):
@@ -138,7 +138,7 @@ def _has_same_content(path: Path, other: Path) -> bool:
 
 
 def _families(package: Path, folder: Path) -> Iterator[Family]:
-    """The families of this package, and that of another folder, as far as their files are there."""
+    """Yield the families of this package, and that of another folder, as far as their files are there."""
     for manifest in (*sorted(package.glob(f"*/{MANIFEST}")), folder / MANIFEST):
         with suppress(EdgeSpecError, OSError):
             yield _read_family(manifest.parent, manifest.parent.name)
@@ -177,7 +177,7 @@ def _names(package: Path) -> tuple[str, ...]:
 
 
 def _ggufs(folder: Path) -> list[Path]:
-    """The GGUF models in a folder; a model in several files counts once, by its first."""
+    """Return the GGUF models in a folder; a model in several files counts once, by its first."""
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf" and path.is_file())
     return [path for path in found if not is_later_part(path.name)]
 
@@ -214,7 +214,7 @@ def _read_family(folder: Path, name: str) -> Family:
 
 
 def _file_of_distribution(name: str, *, distribution: str, file: str, extra: str) -> Path:
-    """A file that another installed package brings; the package is not imported.
+    """Return a file that another installed package brings; the package is not imported.
 
     Raises:
         ModelNotFound: it is not installed, or lacks the file.

@@ -22,18 +22,18 @@ _ASSISTANT = "an assistant head"
 
 
 def head_of(file: ModelFile) -> str:
-    """What kind of head a file is, with its article; empty for a model of its own."""
+    """Return what kind of head a file is, with its article; empty for a model of its own."""
     architecture = file.architecture.lower()
     return _ASSISTANT if architecture.endswith("-assistant") else _HEADS.get(architecture, "")
 
 
 def is_own_head(file: ModelFile) -> bool:
-    """Whether a file is a head that edge-spec runs."""
+    """Return whether a file is a head that edge-spec runs."""
     return file.architecture == EAGLE3 and file.trimmed is not None
 
 
 def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
-    """Numbers of the three layers of its target whose input a head reads, from 1 on.
+    """Return numbers of the three layers of its target whose input a head reads, from 1 on.
 
     Raises:
         UnsupportedModel: it was made for another model, or does not name three layers of this one.
@@ -56,12 +56,12 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
 
 
 def lacking_rows(target: ModelFile) -> str:
-    """Why a head cannot draft for a target whose engine does not give hidden states; the head is the subject."""
+    """Return why a head cannot draft for a target whose engine does not give hidden states; the head is the subject."""
     return f"reads hidden states, which {target.path.name} does not provide as it is run here"
 
 
 def n_mtp_layers(file: ModelFile) -> int:
-    """How many layers of a model predict tokens beyond the next one."""
+    """Return how many layers of a model predict tokens beyond the next one."""
     found = (re.match(r"blk\.(\d+)\.nextn\.", tensor.name) for tensor in file.tensors)
     return len({layer[1] for layer in found if layer is not None})
 

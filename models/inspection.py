@@ -35,5 +35,5 @@ def inspect(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of an ONNX graph, or of a folder with one, by its name alone."""
+    """Return whether a path is that of an ONNX graph, or of a folder with one, by its name alone."""
     return Path(path).suffix == ".onnx" or Path(path).is_dir()

@@ -29,7 +29,7 @@ _OWN_BYTES = 3 << 20
 
 
 def tokenizer_bytes(size: TokenizerSize) -> int:
-    """What a loaded tokenizer takes.
+    """Return what a loaded tokenizer takes.
 
     Two hash tables of tokens and one of merges, and the texts. Fitted to 15 generated BPE files of 8,192 to 256,000
     tokens and 8,000 to 365,000 merges, and 5 unigram files, with tokenizers 0.23 on x86-64: each within 20 % or 4 MiB.
@@ -138,7 +138,7 @@ class JsonTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; nothing for special tokens and for ids without a token."""
+        """Return the bytes a token stands for; nothing for special tokens and for ids without a token."""
         return self.token_cache.of(token, self._read_bytes)
 
     def _read_bytes(self, token: int) -> bytes:
@@ -146,7 +146,7 @@ class JsonTokenizer:
         return b"" if added is not None and added.special else self._bytes(token)
 
     def name(self, token: int) -> str:
-        """The text of a token, special tokens included; empty for -1, which stands for none."""
+        """Return the text of a token, special tokens included; empty for -1, which stands for none."""
         return self._bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def _bytes(self, token: int) -> bytes:
@@ -157,16 +157,16 @@ class JsonTokenizer:
         return self._to_bytes(text) if text is not None else b""
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of a sequence of tokens, without special tokens."""
+        """Return the text of a sequence of tokens, without special tokens."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
+        """Return whether a token ends a reply."""
         return token in self._ends
 
 
 def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
-    """What turns a token's text into bytes, as ``decoder`` does."""
+    """Return what turns a token's text into bytes, as ``decoder`` does."""
     try:
         parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
         kinds = [part["type"] for part in parts]
@@ -198,7 +198,7 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
 
 
 def _by_letters() -> Callable[[str], bytes]:
-    """The decoder of byte-level vocabularies."""
+    """Return the decoder of byte-level vocabularies."""
     letters = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 
     def to_bytes(text: str) -> bytes:

@@ -33,14 +33,14 @@ _FILE, _CHOICE = "drafter.gguf", "chosen.json"
 
 
 def made_drafter_folder(target: ModelFile) -> Path:
-    """Where the drafter of a model belongs, whether or not there is one."""
+    """Return where the drafter of a model belongs, whether or not there is one."""
     from platformdirs import user_data_path
 
     return user_data_path("edge-spec") / "drafters" / target.fingerprint
 
 
 def made_drafter(target: ModelFile) -> Path | None:
-    """The drafter that was made for a model; None if there is none."""
+    """Return the drafter that was made for a model; None if there is none."""
     path = made_drafter_folder(target) / _FILE
     return path if path.is_file() else None
 
@@ -48,7 +48,7 @@ def made_drafter(target: ModelFile) -> Path | None:
 def drafter_of(
     target: ModelFile, engine: str = "auto", read_file: Callable[[Path], ModelFile] = inspect
 ) -> Path | None:
-    """The drafter to use for a model where none is named: the chosen one, or else the made one."""
+    """Return the drafter to use for a model where none is named: the chosen one, or else the made one."""
     choice = chosen_drafter(target, engine, read_file)
     return choice.path if choice is not None else made_drafter(target)
 
@@ -76,7 +76,7 @@ class Choice:
 
 
 def choices(target: ModelFile) -> list[Choice]:
-    """What was chosen for a model, by engine, whether or not it can still be used."""
+    """Return what was chosen for a model, by engine, whether or not it can still be used."""
     try:
         content = json.loads((made_drafter_folder(target) / _CHOICE).read_text("utf-8"))
         # Files written before engines were told apart hold a single choice.
@@ -97,7 +97,10 @@ def choices(target: ModelFile) -> list[Choice]:
 def chosen_drafter(
     target: ModelFile, engine: str = "auto", read_file: Callable[[Path], ModelFile] = inspect
 ) -> Choice | None:
-    """The drafter that was chosen for a model; None if there is none, or if its file is gone or another one now."""
+    """Return the drafter that was chosen for a model.
+
+    None if there is none, or if its file is gone or another one now.
+    """
     for choice in choices(target):
         if choice.engine == engine:
             with suppress(OSError, ModelFileError):

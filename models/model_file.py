@@ -91,7 +91,7 @@ class ModelFile:
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Bytes per type, largest first, from the type and the bytes of each tensor."""
+    """Return bytes per type, largest first, from the type and the bytes of each tensor."""
     types: dict[str, int] = {}
     for kind, n_bytes in tensors:
         types[kind] = types.get(kind, 0) + n_bytes
@@ -103,7 +103,7 @@ CTX_STEP = 256
 
 
 def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "f16") -> int:
-    """What the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
+    """Return what the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
 
     In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of
     ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. Where values are computed from the keys'

@@ -53,7 +53,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
 
 
 def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:
-    """The target's tokens that a drafter knows; None if the two vocabularies are the same.
+    """Return the target's tokens that a drafter knows; None if the two vocabularies are the same.
 
     Raises:
         VocabularyMismatch: they are tokens of another vocabulary, or the list is not valid.
@@ -70,7 +70,7 @@ def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:
 
 
 def _listed(target: ModelFile, drafter: ModelFile) -> KeptTokens:
-    """The tokens that the file of a trimmed drafter lists."""
+    """Return the tokens that the file of a trimmed drafter lists."""
     from edge_spec.tokens.kept_tokens import KeptTokens
 
     trimmed = drafter.trimmed
@@ -93,7 +93,7 @@ def _listed(target: ModelFile, drafter: ModelFile) -> KeptTokens:
 
 
 def _shared(target: ModelFile, drafter: ModelFile) -> KeptTokens:
-    """The ids that mean the same in two vocabularies that differ."""
+    """Return the ids that mean the same in two vocabularies that differ."""
     from edge_spec.tokens.kept_tokens import KeptTokens
 
     ours, theirs = _Table(drafter), _Table(target)
@@ -141,7 +141,7 @@ class _Table:
         return [token for token in range(n) if self.texts[token] != other.texts[token]]
 
     def is_ordinary(self, token: int) -> bool:
-        """Whether an id stands for text, and not for something reserved; not where there is none."""
+        """Return whether an id stands for text, and not for something reserved; not where there is none."""
         if token >= self.n_tokens:
             return False
         if self._types:
@@ -150,7 +150,7 @@ class _Table:
 
 
 def _spare_token(drafter: ModelFile) -> int:
-    """The drafter's own id of what it does not know: its padding, its unknown token, or what begins a text."""
+    """Return the drafter's own id of what it does not know: its padding, its unknown token, or what begins a text."""
     if drafter.graph is None:
         metadata = read_header(drafter.path).metadata
         found = (metadata.get(key) for key in _SPARE)

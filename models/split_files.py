@@ -10,7 +10,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.IGNORECASE | 
 
 
 def parts_of(first: str) -> list[str]:
-    """The names or paths of all files of a model, by the first one's; of a model in one file, that one."""
+    """Return the names or paths of all files of a model, by the first one's; of a model in one file, that one."""
     found = _PART.fullmatch(first)
     if found is None or int(found[2]) != 1:
         return [first]
@@ -18,12 +18,12 @@ def parts_of(first: str) -> list[str]:
 
 
 def is_later_part(name: str) -> bool:
-    """Whether a file is not the first one of its model."""
+    """Return whether a file is not the first one of its model."""
     found = _PART.fullmatch(name)
     return found is not None and int(found[2]) != 1
 
 
 def stem_of(name: str) -> str:
-    """The name of a file without its number and its ending."""
+    """Return the name of a file without its number and its ending."""
     found = _PART.fullmatch(name)
     return found[1] if found else name.removesuffix(".gguf").removesuffix(".GGUF")

@@ -21,7 +21,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def card_of(results: Mapping[str, Any], setting: Mapping[str, Any], corpus: Mapping[str, Mapping[str, int]]) -> str:
-    """The card as Markdown.
+    """Return the card as Markdown.
 
     Args:
         results: what the stage ``evaluate`` has found.

@@ -60,7 +60,7 @@ def save_weights(path: Path, model: Trainable) -> None:
 
 
 def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]:
-    """The shape and the weights, by their names in a GGUF.
+    """Return the shape and the weights, by their names in a GGUF.
 
     Raises:
         ModelFileError: the file does not exist or is damaged.
@@ -83,7 +83,7 @@ def _shape_of(sizes: dict[str, Any]) -> Shape:
 
 
 def load_model(path: Path, device: str) -> Llama:
-    """A trained model with the weights of a file, ready to compute."""
+    """Return a trained model with the weights of a file, ready to compute."""
     import torch
 
     from edge_spec.training.model import Llama

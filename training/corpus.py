@@ -88,7 +88,7 @@ class Document:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of one file.
+    """Yield the records of one file.
 
     Raises:
         ModelFileError: the file cannot be read, or a line is not a valid record.
@@ -124,7 +124,7 @@ def _is_record(record: Any) -> bool:
 def read_documents(
     folder: Path, *, limits: Mapping[str, int], valid_share: float, skip: Iterable[str] = ()
 ) -> Iterator[Document]:
-    """All documents below a folder, in file order, each text once.
+    """Yield all documents below a folder, in file order, each text once.
 
     Whether a record is held out depends on its words alone, so another order or selection of files does not move it
     between training and validation.
@@ -161,12 +161,12 @@ def read_documents(
 
 
 def words_of(record: Mapping[str, Any]) -> str:
-    """All words of a record."""
+    """Return all words of a record."""
     return "\n".join(turn["text"] for turn in record["turns"]) if "turns" in record else str(record["text"])
 
 
 def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tuple[Span, ...]:
-    """A conversation as the template writes it; ``answer`` adds the head of the next answer."""
+    """Return a conversation as the template writes it; ``answer`` adds the head of the next answer."""
     spans: list[Span] = []
     for turn in turns:
         user = turn["role"] != "assistant"
@@ -182,7 +182,7 @@ def spans_of(turns: Iterable[Mapping[str, str]], *, answer: bool = False) -> tup
 
 
 def clean(text: str, names: tuple[str, str] = ("Anna", "Tom")) -> str:
-    """The text with plain quotation marks, names instead of placeholders, and no names of special tokens.
+    """Return the text with plain quotation marks, names instead of placeholders, and no names of special tokens.
 
     Runs of spaces become one, except for indentation.
     """
@@ -220,7 +220,7 @@ def _document(source: str, spans: tuple[Span, ...], held_out: bool, *, whole: bo
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A long text cut between paragraphs into parts that fit a training row."""
+    """Yield a long text cut between paragraphs into parts that fit a training row."""
     part = ""
     for paragraph in text.split("\n\n"):
         if part and len(part) + len(paragraph) > _PART_CHARACTERS:

@@ -59,7 +59,7 @@ def write(model: Llama, prompts: Rows, new: int, temperatures: Tensor, *, seed: 
 
 
 def prompts(corpus: Corpus, sampling: Sampling, batch: int, seed: int) -> Rows:
-    """The training text that a batch of samples begins with, ``[batch, prompt]``.
+    """Return the training text that a batch of samples begins with, ``[batch, prompt]``.
 
     Three of four end where an answer begins, the others anywhere.
     """
@@ -117,7 +117,7 @@ def write_samples(
 
 
 def read_samples(folder: Path) -> Rows:
-    """All samples, ``[n, prompt + new]``."""
+    """Return all samples, ``[n, prompt + new]``."""
     return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
 
 

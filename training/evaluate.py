@@ -31,7 +31,7 @@ QUESTIONS = (
 
 
 def evaluation_texts(folder: Path) -> list[str]:
-    """All texts of all JSONL files in a folder, first as they are, then cleaned."""
+    """Return all texts of all JSONL files in a folder, first as they are, then cleaned."""
     texts: list[str] = []
     for path in sorted(folder.glob("*.jsonl*")):
         for record in read_records(path):
@@ -76,7 +76,7 @@ def losses_of(path: Path, rows: Rows, bytes_per_token: float) -> dict[str, float
 def conversations(
     family: Path, questions: Iterable[Sequence[str]] = QUESTIONS, *, max_tokens: int
 ) -> list[list[dict[str, str]]]:
-    """What the family answers on llama.cpp with seed 1 and default sampler settings, unedited."""
+    """Return what the family answers on llama.cpp with seed 1 and default sampler settings, unedited."""
     from edge_spec.loading import load
 
     found = []

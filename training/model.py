@@ -108,7 +108,7 @@ class Llama(Trainable):
                 module.weight.copy_(fake_q4_0(module.weight))
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
-        """The input of the output matrix, ``[rows, n, width]``, and that matrix, ``[n_vocab, width]``.
+        """Return the input of the output matrix, ``[rows, n, width]``, and that matrix, ``[n_vocab, width]``.
 
         Args:
             tokens: ids, ``[rows, n]``; only one per row if the cache is not empty.
@@ -131,7 +131,7 @@ class Llama(Trainable):
         return functional.linear(x, matrix.to(x.dtype))
 
     def cache(self, rows: int, n_ctx: int, dtype: torch.dtype) -> Cache:
-        """An empty cache."""
+        """Return an empty cache."""
         shape = (rows, self.shape.n_head_kv, n_ctx, self.shape.head_dim)
 
         def empty() -> list[Tensor]:

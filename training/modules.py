@@ -66,7 +66,7 @@ class Trainable(nn.Module):
 
     @abstractmethod
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """The weights by their names in a GGUF."""
+        """Return the weights by their names in a GGUF."""
 
     def quantize(self, on: bool) -> None:
         """Compute with weights rounded as in the Q4_0 file (embeddings in Q8_0), or with the full ones."""

@@ -32,7 +32,7 @@ class Objective(Protocol[M]):
         """The rows of a step, whole numbers that mean something to it, ``[n, length]`` with ``n * length = tokens``."""
 
     def learned(self, rows: Tensor) -> Tensor:
-        """How many tokens of some rows are learned."""
+        """Return how many tokens of some rows are learned."""
 
     def loss(self, model: M, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the loss over the learned tokens of some rows, and their number."""
@@ -56,11 +56,11 @@ class Alternation:
     ratio: float
 
     def first(self, step: int) -> bool:
-        """Whether a step is of the first kind."""
+        """Return whether a step is of the first kind."""
         return (step * self.ratio) % 1 < self.share
 
     def before(self, step: int) -> int:
-        """How many earlier steps were of the first kind."""
+        """Return how many earlier steps were of the first kind."""
         return sum(self.first(earlier) for earlier in range(step))
 
 
@@ -99,7 +99,7 @@ class TextLoss:
 
 
 def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The token after each token, and whether it is learned; after the last of a row nothing is."""
+    """Return the token after each token, and whether it is learned; after the last of a row nothing is."""
     after = torch.roll(rows, -1, dims=1)
     learned = (after & HEAD) == 0
     learned[:, -1] = False

@@ -66,7 +66,7 @@ class Optimizer:
             weight.grad = None
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` takes back."""
+        """Return what ``restore`` takes back."""
         return {"adam": self._adam.state_dict(), "momentum": self._momentum}
 
     def restore(self, state: dict[str, Any]) -> None:

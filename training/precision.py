@@ -37,7 +37,7 @@ def autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def works_in_16_bits(device: str) -> bool:
-    """Whether the device multiplies bfloat16 faster than 32-bit floats."""
+    """Return whether the device multiplies bfloat16 faster than 32-bit floats."""
     if device != "cpu":
         return True
     can = torch.cpu.get_capabilities()

@@ -38,13 +38,13 @@ def q8_0(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fake_q4_0(weight: Tensor) -> Tensor:
-    """The values that a Q4_0 file holds for these weights; gradients pass as if nothing had been rounded."""
+    """Return the values that a Q4_0 file holds for these weights; gradients pass as if nothing had been rounded."""
     codes, scales = q4_0(weight)
     return _straight_through(weight, codes - 8, scales)
 
 
 def fake_q8_0(weight: Tensor) -> Tensor:
-    """The values that a Q8_0 file holds for these weights; gradients pass as if nothing had been rounded."""
+    """Return the values that a Q8_0 file holds for these weights; gradients pass as if nothing had been rounded."""
     return _straight_through(weight, *q8_0(weight))
 
 

@@ -72,7 +72,7 @@ _NOT_SUBJECTS = frozenset(
 
 
 def request_for(story: str, random: Random) -> str:
-    """A request that this story answers: for any story, or for one about what or whom it mentions most often."""
+    """Return a request that this story answers: for any story, or for one about what or whom it mentions most often."""
     subjects = Counter(noun for noun in _SUBJECT.findall(story) if noun not in _NOT_SUBJECTS)
     common = [noun for noun, n in subjects.most_common(4) if n >= 2]
     about = [f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}" for noun in common] + _NAMED.findall(story)[:1]

@@ -189,7 +189,7 @@ class Setting:
                 raise SettingsError(f"micro_tokens is {training.micro_tokens}, not a multiple of the rows' lengths")
 
     def as_json(self) -> dict[str, Any]:
-        """Every value, for the log of the training."""
+        """Return every value, for the log of the training."""
         return {
             **{name: value for name, value in vars(self).items() if isinstance(value, int | float | str)},
             "shapes": {role: asdict(shape) for role, shape in self.shapes.items()},
@@ -201,7 +201,7 @@ class Setting:
 
 
 def setting_of(name: str) -> Setting:
-    """The setting with a name.
+    """Return the setting with a name.
 
     Raises:
         SettingsError: there is none with that name.

@@ -57,5 +57,5 @@ _KNOWN: Mapping[str, Source] = MappingProxyType(
 
 
 def sources_of(names: Iterable[str]) -> list[Source]:
-    """The sources of these names; the license of an unknown one is ``not stated``."""
+    """Return the sources of these names; the license of an unknown one is ``not stated``."""
     return [_KNOWN.get(name, Source(name, "not stated", "")) for name in names]

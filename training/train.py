@@ -58,7 +58,7 @@ _AT_ONCE = 1 << 14
 
 @torch.no_grad()
 def held_out(model: M, rows: npt.NDArray[Any], device: str, judge: Judge[M]) -> dict[str, float]:
-    """What is measured on held-out rows, each the mean over their learned tokens, in 32-bit arithmetic."""
+    """Return what is measured on held-out rows, each the mean over their learned tokens, in 32-bit arithmetic."""
     was_training = model.training
     model.eval()
     totals: dict[str, float] = {}
@@ -167,7 +167,7 @@ class Trainer(Generic[M]):
         saved.unlink(missing_ok=True)
 
     def _fitting(self, step: int, steps: int, step_s: float, seconds: float) -> int:
-        """How many of the planned steps the time budget allows; all of them if ``steps`` was given."""
+        """Return how many of the planned steps the time budget allows; all of them if ``steps`` was given."""
         budget_s = self.training.budget_s
         if budget_s is None or self.steps is not None:
             return steps

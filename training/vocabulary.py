@@ -82,7 +82,7 @@ class TextEncoder:
         return self.encode([span.text for span in spans])
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, special tokens included."""
+        """Return the text of token ids, special tokens included."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 

@@ -8,5 +8,5 @@ __all__ = ["hook_folders"]
 
 
 def hook_folders() -> list[str]:
-    """Where the hook is."""
+    """Return where the hook is."""
     return [str(Path(__file__).parent)]

@@ -119,7 +119,7 @@ class Autosave:
         self._saved = self._saved_whole = session.to_json()
 
     def _places(self) -> Iterable[tuple[Path, Stamp | None]]:
-        """Where the conversation may be written, best first, and what may be there."""
+        """Return where the conversation may be written, best first, and what may be there."""
         first = self.path
         if first is None:
             assert self._folder is not None
@@ -129,7 +129,7 @@ class Autosave:
 
 
 def last_conversation(data: Path) -> Path | None:
-    """The conversation without a name that was written last; None if there is none.
+    """Return the conversation without a name that was written last; None if there is none.
 
     Args:
         data: the folder that holds ``conversations``; version 0.1 kept the last one there itself.

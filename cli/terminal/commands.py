@@ -39,7 +39,7 @@ class Command:
 
 
 def find(name: str) -> Command:
-    """The command of a name.
+    """Return the command of a name.
 
     Raises:
         SettingsError: there is none.

@@ -40,7 +40,7 @@ class Reader(Protocol):
     can_edit: bool
 
     def read(self, draft: str = "", status: str = "") -> str | None:
-        """The next message; None at the end. Raises KeyboardInterrupt for Ctrl-C where nothing was typed."""
+        """Return the next message; None at the end. Raises KeyboardInterrupt for Ctrl-C where nothing was typed."""
 
 
 class Conversation:
@@ -96,7 +96,7 @@ class Conversation:
             self.display.notice("the answer is empty")
 
     def last_question(self) -> str:
-        """The last question.
+        """Return the last question.
 
         Raises:
             SettingsError: there is none.
@@ -118,7 +118,7 @@ class Conversation:
         session.on_notice = lambda sentence: None
 
     def status(self, reply: Reply | None) -> str:
-        """The status line.
+        """Return the status line.
 
         Args:
             reply: the answer that it is about; None before the first one.

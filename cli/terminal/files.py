@@ -21,7 +21,7 @@ _LARGEST_BYTES = 64 << 20
 
 
 def path_of(argument: str) -> Path:
-    """The path that a user typed: quotes around it and ``~`` are understood.
+    """Return the path that a user typed: quotes around it and ``~`` are understood.
 
     Raises:
         SettingsError: it cannot be a path.
@@ -39,7 +39,7 @@ def path_of(argument: str) -> Path:
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Whether two paths lead to one file."""
+    """Return whether two paths lead to one file."""
     return path.absolute() == other.absolute() or (path.exists() and other.exists() and path.samefile(other))
 
 
@@ -77,7 +77,7 @@ class Copies:
 
 
 def _is_part(path: Path, kind: str, session: ChatSession, text: str) -> bool:
-    """Whether the conversation continues the one in a file."""
+    """Return whether the conversation continues the one in a file."""
     if kind == "Markdown":
         return text.startswith(path.read_text("utf-8", errors="replace").rstrip("\n …"))
     if kind == _CONVERSATION:
@@ -101,7 +101,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _kind_of(path: Path) -> str:
-    """What a file holds; an empty string if it is empty or missing."""
+    """Return what a file holds; an empty string if it is empty or missing."""
     if path.is_dir():
         raise SettingsError(f"{path} is a directory", hint="name a file in it")
     if not path.exists() or (path.is_file() and not path.stat().st_size):

@@ -18,19 +18,19 @@ _MARK = '"""'
 
 
 def is_quoted(text: str) -> bool:
-    """Whether a message is between quotation marks, or begins with them."""
+    """Return whether a message is between quotation marks, or begins with them."""
     return text.lstrip().startswith(_MARK)
 
 
 def is_open(text: str) -> bool:
-    """Whether more lines belong to this message."""
+    """Return whether more lines belong to this message."""
     if is_quoted(text):
         return _MARK not in text.lstrip()[len(_MARK) :]
     return text.endswith("\\")
 
 
 def message_of(text: str) -> str:
-    """The message without quotation marks around it."""
+    """Return the message without quotation marks around it."""
     if not is_quoted(text):
         return text
     return text.strip().removeprefix(_MARK).removesuffix(_MARK).strip("\n")
@@ -52,7 +52,7 @@ class LineReader:
         self._person = person
 
     def read(self, draft: str = "", status: str = "") -> str | None:
-        """The next message; None at the end.
+        """Return the next message; None at the end.
 
         Raises:
             PromptError: it is not UTF-8, or quotation marks are not closed.

@@ -161,7 +161,7 @@ class Blocks:
         self.rest += text
 
     def take(self) -> list[str]:
-        """The blocks that have been finished since the last call."""
+        """Return the blocks that have been finished since the last call."""
         whole = self.rest[: self.rest.rfind("\n") + 1]
         if len(whole) == self._seen:
             return []
@@ -176,7 +176,7 @@ class Blocks:
         return blocks
 
     def finish(self) -> list[str]:
-        """The remaining blocks, at the end of the text."""
+        """Return the remaining blocks, at the end of the text."""
         self.rest += "\n"
         blocks = [*self.take(), self.rest]
         self.rest, self._seen = "", 0
@@ -188,7 +188,7 @@ class Blocks:
 
 
 def render(block: str) -> Markdown:
-    """A block as rich shows it; line breaks in paragraphs are kept."""
+    """Return a block as rich shows it; line breaks in paragraphs are kept."""
     return _Markdown(block.strip("\n"))
 
 

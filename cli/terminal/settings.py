@@ -26,12 +26,12 @@ _ESCAPE = re.compile(r"\\([\\ntr])")
 
 
 def names() -> list[str]:
-    """Names of all settings."""
+    """Return names of all settings."""
     return [*_OPTIONS, "thoughts"]
 
 
 def settings_lines(session: ChatSession, display: Display) -> list[str]:
-    """Every setting and its value; a star marks changed ones."""
+    """Return every setting and its value; a star marks changed ones."""
     changed, defaults = session.options, session.model.sampler_settings(seed=0)
     values = {name: each.shown or ("none" if each.default is None else each.default) for name, each in _OPTIONS.items()}
     values |= {name: getattr(defaults, name) for name in SAMPLER_OPTIONS} | changed | {"thoughts": display.thoughts}
@@ -105,7 +105,7 @@ def _example(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text on one line."""
+    """Return a text on one line."""
     for sign, character in _ESCAPES.items():
         text = text.replace(character, "\\" + sign)
     return text

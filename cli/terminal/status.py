@@ -14,7 +14,7 @@ _WIDEST_BAR = 30
 
 
 def counted(n: int, what: str) -> str:
-    """A number of things; the plural ends in s."""
+    """Return a number of things; the plural ends in s."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
@@ -29,7 +29,7 @@ def status_line(model: ChatModel, reply: Reply | None, n_used: int) -> str:
 
 
 def statistics_lines(session: ChatSession, reply: Reply | None) -> list[str]:
-    """The output of ``/stats``: the last answer, then the conversation and the model."""
+    """Return the output of ``/stats``: the last answer, then the conversation and the model."""
     model = session.model
     lines = _of_reply(reply) if reply is not None else ["no answer yet"]
     rows = {
@@ -91,7 +91,7 @@ def held_bytes() -> int:
 
 
 def memory_lines(model: ChatModel) -> list[str]:
-    """The output of ``/memory``: the ledger, and what memory degradation has dropped."""
+    """Return the output of ``/memory``: the ledger, and what memory degradation has dropped."""
     device = probe()
     free = f"free on this device: {format_size(device.available_bytes)} of {format_size(device.total_bytes)}"
     degradations = [f"dropped while memory is scarce: {name}" for name in model.degradations]

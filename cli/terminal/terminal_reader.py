@@ -71,7 +71,7 @@ class TerminalReader:
             erase_reflowed(self._session.app)
 
     def read(self, draft: str = "", status: str = "") -> str | None:
-        """The next message; None at the end.
+        """Return the next message; None at the end.
 
         Args:
             draft: text that is in the line already.
@@ -129,7 +129,7 @@ def _fitting(status: str, columns: int) -> str:
 
 
 def open_history(path: Path | None, on_notice: Callable[[str], object]) -> History:
-    """The lines of earlier chats, in a file that only its owner can read; only of this one where that fails."""
+    """Return the lines of earlier chats, in a file that only its owner can read; only of this one where that fails."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -189,12 +189,12 @@ _PROGRAMS = ("iTerm.app", "Apple_Terminal", "WezTerm", "vscode", "ghostty")
 
 
 def reflows(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal is one that is known to reflow lines."""
+    """Return whether the terminal is one that is known to reflow lines."""
     return any(environment.get(name) for name in _VARIABLES) or environment.get("TERM_PROGRAM") in _PROGRAMS
 
 
 def reflowed(widths: Sequence[int], cursor: Point, columns: int) -> Point:
-    """Where the cursor is once lines of these widths have been reflowed to ``columns``."""
+    """Return where the cursor is once lines of these widths have been reflowed to ``columns``."""
     above = sum(max(1, -(-width // columns)) for width in widths[: cursor.y])
     return Point(x=cursor.x % columns, y=above + cursor.x // columns)
 

@@ -61,7 +61,7 @@ class Message:
         return thought_of(self.content)
 
     def for_template(self) -> dict[str, Any]:
-        """What a chat template gets. What becomes of thoughts is up to the template."""
+        """Return what a chat template gets. What becomes of thoughts is up to the template."""
         return {"role": self.role, "content": self.content}
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Message:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Message:
-        """The message from which ``to_json`` made these values.
+        """Return the message from which ``to_json`` made these values.
 
         Raises:
             PromptError: something is missing or of the wrong type.
@@ -184,7 +184,7 @@ class Conversation:
         }
 
     def located(self, values: Mapping[str, Any], tokens: Sequence[int]) -> Conversation:
-        """The same messages with the tokens and turns that ``to_json`` has saved.
+        """Return the same messages with the tokens and turns that ``to_json`` has saved.
 
         Raises:
             StateError: they do not fit together.

@@ -14,7 +14,7 @@ Stamp = tuple[int, int, int]
 
 
 def stamp_of(path: Path | None) -> Stamp | None:
-    """What tells one content of a file from another; None if there is no file."""
+    """Return what tells one content of a file from another; None if there is no file."""
     try:
         found = path.stat() if path is not None else None
     except OSError:

@@ -110,7 +110,7 @@ AnyResumable = TypeVar("AnyResumable", bound=Resumable)
 def restore(
     kind: Callable[..., AnyResumable], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
 ) -> AnyResumable:
-    """The conversation in a file; see ``ChatSession.load``."""
+    """Return the conversation in a file; see ``ChatSession.load``."""
     record = _read(Path(path))
     try:
         messages = [Message.from_json(message) for message in record["messages"]]
@@ -166,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
-    """The caches; None if they are damaged, or do not fit the memory."""
+    """Return the caches; None if they are damaged, or do not fit the memory."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
@@ -184,7 +184,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """An entry, read in chunks: in one piece, it would be in memory three times."""
+    """Return an entry, read in chunks: in one piece, it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
@@ -197,7 +197,7 @@ _TITLES = {"system": "System", "user": "You", "assistant": "Assistant", "tool": 
 
 
 def to_markdown(messages: Sequence[Message], *, thoughts: bool = False) -> str:
-    """A heading and the text of every message, in order; with what the model thought as quotes if wanted."""
+    """Return a heading and the text of every message, in order; with what the model thought as quotes if wanted."""
     parts = []
     for message in messages:
         text = message.answer if message.role == "assistant" else message.content

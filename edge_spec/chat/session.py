@@ -256,7 +256,7 @@ class ChatSession:
     def load(
         cls, model: ChatModel, path: StrPath, *, on_notice: Callable[[str], object] = lambda sentence: None
     ) -> ChatSession:
-        """The conversation in a file that ``save`` has written.
+        """Return the conversation in a file that ``save`` has written.
 
         If it was saved with another model or other settings of the engine, or its caches are damaged, its text is read
         again, with a notice.
@@ -269,7 +269,7 @@ class ChatSession:
         return restore(cls, model, path, on_notice)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the caches, as plain values."""
+        """Return all but the caches, as plain values."""
         with self._lock:
             conversation, template_options = self._conversation.to_json(), self._tokenizer.template_options
             return {**conversation, "options": self._options, "template_options": template_options}
@@ -316,7 +316,7 @@ class ChatSession:
     def _answer(
         self, asked: Conversation, message: Message, written: tuple[int, ...], options: Mapping[str, Any]
     ) -> Reply:
-        """The reply that writes, or continues, the answer to the last question of a conversation."""
+        """Return the reply that writes, or continues, the answer to the last question of a conversation."""
         chosen, answer = {**self._options, **options}, Answer(self, asked, message)
         refuse_unknown(chosen, ANSWER_OPTIONS)
         reply = self._model.reply(

@@ -26,7 +26,7 @@ class ConversationTokenizer:
         self.template_options = dict(template_options)
 
     def read(self, messages: Sequence[Message]) -> Conversation:
-        """A conversation of these messages, as if they had been said one after the other.
+        """Return a conversation of these messages, as if they had been said one after the other.
 
         Raises:
             PromptError: the template refuses them.
@@ -44,7 +44,7 @@ class ConversationTokenizer:
         return conversation
 
     def ask(self, conversation: Conversation, question: Message) -> Conversation:
-        """The conversation with a question, up to where its answer begins.
+        """Return the conversation with a question, up to where its answer begins.
 
         Raises:
             PromptError: the template refuses it.
@@ -67,7 +67,7 @@ class ConversationTokenizer:
         )
 
     def asked_again(self, conversation: Conversation) -> Conversation:
-        """The conversation as it was when its last question had been asked.
+        """Return the conversation as it was when its last question had been asked.
 
         Raises:
             SettingsError: there was none.
@@ -76,7 +76,7 @@ class ConversationTokenizer:
         return self.ask(conversation.undone(), question)
 
     def written(self, conversation: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
-        """Tokens of the last answer, which follows ``prompt``: its own, as far as they are known."""
+        """Return tokens of the last answer, which follows ``prompt``: its own, as far as they are known."""
         assert conversation.answer is not None
         if conversation.tokens[: len(prompt)] == tuple(prompt):
             return conversation.tokens[len(prompt) :]
@@ -84,7 +84,7 @@ class ConversationTokenizer:
         return tuple(self._tokens(conversation.answer.content.removeprefix(opening)))
 
     def _head(self, system: Message | None) -> int:
-        """The number of tokens with which every conversation with this system message begins."""
+        """Return the number of tokens with which every conversation with this system message begins."""
         if system is None:
             return 0
         prompts = self._model.prompts
@@ -107,7 +107,7 @@ class ConversationTokenizer:
 
 
 def continued(prompts: PromptBuilder, before: Sequence[int], text: str) -> tuple[list[int], int]:
-    """Tokens of a rendered conversation that continues ``before``, the tokens of its earlier turns.
+    """Return tokens of a rendered conversation that continues ``before``, the tokens of its earlier turns.
 
     A text can often be cut into tokens in several ways. The model's own way stays, as far as the text is still the
     same, so that a cache of ``before`` serves the next turn. Old and new tokens meet where a control token stands on

@@ -37,11 +37,11 @@ class Window:
         return self.start - self.head
 
     def seen(self, tokens: Sequence[int]) -> list[int]:
-        """What the model sees of a conversation."""
+        """Return what the model sees of a conversation."""
         return [*tokens[: self.head], *tokens[self.start :]]
 
     def fit(self, n_tokens: int, n_ctx: int) -> int | None:
-        """Where the window has to start before a reply to ``n_tokens`` tokens begins; None if it can stay.
+        """Return where the window has to start before a reply to ``n_tokens`` tokens begins; None if it can stay.
 
         Raises:
             PromptTooLong: the head leaves no room.
@@ -55,7 +55,7 @@ class Window:
         return self._start_for(n_tokens, n_ctx, whole=last if self.head + n_tokens - last + reserve <= n_ctx else None)
 
     def next_start(self, n_tokens: int, n_ctx: int) -> int:
-        """Where the window has to start so that a reply can continue after ``n_tokens`` tokens."""
+        """Return where the window has to start so that a reply can continue after ``n_tokens`` tokens."""
         return self._start_for(n_tokens, n_ctx, whole=None)
 
     def _start_for(self, n_tokens: int, n_ctx: int, *, whole: int | None) -> int:

@@ -38,7 +38,7 @@ TOKEN_BYTES, DRAFT_TABLES, TEXT_CACHES = "bytes of tokens", "tables of the draft
 
 
 def stage_of(mode: Mode) -> str:
-    """What a mode needs memory for: one of ``STAGES``."""
+    """Return what a mode needs memory for: one of ``STAGES``."""
     if not mode.needs:
         return "plain" if mode.limit == 0 else "tables"
     return "hierarchy" if "intermediate" in mode.needs else "drafter"
@@ -124,7 +124,7 @@ class Candidate:
         return ", ".join(f"{name} {value}" for name, value in self.choices.items())
 
     def without_drafts(self) -> Candidate:
-        """The same target alone."""
+        """Return the same target alone."""
         return replace(
             self,
             mode=MODES["off"],
@@ -163,7 +163,7 @@ class Estimates(ExitStack):
         self._estimators: dict[str, Estimator] = {}
 
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
-        """A way to run the target with these settings.
+        """Return a way to run the target with these settings.
 
         Raises:
             SettingsError: a setting contradicts one of the models.
@@ -175,7 +175,7 @@ class Estimates(ExitStack):
         return self._candidate(mode, engines, settings, rough=False)
 
     def footprint(self, role: str, engine: Engine, own: ModelSettings, *, rough: bool = False) -> Footprint:
-        """What the model of a role takes with settings of its own."""
+        """Return what the model of a role takes with settings of its own."""
         if engine.name not in self._estimators:
             self._estimators[engine.name] = self.enter_context(engine.estimator())
         estimator = self._estimators[engine.name]
@@ -231,12 +231,12 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
 
 
 def smallest(request: Request, estimates: Estimates) -> dict[str, Candidate]:
-    """What needs least, by what it makes possible: ``fits``, and stages that the request's modes belong to."""
+    """Return what needs least, by what it makes possible: ``fits``, and stages that the request's modes belong to."""
     return smallest_of(frugal(request, estimates))
 
 
 def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
-    """Those of some candidates that need least, by what they make possible."""
+    """Return those of some candidates that need least, by what they make possible."""
     found: dict[str, Candidate] = {}
     for candidate in every:
         for name in {"fits", candidate.stage} - {"plain"}:

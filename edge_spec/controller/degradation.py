@@ -141,13 +141,16 @@ class Degradation(MemoryGuard):
         return True
 
     def _is_lossless(self, candidate: Candidate) -> bool:
-        """Whether applying a candidate leaves the text as it is, bit for bit."""
+        """Return whether applying a candidate leaves the text as it is, bit for bit."""
         same_text = candidate.settings == self._models.candidate.settings
         drafts_change_nothing = self._models.speculator.model.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
     def _lower(self, reply: GuardedReply | None) -> Iterator[Candidate]:
-        """What takes less than what is open, best first; without a reply to tell only what leaves the text as it is."""
+        """Yield what takes less than what is open, best first.
+
+        Without a reply to tell only what leaves the text as it is.
+        """
         now = self._models.candidate
         with Estimates(self._models.files, rough=True) as estimates:
             lower = self._candidates(self._modes[self._modes.index(now.mode) :], estimates)
@@ -159,7 +162,7 @@ class Degradation(MemoryGuard):
                     yield candidate
 
     def _better(self, seen: PressureReading, reply: GuardedReply | None) -> Candidate | None:
-        """The best candidate with the same profile that there is room for, if it is better than what is open."""
+        """Return the best candidate with the same profile that there is room for, if it is better than what is open."""
         now, first = self._models.candidate, self._first
         better = self._modes[: self._modes.index(now.mode)]
         with Estimates(self._models.files, rough=True) as estimates:
@@ -198,7 +201,7 @@ class Degradation(MemoryGuard):
 
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
-    """What a candidate lacks of another one."""
+    """Yield what a candidate lacks of another one."""
     for role, what in _SMALLER_MODELS.items():
         if role in before.models and role not in after.models:
             yield f"{what} is dropped"
@@ -214,7 +217,7 @@ def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
 
 
 def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
-    """What a candidate has that another one with the same settings lacks."""
+    """Yield what a candidate has that another one with the same settings lacks."""
     for role, what in _SMALLER_MODELS.items():
         if role in after.models and role not in before.models:
             yield f"{what} is back"

@@ -129,7 +129,7 @@ class OpenModels:
         return not self.is_lost
 
     def tokenizer(self) -> FileTokenizer:
-        """The target's tokenizer."""
+        """Return the target's tokenizer."""
         tokenizer = self._openers[self.candidate.engines["target"]].tokenizer(self.files["target"])
         self.ledger.gauge("process", TOKEN_BYTES, lambda: tokenizer.token_cache.held_bytes)
         return tokenizer
@@ -167,7 +167,10 @@ class OpenModels:
         self.candidate = candidate
 
     def _target_of(self, candidate: Candidate) -> tuple[Engine, ModelSettings]:
-        """The target's engine and settings. What takes trees once takes them always, which costs next to nothing."""
+        """Return the target's engine and settings.
+
+        What takes trees once takes them always, which costs next to nothing.
+        """
         own = replace(candidate.models["target"], trees=self._first.mode.target_trees)
         return candidate.engines["target"], own
 
@@ -205,7 +208,7 @@ class OpenModels:
             model.rollback(0)
 
     def _usable(self, candidate: Candidate) -> Candidate:
-        """The candidate, without drafts where the target cannot verify them."""
+        """Return the candidate, without drafts where the target cannot verify them."""
         can, mode, why = self.speculator.model.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
@@ -319,11 +322,11 @@ class _SmallerModels:
         self.learners[name] = learner
 
     def draft(self, *, trees: bool) -> LanguageModel:
-        """The drafter's model."""
+        """Return the drafter's model."""
         return self._opened("draft", trees)
 
     def intermediate(self, *, trees: bool) -> LanguageModel:
-        """The intermediate model."""
+        """Return the intermediate model."""
         return self._opened("intermediate", trees)
 
     def _opened(self, role: str, trees: bool) -> LanguageModel:

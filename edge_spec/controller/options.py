@@ -191,7 +191,7 @@ class LoadOptions:
         return Path(self.cache_dir) if self.cache_dir is not None else None
 
     def engine_of(self, role: str) -> str | None:
-        """The name of the engine that was asked for, for a role; None for the target's."""
+        """Return the name of the engine that was asked for, for a role; None for the target's."""
         return {"target": self.engine, "draft": self.draft_engine, "intermediate": self.intermediate_engine}[role]
 
 

@@ -45,7 +45,7 @@ class Gain:
 
 
 def needed_chance(target: Mapping[int, float], step_s: float) -> float | None:
-    """The share of drafted tokens that must be accepted for chains to pay; None if no share is enough.
+    """Return the share of drafted tokens that must be accepted for chains to pay; None if no share is enough.
 
     Args:
         target: seconds of a decode of the target by its number of rows.

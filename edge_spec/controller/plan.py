@@ -66,7 +66,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
 
 
 def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
-    """The error for a request of which nothing fits, with what would fit."""
+    """Return the error for a request of which nothing fits, with what would fit."""
     least = smallest(request, estimates)
     nearest = _nearest(request, estimates, error.allowed_bytes)
     if nearest is not None:
@@ -87,7 +87,7 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
 
 
 def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candidate | None:
-    """What would fit if nothing but the files were fixed, speculating as requested if that does."""
+    """Return what would fit if nothing but the files were fixed, speculating as requested if that does."""
     possible = [
         mode for mode in MODES.values() if set(mode.needs) <= request.files.keys() and mode not in request.modes
     ]
@@ -100,7 +100,7 @@ def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candi
 
 
 def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
-    """The arguments that would have to be given instead to get another candidate, and their values."""
+    """Yield the arguments that would have to be given instead to get another candidate, and their values."""
     asked, found = request.settings, other.settings
     if other.mode not in request.modes:
         yield "speculation", other.mode.name
@@ -135,7 +135,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def ledger(self) -> Ledger:
-        """A ledger with the budget, its reserve, and what the process holds besides models and drafters."""
+        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters."""
         ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
         ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
         ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
@@ -180,7 +180,7 @@ class PlanReport(Plan):
 
 
 def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:
-    """The best way to run a request within a budget.
+    """Return the best way to run a request within a budget.
 
     Args:
         openers: make what has to be made once for a file, which can fail.
@@ -207,7 +207,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
 def report(
     found: Plan, frugal: Sequence[Candidate], profile: Mapping[str, str] | None, measurements: Measurements
 ) -> PlanReport:
-    """A plan with what is known of it on this device.
+    """Return a plan with what is known of it on this device.
 
     Args:
         frugal: ways to run with each kind of speculation that need little memory.
@@ -238,7 +238,7 @@ def report(
 
 
 def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: str) -> Plan:
-    """The plan for a budget: the first candidate that fits.
+    """Return the plan for a budget: the first candidate that fits.
 
     Args:
         groups: see ``candidates``.
@@ -276,7 +276,7 @@ def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> st
 
 
 def _with_more_context(found: Plan, max_n_ctx: int, estimates: Estimates) -> Plan:
-    """The same plan with as much more context as fits."""
+    """Return the same plan with as much more context as fits."""
     chosen, least = found.chosen, found.chosen.n_ctx
     if max_n_ctx <= least:
         return found

@@ -88,7 +88,7 @@ class Request:
             yield n_ctx
 
     def assignments(self) -> Iterator[dict[str, Engine]]:
-        """An engine for every role: each role's first choice, then second choices."""
+        """Yield an engine for every role: each role's first choice, then second choices."""
         for place in range(max(map(len, self.engines.values()))):
             yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
 
@@ -100,7 +100,7 @@ class Request:
         return all(engines["target"].why_not_drafter(file, self.target) is None for file in drafters)
 
     def without(self, role: str, why: str) -> Request:
-        """The same request without the first choice of a role."""
+        """Return the same request without the first choice of a role."""
         return replace(
             self,
             engines={**self.engines, role: self.engines[role][1:]},
@@ -108,7 +108,7 @@ class Request:
         )
 
     def unrestricted(self, modes: tuple[Mode, ...]) -> Request:
-        """The same files with nothing fixed but the context, up to what the target was trained for."""
+        """Return the same files with nothing fixed but the context, up to what the target was trained for."""
         n_ctx = min(self.settings.n_ctx, self.target.n_ctx_train or DEFAULT_N_CTX)
         return replace(
             self,
@@ -120,7 +120,7 @@ class Request:
 
 
 def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
-    """What options of ``load`` ask for; only headers of files are read.
+    """Return what options of ``load`` ask for; only headers of files are read.
 
     Args:
         read_file: reads them.
@@ -158,7 +158,7 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
 
 
 def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
-    """What the user should know of the files."""
+    """Yield what the user should know of the files."""
     if family.note:
         yield family.note
     trained = target.n_ctx_train
@@ -169,7 +169,7 @@ def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
 
 
 def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:
-    """The way to speculate, the files that it needs, by role, and a sentence about them, or none.
+    """Return the way to speculate, the files that it needs, by role, and a sentence about them, or none.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
@@ -207,7 +207,7 @@ def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozense
 
 
 def fallbacks(mode: Mode) -> tuple[Mode, ...]:
-    """What a mode can give way to, with fewer and fewer models, and at last without drafts."""
+    """Return what a mode can give way to, with fewer and fewer models, and at last without drafts."""
     given = set(mode.needs)
     found = []
     for role in ("intermediate", "draft"):
@@ -218,19 +218,19 @@ def fallbacks(mode: Mode) -> tuple[Mode, ...]:
 
 
 def why_not_draft(engines: Iterable[Engine], target: ModelFile, mode: Mode) -> str | None:
-    """Why none of some engines can verify the drafts of a mode, as a clause; None if one may be able to."""
+    """Return why none of some engines can verify the drafts of a mode, as a clause; None if one may be able to."""
     obstacles = [each.why_not_draft(target, trees=mode.target_trees) for each in engines] if mode.limit else [None]
     return None if None in obstacles else obstacles[0]
 
 
 def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
-    """The context that a model was trained for, up to the default if there is a ``limit``."""
+    """Return the context that a model was trained for, up to the default if there is a ``limit``."""
     trained = target.n_ctx_train or DEFAULT_N_CTX
     return min(trained, DEFAULT_N_CTX) if limit else trained
 
 
 def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSettings) -> tuple[tuple[Engine, ...], str]:
-    """What may run a file, and why nothing that comes before it is among them.
+    """Return what may run a file, and why nothing that comes before it is among them.
 
     Raises:
         UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.

@@ -50,7 +50,7 @@ class HiddenRows(Protocol):
     """Hidden states of an open model, one for each token that it has read."""
 
     def __getitem__(self, tokens: slice) -> npt.NDArray[Any]:
-        """The rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
+        """Return the rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
 
 
 class Estimator(ABC):
@@ -63,7 +63,7 @@ class Estimator(ABC):
     def footprint(
         self, file: ModelFile, settings: ModelSettings, *, rough: bool = False, tokenizer: bool = False
     ) -> Footprint:
-        """What a model takes with these settings.
+        """Return what a model takes with these settings.
 
         Args:
             rough: ask no library; the size of compute buffers is estimated.
@@ -125,7 +125,7 @@ class Opener(ABC):
         target: tuple[LanguageModel, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
-        """A model with an empty cache, probed.
+        """Return a model with an empty cache, probed.
 
         Args:
             target: the open model that this one drafts for, and its file: a head reads what it computes, and is closed
@@ -153,7 +153,10 @@ class Opener(ABC):
         )
 
     def tokenizer(self, file: ModelFile) -> FileTokenizer:
-        """The tokenizer of a file, that of its weights if they are loaded and have one. Closed with the opener."""
+        """Return the tokenizer of a file, that of its weights if they are loaded and have one.
+
+        Closed with the opener.
+        """
         if file.path not in self._tokenizers:
             self._tokenizers[file.path] = self._open_tokenizer(file)
         return self._tokenizers[file.path]
@@ -171,7 +174,7 @@ class Opener(ABC):
 
 
 def installed(package: str) -> str:
-    """The version of a package, for people."""
+    """Return the version of a package, for people."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -208,7 +211,7 @@ class Engine(ABC):
     opener: type[Opener]
 
     def libraries(self) -> dict[str, str]:
-        """What is installed of it, for people: name -> version or state."""
+        """Return what is installed of it, for people: name -> version or state."""
         return {self.package: installed(self.package)} if self.package else {}
 
     @abstractmethod
@@ -221,13 +224,13 @@ class Engine(ABC):
 
     @abstractmethod
     def why_not(self, file: ModelFile) -> str | None:
-        """Why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
+        """Return why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
 
         Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
         """
 
     def why_not_here(self, file: ModelFile) -> str | None:
-        """What this installation or processor lacks to run a file well, as a clause; None if nothing.
+        """Return what this installation or processor lacks to run a file well, as a clause; None if nothing.
 
         Another engine should then run it, with a notice, even if this one was asked for by name.
         """
@@ -244,7 +247,7 @@ class Engine(ABC):
         return self.why_not(file) or self.why_not_here(file)
 
     def why_not_draft(self, file: ModelFile, *, trees: bool) -> str | None:
-        """Why a target cannot verify drafts, as a clause without a subject; None if nothing speaks against it.
+        """Return why a target cannot verify drafts, as a clause without a subject; None if nothing speaks against it.
 
         Only what the header tells; an opened model can still turn out not to.
 
@@ -254,7 +257,7 @@ class Engine(ABC):
         return None
 
     def rows(self, file: ModelFile, most: int, *, drafts: bool) -> Sequence[int]:
-        """Numbers of rows of a target's decode to choose from, at most ``most``, best first.
+        """Return numbers of rows of a target's decode to choose from, at most ``most``, best first.
 
         Args:
             drafts: whether drafts are verified.
@@ -266,16 +269,19 @@ class Engine(ABC):
         return False
 
     def why_not_drafter(self, file: ModelFile, target: ModelFile) -> str | None:
-        """Why a file cannot draft for a target that this engine runs, as a clause about the file; None if it may."""
+        """Return why a file cannot draft for a target that this engine runs, as a clause about the file.
+
+        None if it may.
+        """
         return lacking_rows(target) if is_own_head(file) and not self.gives_hidden_rows(target) else None
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
-        """Names of settings that were given values and change nothing on this engine, sorted."""
+        """Return names of settings that were given values and change nothing on this engine, sorted."""
         return tuple(sorted(settings.extras.keys() - self.extras))
 
     @abstractmethod
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        """The settings that a model of this file is opened with: nothing is ``auto`` any more.
+        """Return the settings that a model of this file is opened with: nothing is ``auto`` any more.
 
         Raises:
             SettingsError: one of them contradicts another or the model.
@@ -296,17 +302,23 @@ class Engine(ABC):
         return []
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
-        """What caches of so many texts at once take, each as long as the context; 0 where they are not needed."""
+        """Return what caches of so many texts at once take, each as long as the context.
+
+        0 where they are not needed.
+        """
         return 0
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        """What a plan should show of resolved settings besides context, chunk and rows: name -> value."""
+        """Return what a plan should show of resolved settings besides context, chunk and rows: name -> value."""
         return {}
 
     @abstractmethod
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-        """The numerics profile that an opened model will have; None if it has yet to be probed on this device."""
+        """Return the numerics profile that an opened model will have.
+
+        None if it has yet to be probed on this device.
+        """
 
     def kept_files(self, cache_dir: Path) -> Iterator[tuple[str, Path]]:
-        """What it keeps in the cache folder for later loads: names of models, and a file or folder for each."""
+        """Return what it keeps in the cache folder for later loads: names of models, and a file or folder for each."""
         return iter(())

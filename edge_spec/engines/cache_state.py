@@ -61,7 +61,7 @@ class CachedModel:
 
 
 def n_new_nodes(tree: Tree, pending: Tree, *, max_rows: int) -> int:
-    """How many nodes of ``tree`` come after the pending ones.
+    """Return how many nodes of ``tree`` come after the pending ones.
 
     Raises:
         ValueError: the tree does not begin with the pending nodes, or there are none or too many new ones.
@@ -99,7 +99,7 @@ def _checksum(name: bytes, n_past: int, body: bytes) -> bytes:
 
 
 def unpack_state(state: bytes, *, profile: str, n_ctx: int) -> tuple[bytes, int]:
-    """The body and its number of tokens.
+    """Return the body and its number of tokens.
 
     Raises:
         StateError: damaged, saved under another numerics profile, or more tokens than a context of ``n_ctx`` holds.
@@ -115,7 +115,7 @@ def unpack_state(state: bytes, *, profile: str, n_ctx: int) -> tuple[bytes, int]
 
 
 def restated(state: bytes, *, profile: str) -> bytes:
-    """The same state under another profile, for callers that know that its cells mean the same there.
+    """Return the same state under another profile, for callers that know that its cells mean the same there.
 
     Raises:
         StateError: damaged.

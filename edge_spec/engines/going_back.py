@@ -22,7 +22,7 @@ class Opened(LanguageModel, Protocol):
 
 
 def how_far_back(model: Opened, text: Sequence[int]) -> int:
-    """How many tokens of a decode can be taken back, see ``Capabilities.rollback``.
+    """Return how many tokens of a decode can be taken back, see ``Capabilities.rollback``.
 
     Args:
         text: longer than a decode.
@@ -35,7 +35,7 @@ def how_far_back(model: Opened, text: Sequence[int]) -> int:
 
 
 def _goes_back(model: Opened, text: Sequence[int], back: int) -> bool:
-    """Whether so many tokens at the end of a text can be taken back while the others stay."""
+    """Return whether so many tokens at the end of a text can be taken back while the others stay."""
     try:
         model.rollback(0)
         model.prefill(text)
@@ -46,7 +46,7 @@ def _goes_back(model: Opened, text: Sequence[int], back: int) -> bool:
 
 
 def comes_back(model: Opened, text: Sequence[int]) -> bool:
-    """Whether a model comes back to what it held, after two decodes of a token each."""
+    """Return whether a model comes back to what it held, after two decodes of a token each."""
     n = min(2, model.n_ctx)
     try:
         model.prefill(text[:n])

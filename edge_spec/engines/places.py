@@ -41,11 +41,14 @@ class Places:
         self.end, self.n_back = None, 0
 
     def is_near(self, n: int) -> bool:
-        """Whether the newest state or one of its snapshots is that of ``n`` tokens."""
+        """Return whether the newest state or one of its snapshots is that of ``n`` tokens."""
         return self.end is not None and self.end - self.n_back <= n <= self.end
 
     def nearest(self, n: int) -> int:
-        """The last length up to ``n`` with a state. Copies beyond it are dropped: the text goes on in another way."""
+        """Return the last length up to ``n`` with a state.
+
+        Copies beyond it are dropped: the text goes on in another way.
+        """
         place = n if self.is_near(n) else max((known for known in self.copies if known <= n), default=0)
         self.copies = {known: copy for known, copy in self.copies.items() if known <= place}
         return place

@@ -148,7 +148,7 @@ def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResul
 
 
 def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
-    """Those that a context has room for, in whole or in part; at least one."""
+    """Return those that a context has room for, in whole or in part; at least one."""
     (first, n), *deeper = readings
     start = max(0, min(first, n_ctx - n))
     return [(start, min(n, n_ctx - start)), *((depth, min(n, n_ctx - depth)) for depth, n in deeper if depth < n_ctx)]
@@ -197,7 +197,7 @@ def _alike_besides(
     readings: Sequence[_Reading],
     seconds: dict[int, float],
 ) -> bool:
-    """Whether some widths leave the same in further readings, each of another text.
+    """Return whether some widths leave the same in further readings, each of another text.
 
     Where a context has no room for as many tokens as are wanted, more texts are read.
     """
@@ -227,7 +227,7 @@ class _Left:
 
 
 def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
-    """The widths of a run, from its beginning, that left the same as its first one."""
+    """Return the widths of a run, from its beginning, that left the same as its first one."""
     n = next((place for place, width in enumerate(run) if left[width] != left[run[0]]), len(run))
     return run[:n]
 
@@ -264,7 +264,7 @@ def _everywhere(
 
 
 def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes]) -> bool:
-    """Whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
+    """Return whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
     model.rollback(start)
     for place in range(len(rows)):
         computed = model.decode(Tree.sequence(text[start + place : start + place + width]))[: len(rows) - place]
@@ -277,7 +277,10 @@ def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int
 def _confirmed(
     model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, single: bool
 ) -> Capabilities:
-    """What was found if it holds, or holds where single rows are padded; else only what holds for every model."""
+    """Return what was found if it holds, or holds where single rows are padded.
+
+    Else only what holds for every model.
+    """
     wider = tuple(n for n in capabilities.widths if n > 1)
     # Where every row is computed alone, there are no others that it could differ from.
     for widths in dict.fromkeys((capabilities.widths, wider) if single or not wider else (wider,)):
@@ -291,7 +294,7 @@ def _confirmed(
 
 
 def _holds(model: Probed, text: Sequence[int]) -> bool:
-    """Whether a row has the same bits at every place in a decode, whatever the number of rows."""
+    """Return whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
     model.prefill(text[: max(0, min(_READINGS.every[0][0], model.n_ctx - _CUTS * wide))])
@@ -409,13 +412,13 @@ def probe_once(
 def known_profile(
     file: str, settings: ModelSettings, profile_of: ProfileOf, *, cache_dir: Path | None
 ) -> NumericsProfile | None:
-    """The profile that ``probe_once`` would give a model; None if it has yet to be probed."""
+    """Return the profile that ``probe_once`` would give a model; None if it has yet to be probed."""
     found = _recalled(_place(cache_dir, file, settings, profile_of(())) if cache_dir is not None else None)
     return profile_of(found.capabilities.widths) if found is not None else None
 
 
 def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: NumericsProfile) -> Path:
-    """The file of a result."""
+    """Return the file of a result."""
     # n_ctx only decides how deep the probe can go: what can be reached stands for it.
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
@@ -427,7 +430,7 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
 
 
 def _recalled(path: Path | None) -> ProbeResult | None:
-    """A kept result; None if there is none or it is damaged."""
+    """Return a kept result; None if there is none or it is damaged."""
     if path is None:
         return None
     try:

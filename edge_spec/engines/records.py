@@ -16,7 +16,7 @@ FOLDER = "probes"
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A JSON record; empty if there is none, or it is damaged."""
+    """Return a JSON record; empty if there is none, or it is damaged."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -30,13 +30,13 @@ A new engine is a folder and a line here.
 
 
 def engine_names() -> tuple[str, ...]:
-    """Names of all engines, in the order in which ``auto`` asks them."""
+    """Return names of all engines, in the order in which ``auto`` asks them."""
     return tuple(_ENGINES)
 
 
 @cache
 def engine(name: str) -> Engine:
-    """The engine of a name; its library is not loaded yet.
+    """Return the engine of a name; its library is not loaded yet.
 
     Raises:
         SettingsError: there is none of that name.
@@ -50,17 +50,20 @@ def engine(name: str) -> Engine:
 
 
 def engines() -> tuple[Engine, ...]:
-    """All engines, in the order in which ``auto`` asks them."""
+    """Return all engines, in the order in which ``auto`` asks them."""
     return tuple(map(engine, _ENGINES))
 
 
 def fallback(among: Iterable[Engine] | None = None) -> Engine:
-    """The engine that takes what no other takes first; if it is not ``among`` those in question, the first of them."""
+    """Return the engine that takes what no other takes first.
+
+    If it is not ``among`` those in question, the first of them.
+    """
     return min(engines() if among is None else among, key=lambda each: not each.is_fallback)
 
 
 def titles_with(name: str, value: Any) -> str:
-    """The engines on which a setting with this value has an effect, as in sentences."""
+    """Return the engines on which a setting with this value has an effect, as in sentences."""
     given = settings_of(1, {name: value})
     return " and ".join(each.title for each in engines() if name not in each.unused(given))
 

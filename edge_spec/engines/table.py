@@ -208,7 +208,7 @@ class TableModel:
         return TableTexts(self, n_slots, n_tokens)
 
     def row_after(self, text: Sequence[int]) -> Logits:
-        """The logits of what follows a text."""
+        """Return the logits of what follows a text."""
         return self._row(list(text[max(0, len(text) - self._order) :]))
 
     def enter(self) -> None:

@@ -26,7 +26,7 @@ _LINE = "grammars"
 
 
 def open_tokenizer(file: ModelFile) -> FileTokenizer:
-    """The tokenizer of a file, without its weights.
+    """Return the tokenizer of a file, without its weights.
 
     Raises:
         UnsupportedModel: the library that reads this kind of tokenizer cannot read it.
@@ -38,7 +38,7 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
 
 
 def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
-    """The footprint of a model whose tokenizer is opened besides its weights, before them."""
+    """Return the footprint of a model whose tokenizer is opened besides its weights, before them."""
     size = file.graph.tokenizer if file.graph is not None else None
     if size is None:
         return replace(footprint, vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges))

@@ -152,7 +152,7 @@ def keep_gain(model: TextModel, speed: Speed, runs: Sequence[Reply], *, n_prompt
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:
-    """Which of the modes is the best. Where two are equally fast, the one that was timed first."""
+    """Return which of the modes is the best. Where two are equally fast, the one that was timed first."""
     by_mode = {speed.mode: speed for speed in speeds}
     named = [speed for speed in speeds if speed.mode not in ("off", "auto") and speed.interval[0] > 1]
     best = max(named, key=lambda speed: speed.speed_up, default=by_mode["off"])
@@ -162,7 +162,7 @@ def verdict_of(speeds: Sequence[Speed]) -> Verdict:
 def speed_of(
     mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], n_prompts: int = 0, categories: Sequence[str] = ()
 ) -> Speed:
-    """What replies of a mode tell against plain decoding of the same prompts, run by run.
+    """Return what replies of a mode tell against plain decoding of the same prompts, run by run.
 
     Args:
         runs, plain: replies to all prompts, then to all of them again, and so on.
@@ -207,7 +207,7 @@ def speed_of(
 
 
 def _share_of_limit(run: Statistics, plain: Statistics) -> float:
-    """Which share of a run's time its rounds would have taken as rounds of plain decoding.
+    """Return which share of a run's time its rounds would have taken as rounds of plain decoding.
 
     No round is faster without its further rows than plain decoding is: where that seems so, something slowed plain
     decoding meanwhile, and what the rounds took besides drafting stands for it. So the share cannot exceed 1.

@@ -48,14 +48,14 @@ class CostOfRows:
 
 
 def role_of(name: str) -> str:
-    """The role of a model by its name in the drafter."""
+    """Return the role of a model by its name in the drafter."""
     if name == "target":
         return name
     return "intermediate" if name.endswith(".target") else "draft"
 
 
 def costs_by_role(curves: Iterable[CostOfRows]) -> dict[str, dict[int, dict[int, float]]]:
-    """Seconds by role, cells in use before the rows, and number of rows."""
+    """Return seconds by role, cells in use before the rows, and number of rows."""
     found: dict[str, dict[int, dict[int, float]]] = {}
     for curve in curves:
         seconds = {n: spent / 1e3 for n, spent in curve.milliseconds.items()}
@@ -64,7 +64,7 @@ def costs_by_role(curves: Iterable[CostOfRows]) -> dict[str, dict[int, dict[int,
 
 
 def n_decodes(model: TextModel, *, depths: Sequence[int] = DEPTHS, rounds: int = 9) -> int:
-    """How many decodes ``cost_curves`` measures, those that warm up included."""
+    """Return how many decodes ``cost_curves`` measures, those that warm up included."""
     return sum(
         len(_widths(each)) * (rounds + _WARM_UP) for depth in depths for each in _with_room(model, depth).values()
     )
@@ -115,7 +115,7 @@ def _measured(
     on_decode: Callable[[], None],
     is_over: Callable[[], bool],
 ) -> dict[str, dict[int, list[float]]]:
-    """Seconds of each decode by model and number of rows."""
+    """Return seconds of each decode by model and number of rows."""
     order = random.Random(depth)
     n_vocab = min((each.model.n_vocab for each in models.values()), default=0)
     text = [order.randrange(min(256, n_vocab - 1), n_vocab) for _ in range(depth + max(_WIDTHS))] if models else []

@@ -15,7 +15,7 @@ _RESAMPLES = 2000
 
 
 def interval_of_median(ratios: Sequence[Sequence[float]], *, seed: int = 1) -> tuple[float, float]:
-    """The 95 % interval of the median of ratios, by a hierarchical bootstrap (percentiles).
+    """Return the 95 % interval of the median of ratios, by a hierarchical bootstrap (percentiles).
 
     Prompts are resampled first, then the runs of each prompt drawn: prompts differ more from each other than runs of
     one do, and resampling all runs alike would take three runs of a prompt for three prompts. Percentiles of few
@@ -39,7 +39,7 @@ def interval_of_median(ratios: Sequence[Sequence[float]], *, seed: int = 1) -> t
 
 
 def _tail(n: int) -> float:
-    """The share of resampled medians below an interval from ``n`` measurements; as many are above it."""
+    """Return the share of resampled medians below an interval from ``n`` measurements; as many are above it."""
     if n < 2:
         return 0.5
     normal = NormalDist()

@@ -94,7 +94,7 @@ def pairings(
 
 
 def best_of(found: Sequence[tuple[Draft, Pairing]]) -> tuple[Draft, Pairing] | None:
-    """The drafter with the highest speed-up; None if none is significantly faster than plain decoding.
+    """Return the drafter with the highest speed-up; None if none is significantly faster than plain decoding.
 
     A single run leaves no interval, and proves nothing.
     """

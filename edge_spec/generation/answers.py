@@ -121,12 +121,12 @@ class Answer:
         self._tells_events = True
 
     def take_events(self) -> list[TokenEvent]:
-        """The events that nobody has taken yet."""
+        """Return the events that nobody has taken yet."""
         taken, self._events = self._events, []
         return taken + (self._log.take() if self._log is not None else [])
 
     def is_written_by(self, written: object) -> bool:
-        """Whether this is what writes it."""
+        """Return whether this is what writes it."""
         return self._written is written
 
     def continue_after(self, drawn: dict[str, float]) -> None:
@@ -170,7 +170,10 @@ def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Answer]:
 def answers_to(
     prompts: Iterable[Prompt], settings: SamplerSettings, request_of: Callable[[Prompt], ReplyRequest]
 ) -> list[Answer]:
-    """An answer to each of several prompts; where ``request_of`` refuses a prompt, that is the error of its answer."""
+    """Return an answer to each of several prompts.
+
+    Where ``request_of`` refuses a prompt, that is the error of its answer.
+    """
     found = []
     for index, prompt in enumerate(prompts):
         try:

@@ -159,7 +159,7 @@ class Batch:
                 yield from self._pieces_of(slot, text)
 
     def _pieces_of(self, slot: int, text: _Live) -> list[Piece]:
-        """What a text has to hand out; if it has ended, its slot is free."""
+        """Return what a text has to hand out; if it has ended, its slot is free."""
         if text.answer.finish_reason is not None:
             text.writer.flush()
             self._live.pop(slot, None)
@@ -212,7 +212,10 @@ class Batch:
 
 
 def _most_tokens(answers: Sequence[Answer], n_ctx: int) -> int:
-    """The most tokens that one of some texts can come to have; those that do not fit the context are refused anyway."""
+    """Return the most tokens that one of some texts can come to have.
+
+    Those that do not fit the context are refused anyway.
+    """
     most = [
         len(answer.prompt) + len(answer.request.written) + (answer.request.options.max_tokens or n_ctx)
         for answer in answers

@@ -58,7 +58,7 @@ class Context:
         speculator.begin(text, sampler, reuse=False)
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
-        """The context is full: take something out of it. False if nothing can go; the reply then ends."""
+        """Take something out of a context that is full; False if nothing can go, and the reply then ends."""
         return False
 
     def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
@@ -77,7 +77,7 @@ class GuardedReply(Protocol):
         """Tell the reader something."""
 
     def can_shrink(self, n_ctx: int) -> bool:
-        """Whether it could continue in a context of ``n_ctx`` tokens."""
+        """Return whether it could continue in a context of ``n_ctx`` tokens."""
 
 
 class MemoryGuard:

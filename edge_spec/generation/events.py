@@ -125,7 +125,7 @@ class EventLog:
                 self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
 
     def take(self) -> list[TokenEvent]:
-        """The events that nobody has taken yet."""
+        """Return the events that nobody has taken yet."""
         with self._taking:
             ready, self._ready = self._ready, []
         return ready

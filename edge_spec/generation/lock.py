@@ -110,7 +110,7 @@ class GenerationLock:
                     holder.notice(_WAITS)
 
     def free_turn(self) -> ExitStack | None:
-        """A turn if it can be had at once."""
+        """Return a turn if it can be had at once."""
         with self._changed:
             if self._is_taken or self._closed:
                 return None
@@ -158,7 +158,7 @@ class GenerationLock:
             holder.end_unread()
 
     def _is_held_unread(self) -> bool:
-        """Whether the turn belongs to a reply that nobody has read on for a while."""
+        """Return whether the turn belongs to a reply that nobody has read on for a while."""
         holder = self._held_by()
         return holder is not None and holder.unread_s >= self.patience_s
 

@@ -104,7 +104,7 @@ class ReusingContext(Context):
 
 
 def _usable(text: EarlierText, shared: int, step: int) -> int:
-    """How many of ``shared`` first tokens have cells that a fresh prompt would compute bit for bit."""
+    """Return how many of ``shared`` first tokens have cells that a fresh prompt would compute bit for bit."""
     if step > 1:
         shared = min(shared, text.n_read)
     return shared // step * step if step else 0

@@ -77,7 +77,7 @@ class PromptBuilder:
         return self.tokenize_rendered(self.render(messages))
 
     def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
-        """A conversation as the model's chat template writes it; see ``render_chat``.
+        """Return a conversation as the model's chat template writes it; see ``render_chat``.
 
         Raises:
             PromptError: there is no template, or it refuses the messages.
@@ -94,7 +94,7 @@ class PromptBuilder:
         return self._tokenizer.tokenize(text, add_special=add_special)
 
     def least_tokens(self, text: str) -> int:
-        """How many tokens a text has at least; found much faster than its tokens."""
+        """Return how many tokens a text has at least; found much faster than its tokens."""
         longest, controls = self._sizes
         return max(-(-len(text.encode("utf-8", "replace")) // longest), sum(1 for _ in controls.finditer(text)))
 
@@ -112,7 +112,7 @@ class PromptBuilder:
         return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without control tokens."""
+        """Return the text of token ids, without control tokens."""
         return self._tokenizer.text(self.known(tokens))
 
     def known(self, tokens: Sequence[int]) -> list[int]:
@@ -135,19 +135,19 @@ class PromptBuilder:
         return known
 
     def is_control(self, token: int) -> bool:
-        """Whether a token stands for no text, but for a place in it, such as the end of a message."""
+        """Return whether a token stands for no text, but for a place in it, such as the end of a message."""
         return not self._tokenizer.token_bytes(token) and bool(self._tokenizer.name(token))
 
     def spelling(self, token: int) -> bytes:
-        """How a rendered conversation writes a token: its bytes, or the name of a control token."""
+        """Return how a rendered conversation writes a token: its bytes, or the name of a control token."""
         return self._tokenizer.token_bytes(token) or self._tokenizer.name(token).encode()
 
     def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
+        """Return whether a token ends a reply."""
         return self._tokenizer.ends(token)
 
     def opening(self, prompt: Sequence[int]) -> str:
-        """What of the reply stands at the end of a prompt: some templates open the thought."""
+        """Return what of the reply stands at the end of a prompt: some templates open the thought."""
         end = b"".join(map(self.spelling, prompt[-_OPENING_TOKENS:])).decode("utf-8", "replace")
         _, opened, after = end.rpartition("<think>")
         return opened + after if opened and not after.strip() else ""
@@ -166,7 +166,7 @@ def render_chat(
     answer: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """The prompt after which the assistant's answer is expected.
+    """Return the prompt after which the assistant's answer is expected.
 
     Templates come from model files and are not trusted: they run in Jinja's sandbox and cannot change what they are
     given.

@@ -37,7 +37,7 @@ class Reader:
 
     @classmethod
     def here(cls, *, awaits: bool = False) -> Self:
-        """The caller."""
+        """Return the caller."""
         # Without an event loop it may not be imported.
         asyncio = sys.modules.get("asyncio")
         running = getattr(asyncio, "_get_running_loop", lambda: None)()
@@ -49,7 +49,7 @@ class Reader:
         return self._thread is current_thread() and not self._awaits
 
     def blocks(self, other: Reader) -> bool:
-        """Whether ``other`` cannot read on while this one waits for it.
+        """Return whether ``other`` cannot read on while this one waits for it.
 
         A thread that waits stops everything that runs in it. A task that awaits stops only itself; but in its thread a
         task that has ended, or what ran before the event loop, never reads on either.

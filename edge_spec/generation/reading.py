@@ -71,11 +71,11 @@ class ReadableReply(Interruptible, Iterator[str]):
             yield rest
 
     def __aiter__(self) -> AsyncIterator[str]:
-        """The pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
+        """Return the pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
         return AwaitedPieces(self)
 
     def __await__(self) -> Generator[Any, None, str]:
-        """The whole text."""
+        """Return the whole text."""
         return self._read_async().__await__()
 
     async def _read_async(self) -> str:

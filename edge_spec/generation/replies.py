@@ -136,11 +136,11 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             yield from _last_events(answer)
 
     def __aiter__(self) -> AsyncIterator[tuple[int, str]]:
-        """The same pairs for ``async for``; they are written in a thread. A cancelled task cancels all."""
+        """Return the same pairs for ``async for``; they are written in a thread. A cancelled task cancels all."""
         return AwaitedPieces(self)
 
     def __await__(self) -> Generator[Any, None, list[str]]:
-        """The whole texts."""
+        """Return the whole texts."""
         return self._read_async().__await__()
 
     async def _read_async(self) -> list[str]:
@@ -190,7 +190,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             self._on_notice(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:
-        """Whether all could continue in a context of ``n_ctx`` tokens."""
+        """Return whether all could continue in a context of ``n_ctx`` tokens."""
         return all(len(answer.prompt) + len(answer.token_ids) < n_ctx for answer in self._unfinished())
 
     # --- writing them

@@ -180,7 +180,7 @@ class Reply(ReadableReply):
             self._recorder.notice(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:
-        """Whether it could continue in a context of ``n_ctx`` tokens."""
+        """Return whether it could continue in a context of ``n_ctx`` tokens."""
         return self._context.can_shrink(self._access.speculator, n_ctx)
 
     # --- writing it

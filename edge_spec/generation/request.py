@@ -143,7 +143,7 @@ class RequestBuilder:
         return settings
 
     def grammar(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
-        """The grammar that one of them describes, see ``TextModel.generate``; None if neither is given.
+        """Return the grammar that one of them describes, see ``TextModel.generate``; None if neither is given.
 
         Raises:
             SettingsError: both are given, one of them is not valid, or the model has no grammars.
@@ -161,7 +161,7 @@ class RequestBuilder:
         return self._grammars(text if isinstance(text, Lark) else gbnf_to_lark(text))
 
     def breakers(self, settings: SamplerSettings) -> Breakers | None:
-        """What the DRY sampler does not look beyond; None where it is off."""
+        """Return what the DRY sampler does not look beyond; None where it is off."""
         return self._breakers(settings.dry_breakers) if settings.uses_dry else None
 
     def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:

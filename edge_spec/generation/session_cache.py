@@ -58,7 +58,7 @@ class CachesOnDisk:
             file.flush()
 
     def read(self) -> SuspendedCaches:
-        """The caches, in memory again."""
+        """Return the caches, in memory again."""
         states = {}
         for name, file in self._files.items():
             file.seek(0)
@@ -149,7 +149,7 @@ class SessionCache:
         return session in self._kept
 
     def texts(self) -> list[tuple[object, tuple[int, ...]]]:
-        """The sessions and their texts, the one suspended last at the end."""
+        """Return the sessions and their texts, the one suspended last at the end."""
         with self._lock:
             return [(session, caches.text) for session, caches in self._kept.items()]
 
@@ -263,7 +263,7 @@ class Sessions:
         return wanted is not None and (has_text or self._restored(wanted, keep=source is not None))
 
     def texts(self) -> list[tuple[object, Sequence[int]]]:
-        """The conversations whose caches there are, and their texts. Needs the generation lock."""
+        """Return the conversations whose caches there are, and their texts. Needs the generation lock."""
         current = [] if self._current is None else [(self._current, self._speculator.text)]
         return [*self.cache.texts(), *current]
 

@@ -67,7 +67,7 @@ class TextStream:
 
 
 def overlap(text: str, stop: str) -> int:
-    """The length of the longest end of ``text`` that begins ``stop``."""
+    """Return the length of the longest end of ``text`` that begins ``stop``."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)
 
 
@@ -75,12 +75,12 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 def thought_of(content: str) -> str:
-    """The text between ``<think>`` and ``</think>``, or after ``<think>`` where that is still open."""
+    """Return the text between ``<think>`` and ``</think>``, or after ``<think>`` where that is still open."""
     return "".join(text for is_thought, text in _parts(content) if is_thought).strip()
 
 
 def answer_of(content: str) -> str:
-    """The text outside of ``<think>`` and ``</think>``."""
+    """Return the text outside of ``<think>`` and ``</think>``."""
     return "".join(text for is_thought, text in _parts(content) if not is_thought)
 
 
@@ -137,6 +137,6 @@ class Thinking:
         return [piece for piece in pieces if piece[1]]
 
     def finish(self) -> list[tuple[bool, str]]:
-        """The text has ended; what was held back."""
+        """Return what was held back of a text that has ended."""
         held, self._held = self._held, ""
         return [(self._mark == _CLOSE, held)] if held else []

@@ -96,7 +96,7 @@ def candidates_for(family: Family, models: Path, environment: Mapping[str, str])
 
 
 def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFile]:
-    """The files that can draft for a model, the smallest first, each once."""
+    """Return the files that can draft for a model, the smallest first, each once."""
     found: dict[str, ModelFile] = {}
     for path in candidates:
         try:

@@ -202,7 +202,7 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
 
 
 def sha256_of(path: Path, on_bytes: Callable[[int], object] = lambda done: None) -> str:
-    """The hash of a file, in hexadecimal digits; ``on_bytes`` is called with how far it is."""
+    """Return the hash of a file, in hexadecimal digits; ``on_bytes`` is called with how far it is."""
     state, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

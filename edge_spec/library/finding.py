@@ -45,7 +45,7 @@ class Pull:
 
 
 def find(asked: Wanted, hub: Hub, name: str = "") -> Pull:
-    """The files that are meant, on the hub or at an address.
+    """Return the files that are meant, on the hub or at an address.
 
     Args:
         name: what the model is to be called here; if empty, as the catalogue or its file says.

@@ -57,7 +57,7 @@ class Hub:
         self._pause = pause
 
     def files(self, repo: str, revision: str = "main") -> list[RemoteFile]:
-        """What a repository holds; in offline mode what the hub's own cache has of it.
+        """Return what a repository holds; in offline mode what the hub's own cache has of it.
 
         Raises:
             ModelNotFound: there is none, or it needs a token. DownloadError: the hub cannot be asked.
@@ -67,7 +67,7 @@ class Hub:
         return self._asked(repo, lambda: self._listed(repo, revision))
 
     def look(self, address: str) -> RemoteFile:
-        """A file at an address that is not the hub's: its size and version, of which only a byte is read.
+        """Return a file at an address that is not the hub's: its size and version, of which only a byte is read.
 
         Raises:
             ModelNotFound: it is not there. DownloadError: the server cannot be asked, or does not say its size.
@@ -94,7 +94,7 @@ class Hub:
         fetch(self._chunks, file, path, self._pause, on_stage)
 
     def _asked(self, what: str, ask: Callable[[], T]) -> T:
-        """The answer to a question; asked again where that may help."""
+        """Return the answer to a question; asked again where that may help."""
         patience = Patience(self._pause, _TRIES_TO_ASK)
         while True:
             try:
@@ -118,7 +118,7 @@ class Hub:
             ]
 
     def _cached(self, repo: str, revision: str) -> list[RemoteFile]:
-        """What lies in the hub's own cache of a repository; large files are named there by their hash."""
+        """Return what lies in the hub's own cache of a repository; large files are named there by their hash."""
         place = Path(self._library.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
         named = place / "refs" / revision
         commit = named.read_text("utf-8").strip() if named.is_file() else revision
@@ -156,7 +156,7 @@ class Hub:
         return RemoteFile(repo=parts.netloc, commit="", path=path, n_bytes=int(size), address=address, version=version)
 
     def _chunks(self, file: RemoteFile, first: int, last: int) -> Iterator[bytes]:
-        """The bytes of a range, until it is complete or the connection ends.
+        """Yield the bytes of a range, until it is complete or the connection ends.
 
         Raises:
             Busy: it is worth another attempt. ModelNotFound, DownloadError: it is not.
@@ -198,7 +198,7 @@ class Hub:
 
 
 def _place(response: Any, file: RemoteFile) -> int:
-    """Where in the file an answer begins; -1 if it does not say.
+    """Return where in the file an answer begins; -1 if it does not say.
 
     Raises:
         DownloadError: it is of another state of the file.
@@ -217,7 +217,7 @@ def _version(headers: Any) -> str:
 
 
 def _seconds(text: str) -> float:
-    """What ``Retry-After`` asks for: seconds, or a date."""
+    """Return what ``Retry-After`` asks for: seconds, or a date."""
     if re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
         return float(text)
     try:

@@ -12,7 +12,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is one on every system, in every folder and in every shell."""
+    """Return whether a name is one on every system, in every folder and in every shell."""
     return _PLAIN.fullmatch(name) is not None
 
 
@@ -31,7 +31,7 @@ def require_plain(name: str) -> None:
 
 
 def file_called(name: str, role: str, number: int, total: int) -> str:
-    """What a GGUF is called here: as there, or, where that is not a plain name, after its role.
+    """Return what a GGUF is called here: as there, or, where that is not a plain name, after its role.
 
     Args:
         number, total: which of how many files of its model it is, from 1.

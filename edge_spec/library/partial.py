@@ -68,7 +68,7 @@ class Partial:
 
 
 def interrupted(models: Path) -> Iterator[tuple[str, Path]]:
-    """The names of the files that are not whole yet, and the folders in which they lie."""
+    """Yield the names of the files that are not whole yet, and the folders in which they lie."""
     with suppress(OSError):
         for folder in sorted((models / FOLDER).iterdir()):
             name = folder / _NAME
@@ -76,7 +76,7 @@ def interrupted(models: Path) -> Iterator[tuple[str, Path]]:
 
 
 def held_elsewhere(folder: Path) -> bool:
-    """Whether a process is writing what ``interrupted`` named."""
+    """Return whether a process is writing what ``interrupted`` named."""
     try:
         from filelock import FileLock, Timeout
     except ImportError:  # then nothing here can fetch

@@ -61,7 +61,7 @@ def _is_one_of(path: Path, wanted: Mapping[str, int | None]) -> bool:
 
 
 def to_fetch(what: Pull, folder: Path, environment: Mapping[str, str]) -> int:
-    """How many bytes are not on this computer, as far as sizes of files tell.
+    """Return how many bytes are not on this computer, as far as sizes of files tell.
 
     Raises:
         DiskFull: there is no room for them.
@@ -75,7 +75,7 @@ def to_fetch(what: Pull, folder: Path, environment: Mapping[str, str]) -> int:
 
 
 def _room_for(missing: Iterable[RemoteFile], folder: Path) -> int:
-    """Bytes that files lack, for all of which there must be room at once."""
+    """Return bytes that files lack, for all of which there must be room at once."""
     left = {file.key: max(0, file.n_bytes - Partial(folder, file).n_bytes) for file in missing}
     n_bytes = sum(left.values())
     require_room(folder, n_bytes, f"the model ({len(left)} files)" if len(left) > 1 else "the model")
@@ -223,7 +223,7 @@ def remove(name: str, folder: Path) -> int:
 
 
 def _places(name: str, file: RemoteFile, what: Pull, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where a file may be already: under its name, on the way there, or in another program's folder."""
+    """Yield where a file may be already: under its name, on the way there, or in another program's folder."""
     yield folder / what.name / name
     yield _staging(folder, what) / name
     if file.local is not None:
@@ -245,7 +245,7 @@ def _size_of(path: Path) -> int:
 
 
 def _is(path: Path, file: RemoteFile, on_progress: Progress) -> bool:
-    """Whether a file is there, and whole; of what has no hash, its size decides."""
+    """Return whether a file is there, and whole; of what has no hash, its size decides."""
     if _size_of(path) != file.n_bytes:
         return False
     stage = f"checking {path.name}"

@@ -35,7 +35,7 @@ class Kept:
 
 
 def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
-    """What is there.
+    """Yield what is there.
 
     Args:
         cache_dir: as of ``load``.
@@ -77,7 +77,7 @@ def clear(kept: Kept) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file or of all files in a folder; links count as what they lead to."""
+    """Return the size of a file or of all files in a folder; links count as what they lead to."""
     total = 0
     for each in path.rglob("*") if path.is_dir() else [path]:
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def size_of(path: Path) -> int:
 
 
 def _target_of(drafter: Path) -> str:
-    """The model that a drafter was made for, as its card says; else what its folder is called."""
+    """Return the model that a drafter was made for, as its card says; else what its folder is called."""
     try:
         title = (drafter.parent / "README.md").read_text("utf-8").partition("\n")[0]
     except (OSError, ValueError):

@@ -71,7 +71,7 @@ def name_of(model: str | os.PathLike[str] | None) -> str:
 
 
 def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
-    """The model of a name; None for a path, a name of the package, and for what is not on this computer.
+    """Return the model of a name; None for a path, a name of the package, and for what is not on this computer.
 
     Args:
         own: the user's folder; if None, the one that the environment or the settings name.
@@ -86,13 +86,16 @@ def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:
-    """The models in the user's folder, and then those of other programs, by name within each."""
+    """Yield the models in the user's folder, and then those of other programs, by name within each."""
     yield from own_models(own)
     yield from _of_others(environment)
 
 
 def all_targets(own: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """The files of the models in all stores, of a family that of its target; those that cannot be used are left out."""
+    """Yield the files of the models in all stores, of a family that of its target.
+
+    Those that cannot be used are left out.
+    """
     for found in all_models(own, environment):
         with suppress(EdgeSpecError):
             yield found.path if found.path.is_file() else resolve_family(found.path).target
@@ -106,7 +109,7 @@ def _exists(name: str) -> bool:
 
 
 def own_models(folder: Path) -> Iterator[Found]:
-    """The models in the user's folder, by name."""
+    """Yield the models in the user's folder, by name."""
     for path in _entries(folder):
         if path.suffix.lower() == ".gguf" and not is_later_part(path.name):
             yield Found(path.stem, path, _OWN)
@@ -183,7 +186,7 @@ def _lm_studio(folder: Path) -> Iterator[Found]:
 
 
 def _ggufs_below(folder: Path) -> Iterator[Path]:
-    """The models in a folder and its folders; later parts of a model and what reads images are left out."""
+    """Yield the models in a folder and its folders; later parts of a model and what reads images are left out."""
     for path in sorted(folder.rglob("*.gguf")):
         if path.is_file() and not is_later_part(path.name) and not path.name.lower().startswith(_PROJECTOR):
             yield path
@@ -194,7 +197,7 @@ def _holds_a_model(folder: Path) -> bool:
 
 
 def _holds_onnx(folder: Path) -> bool:
-    """Whether a folder is that of a published model, whose graphs are in it or in ``onnx``."""
+    """Return whether a folder is that of a published model, whose graphs are in it or in ``onnx``."""
     graphs = (*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx"))
     return bool(graphs) and (folder / "tokenizer.json").is_file()
 

@@ -68,7 +68,7 @@ class Wanted:
 
 
 def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") -> Wanted:
-    """What to fetch for a name.
+    """Return what to fetch for a name.
 
     Args:
         endpoint: address of the hub that is asked in place of the public one.
@@ -91,7 +91,7 @@ def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") 
 
 
 def drafter_like(repo: str, catalogue: Mapping[str, Wanted]) -> str | None:
-    """The repository of a drafter for another publisher's file of a model that the catalogue has."""
+    """Return the repository of a drafter for another publisher's file of a model that the catalogue has."""
     for entry in catalogue.values():
         if "draft" in entry.sources and _model_of(entry.sources["target"].repo) == _model_of(repo):
             return entry.sources["draft"].repo
@@ -99,13 +99,13 @@ def drafter_like(repo: str, catalogue: Mapping[str, Wanted]) -> str | None:
 
 
 def _model_of(repo: str) -> str:
-    """The model in the name of a repository, without its publisher and kind of file."""
+    """Return the model in the name of a repository, without its publisher and kind of file."""
     name = repo.rpartition("/")[2].lower().replace("_", "-")
     return "-".join(part for part in name.split("-") if part not in _NOT_THE_MODEL)
 
 
 def read_catalogue(own: Path | None = None) -> dict[str, Wanted]:
-    """The entries of the package's catalogue and of a user's own, which come first.
+    """Return the entries of the package's catalogue and of a user's own, which come first.
 
     Raises:
         SettingsError: the user's is damaged; the message says where.
@@ -124,7 +124,7 @@ def read_catalogue(own: Path | None = None) -> dict[str, Wanted]:
 
 
 def _entry(name: str, entry: Any, *, file: Path | None = None) -> Wanted:
-    """An entry, checked.
+    """Return an entry, checked.
 
     Raises:
         SettingsError: it lacks something or has something unknown.
@@ -157,7 +157,7 @@ def _entry(name: str, entry: Any, *, file: Path | None = None) -> Wanted:
 
 
 def _of_address(address: str, endpoint: str) -> Wanted:
-    """A repository or a file of the hub, as a browser shows it, or a ``.gguf`` on any other server."""
+    """Return a repository or a file of the hub, as a browser shows it, or a ``.gguf`` on any other server."""
     split = urlsplit(address)
     parts = [unquote(part) for part in split.path.split("/") if part]
     is_file = bool(parts) and parts[-1].lower().endswith(".gguf")

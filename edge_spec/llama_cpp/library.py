@@ -70,7 +70,7 @@ class Library:
             self._listeners.by = None
 
     def complaint(self) -> str:
-        """The errors that the library has logged since the last call, in one line."""
+        """Return the errors that the library has logged since the last call, in one line."""
         text = "; ".join(dict.fromkeys(line for line in self._errors if line))
         self._errors.clear()
         return text or "it gave no reason"
@@ -78,7 +78,7 @@ class Library:
 
 @cache
 def _strlen() -> int:
-    """The address of ``strlen``."""
+    """Return the address of ``strlen``."""
     libc: Any = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
     return int(ctypes.cast(libc.strlen, ctypes.c_void_p).value or 0)
 

@@ -28,7 +28,7 @@ _SIZE = re.compile(r"quant size += +([0-9.]+) MiB")
 
 
 def quantizations() -> tuple[str, ...]:
-    """Names of the types that a model can be written in, such as ``Q4_0`` and ``Q4_K_M``."""
+    """Return names of the types that a model can be written in, such as ``Q4_0`` and ``Q4_K_M``."""
     names = (name.removeprefix(_PREFIX) for name in vars(library().c) if name.startswith(_PREFIX))
     return tuple(sorted(name for name in names if name not in _NEEDS_MATRIX | _UNWEIGHTED))
 
@@ -91,12 +91,12 @@ def quantize(
 
 
 def part_of(out: Path) -> Path:
-    """Where a file is written before it is whole."""
+    """Return where a file is written before it is whole."""
     return out.with_name(f".{out.name}.part")
 
 
 def _size(source: ModelFile, kind: str, **how: Any) -> int:
-    """The size of the new file, about."""
+    """Return the size of the new file, about."""
     log: list[str] = []
     with library().listen(log.append):
         _call(source, part_of(Path(os.devnull)), kind, dry_run=True, **how)

@@ -28,7 +28,7 @@ class SpecialTokens:
         self._anywhere = re.compile(b"(?=(" + _any_of(known).pattern + b"))")
 
     def parts(self, raw: bytes) -> Iterator[bytes]:
-        """The parts of a text, in order."""
+        """Yield the parts of a text, in order."""
         begin = 0
         if len(raw) > self._whole_bytes and self._longest:
             for found in self._cuts.finditer(raw):

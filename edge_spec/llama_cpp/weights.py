@@ -122,7 +122,7 @@ class LlamaWeights:
         return self._metadata(f"{self.architecture}.rope.scaling.type")
 
     def _metadata(self, key: str) -> str:
-        """A value of the file's metadata as text; empty if there is none."""
+        """Return a value of the file's metadata as text; empty if there is none."""
         buffer = ctypes.create_string_buffer(128)
         n = self._c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
@@ -175,11 +175,11 @@ class LlamaWeights:
         )
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for; nothing for control tokens."""
+        """Return the bytes a token stands for; nothing for control tokens."""
         return self.token_cache.of(token, self._read_bytes)
 
     def name(self, token: int) -> str:
-        """The text of a token, control tokens included; empty for -1, which stands for none."""
+        """Return the text of a token, control tokens included; empty for -1, which stands for none."""
         return self._read_bytes(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     def _read_bytes(self, token: int, special: bool = False) -> bytes:
@@ -193,11 +193,11 @@ class LlamaWeights:
             room = -n
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of a sequence of tokens, without control tokens."""
+        """Return the text of a sequence of tokens, without control tokens."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
+        """Return whether a token ends a reply."""
         return bool(self._c.llama_vocab_is_eog(self._vocab, token))
 
     @property
@@ -218,7 +218,7 @@ class LlamaWeights:
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
-    """What llama.cpp's tables for text and tokens take.
+    """Return what llama.cpp's tables for text and tokens take.
 
     Fitted to ten vocabularies of 32,000 to 262,144 tokens, within 7 % of each that has merges.
     """

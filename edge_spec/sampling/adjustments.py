@@ -18,14 +18,14 @@ __all__ = ["Breakers", "adjusted", "adjusts", "dry_penalties", "find_breakers"]
 
 
 def adjusts(settings: SamplerSettings) -> bool:
-    """Whether these settings change any row."""
+    """Return whether these settings change any row."""
     return bool(settings.logit_bias) or settings.uses_penalties or settings.uses_dry
 
 
 def adjusted(
     row: Row, text: Sequence[int], settings: SamplerSettings, breakers: Breakers, kept: KeptTokens | None = None
 ) -> Row:
-    """A copy of a row, ``[n_vocab]``, after logit bias, penalties and DRY, in this order.
+    """Return a copy of a row, ``[n_vocab]``, after logit bias, penalties and DRY, in this order.
 
     Args:
         text: prompt and reply so far.
@@ -51,7 +51,7 @@ def adjusted(
 
 
 def _columns(values: Mapping[int, float], kept: KeptTokens | None) -> tuple[Ids, npt.NDArray[np.float32]]:
-    """The columns of the tokens of ``values``, and their values; tokens without a column are left out."""
+    """Return the columns of the tokens of ``values``, and their values; tokens without a column are left out."""
     ids = np.fromiter(values, dtype=np.int64, count=len(values))
     numbers = np.fromiter(values.values(), dtype=np.float32, count=len(values))
     if kept is None:
@@ -91,7 +91,7 @@ _LARGEST_LOG = 88.7228391
 
 
 def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> dict[int, float]:
-    """What is subtracted from the logits of tokens that would continue a repetition of the end of ``text``."""
+    """Return what is subtracted from the logits of tokens that would continue a repetition of the end of ``text``."""
     window = settings.dry_penalty_window
     # Reversed: the end of the text comes first.
     recent = list(text if window < 0 else text[max(0, len(text) - window) :])[::-1]
@@ -120,7 +120,7 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
 
 
 def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
-    """How many tokens follow the last sequence breaker of the text."""
+    """Return how many tokens follow the last sequence breaker of the text."""
     for place, token in enumerate(recent):
         tails = breakers.get(token)
         if tails is None:
@@ -157,7 +157,7 @@ def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
 def find_breakers(
     strings: Iterable[str], texts: Iterable[str], tokenize: Callable[[str], Sequence[int]]
 ) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """The tokens that contain a sequence breaker, or end with the beginning of one.
+    """Return the tokens that contain a sequence breaker, or end with the beginning of one.
 
     Args:
         strings: the sequence breakers, beyond which DRY does not look back.

@@ -30,7 +30,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def peak(row: Row) -> tuple[Row, int]:
-    """The row with numbers only, and the id of its best logit, the lowest among equals.
+    """Return the row with numbers only, and the id of its best logit, the lowest among equals.
 
     NaN becomes -inf and infinity the largest float32; the row is copied only if that changes anything.
     """
@@ -43,7 +43,7 @@ def peak(row: Row) -> tuple[Row, int]:
 
 
 def head(row: Row, k: int) -> tuple[Ids, Row]:
-    """The ``k`` best ids of a row and their logits, best first, the lowest id first among equals.
+    """Return the ``k`` best ids of a row and their logits, best first, the lowest id first among equals.
 
     Fold the row into stripes and take the maximum of each column: k values reach the k-th best of these
     maxima, so it is a threshold, and few other values pass it.
@@ -81,7 +81,7 @@ _LOOKS = (12, 48, 192)
 
 
 def candidates_of(row: Row, settings: SamplerSettings, node: Node | None = None, *, toss: float = 1.0) -> Candidates:
-    """The tokens that can be drawn; never none.
+    """Return the tokens that can be drawn; never none.
 
     Transforms 4 to 9 of ``SamplerSettings``, in that order. Candidates come best first, the lowest id first among
     equals, unless no filter is on. NaN is never drawn; of a row without any number the lowest id is. Weights are
@@ -113,7 +113,7 @@ def candidates_of(row: Row, settings: SamplerSettings, node: Node | None = None,
 
 
 def allowed_row(row: Row, node: Node) -> Row:
-    """The row with -inf for all tokens that a grammar does not allow at ``node``.
+    """Return the row with -inf for all tokens that a grammar does not allow at ``node``.
 
     The lowest id that it allows is the one to be drawn if none that it allows has a number.
 
@@ -131,7 +131,7 @@ def allowed_row(row: Row, node: Node) -> Row:
 
 
 def _best(row: Row, settings: SamplerSettings, *, in_order: bool) -> Candidates:
-    """What top-n-sigma and top-k leave of a row."""
+    """Return what top-n-sigma and top-k leave of a row."""
     if settings.top_n_sigma > 0:
         floor = float(row.max()) - settings.top_n_sigma * float(row[row > -inf].std(dtype=np.float64))
         row = np.where(row >= np.float32(max(floor, LOWEST)), row, np.float32(-inf))
@@ -179,7 +179,7 @@ def _filtered(candidates: Candidates, filters: Iterable[Filter], settings: Sampl
 
 
 def mirostat(row: Row, temperature: float, mu: float) -> Candidates:
-    """The ids whose surprise is at most ``mu`` bits and their logits before temperature, in the order of ids.
+    """Return the ids whose surprise is at most ``mu`` bits and their logits before temperature, in the order of ids.
 
     The likeliest token always stays, the lowest id among equals. NaN is never drawn; of a row without any number
     the lowest id is.

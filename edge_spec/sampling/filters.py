@@ -40,7 +40,7 @@ class Filter:
 
 
 def weights(x: Logits) -> Logits:
-    """The weight of each candidate relative to the best."""
+    """Return the weight of each candidate relative to the best."""
     depths = x - x[0]
     return np.array([math.exp(depth) for depth in depths.tolist()]) if x.size <= FEW else np.exp(depths)
 

@@ -21,10 +21,10 @@ class GrammarState(Protocol):
     """How far a reply has come in a grammar. Never changes."""
 
     def allowed(self, tokens: Sequence[int]) -> Sequence[bool] | npt.NDArray[np.bool_]:
-        """Whether each of these tokens may come next."""
+        """Return whether each of these tokens may come next."""
 
     def after(self, token: int) -> GrammarState | None:
-        """The state after a token that may come next; None if the reply ends with it."""
+        """Return the state after a token that may come next; None if the reply ends with it."""
 
     def forced(self, most: int) -> list[int]:
         """At most ``most`` tokens of the text that has to come next, split as it probably will be."""
@@ -37,7 +37,7 @@ class Grammar(Protocol):
     """Which replies are possible."""
 
     def start(self) -> GrammarState:
-        """The state before the first token of a reply."""
+        """Return the state before the first token of a reply."""
 
 
 class Node:
@@ -60,7 +60,7 @@ class Node:
         self._below: dict[int, Node] = {}
 
     def below(self, token: int) -> Node:
-        """The place after ``token``."""
+        """Return the place after ``token``."""
         node = self._below.get(token)
         if node is None:
             # Drafters may propose what cannot come: nothing is constrained after that.
@@ -70,7 +70,7 @@ class Node:
         return node
 
     def allowed(self, tokens: Iterable[int]) -> list[bool]:
-        """Whether each of these tokens may come next; the grammar is asked only once about each."""
+        """Return whether each of these tokens may come next; the grammar is asked only once about each."""
         if self.state is None:
             return [True for _ in tokens]
         tokens = list(tokens)
@@ -82,7 +82,7 @@ class Node:
         return [self._known[token] for token in tokens]
 
     def mask(self, n_vocab: int) -> npt.NDArray[np.bool_]:
-        """Which of all tokens may come next, ``[n_vocab]``."""
+        """Return which of all tokens may come next, ``[n_vocab]``."""
         if self._everything is None:
             everything = range(n_vocab)
             may = self.state.allowed(everything) if self.state is not None else [True] * n_vocab
@@ -124,7 +124,7 @@ class Progress:
         self.accepted = accepted
 
     def at(self, text: Sequence[int]) -> Node:
-        """The place at the end of ``text``."""
+        """Return the place at the end of ``text``."""
         n = len(text) - self.n_before - self.accepted.index
         if n < 0:
             raise ValueError(f"a text without the last {-n} of {self.accepted.index} accepted tokens")

@@ -256,7 +256,7 @@ class _State:
         return tokens
 
     def _only_ends(self) -> bool:
-        """Whether the reply has to end here."""
+        """Return whether the reply has to end here."""
         ends = list(self._reply.grammar.vocabulary.ends)
         mask = self._all_allowed()
         return bool(mask[ends].any()) and not np.delete(mask, ends).any()

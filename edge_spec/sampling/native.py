@@ -52,7 +52,7 @@ class NativeDraw:
         self._rest = (tokens, ctypes.byref(self._settings), self._ids, self._scores)
 
     def __call__(self, row: Row, key: int) -> tuple[list[int], list[float]] | None:
-        """What can be drawn and its noisy scores, or None where it is left to Python."""
+        """Return what can be drawn and its noisy scores, or None where it is left to Python."""
         if not row.flags.c_contiguous or row.dtype != _FLOAT32:
             return None
         if self._tokens is not None and len(self._tokens) != row.shape[0]:
@@ -64,7 +64,7 @@ class NativeDraw:
 
 
 def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
-    """The draw in C; None if it was not built, or does not know a transform that these settings ask for.
+    """Return the draw in C; None if it was not built, or does not know a transform that these settings ask for.
 
     Args:
         kept: the tokens of the columns of its rows; None for all.

@@ -47,7 +47,7 @@ _U_12, _U_27, _U_30, _U_31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uin
 
 
 def stream_of(seed: int, attempt: int, prompt: Sequence[int]) -> int:
-    """The noise stream of one reply, a 64-bit integer.
+    """Return the noise stream of one reply, a 64-bit integer.
 
     Args:
         seed: 0 <= seed < 2**64.
@@ -67,17 +67,17 @@ def _mix(z: int) -> int:
 
 
 def position_key(stream: int, index: int) -> int:
-    """The key with which token ids are hashed for the ``index``-th token of the reply."""
+    """Return the key with which token ids are hashed for the ``index``-th token of the reply."""
     return _mix((stream + (index + 1) * _GOLDEN) & _MASK)
 
 
 def uniform(key: int, token: int) -> float:
-    """A uniform number strictly inside (0, 1); ``key`` comes from ``position_key``."""
+    """Return a uniform number strictly inside (0, 1); ``key`` comes from ``position_key``."""
     return ((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * _STEP
 
 
 def coin(key: int) -> float:
-    """A uniform number strictly inside (0, 1) that belongs to the place; ``key`` comes from ``position_key``."""
+    """Return a uniform number strictly inside (0, 1) that belongs to the place; ``key`` comes from ``position_key``."""
     return uniform(key, -1)
 
 

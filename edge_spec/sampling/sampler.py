@@ -70,13 +70,13 @@ class Sampler:
         self._kept: KeptTokens | None = None
 
     def view(self) -> Sampler:
-        """The sampler for drafters: the same draws, but what they pick does not move mirostat's mu."""
+        """Return the sampler for drafters: the same draws, but what they pick does not move mirostat's mu."""
         view = copy(self)
         view._moves_mu = False
         return view
 
     def over(self, kept: KeptTokens | None) -> Sampler:
-        """The sampler for rows that have a column for each of these tokens only; itself if None.
+        """Return the sampler for rows that have a column for each of these tokens only; itself if None.
 
         It draws as if the other tokens were impossible: every token has the noise that it has elsewhere.
         """
@@ -96,7 +96,7 @@ class Sampler:
         self._progress.n_before -= n
 
     def pick(self, row: Row, text: Sequence[int]) -> int:
-        """The token that follows ``text`` (the ids of prompt and reply) by the logits ``row``, ``[n_vocab]``.
+        """Return the token that follows ``text`` (the ids of prompt and reply) by the logits ``row``, ``[n_vocab]``.
 
         See ``over`` for rows with fewer columns.
 
@@ -140,7 +140,7 @@ class Sampler:
         return [(token, weight / total) for (_, token), weight in zip(order[:n], weights, strict=False)]
 
     def place(self, text: Sequence[int]) -> Node:
-        """What is remembered of the place at the end of ``text``."""
+        """Return what is remembered of the place at the end of ``text``."""
         return self._progress.at(text)
 
     def commit(self, text: Sequence[int]) -> None:
@@ -149,7 +149,7 @@ class Sampler:
             self._progress.accepted = self.place(text)
 
     def state(self) -> dict[str, float]:
-        """What cannot be told from the accepted tokens; for ``resume``."""
+        """Return what cannot be told from the accepted tokens; for ``resume``."""
         return {"mu": self._progress.accepted.mu} if self.settings.uses_mirostat else {}
 
     def resume(self, reply: Sequence[int], state: Mapping[str, float] | None = None) -> None:
@@ -176,27 +176,27 @@ class Sampler:
         return adjusted(row, text, self.settings, self._breakers, self._kept) if self._adjusts else row
 
     def _ids(self, columns: Any) -> Any:
-        """The token ids of columns of a row."""
+        """Return the token ids of columns of a row."""
         return columns if self._kept is None else self._kept.ids[columns]
 
     def _key(self, text: Sequence[int]) -> int:
         return position_key(self.stream, len(text) - self._progress.n_before)
 
     def _node(self, text: Sequence[int]) -> Node | None:
-        """The place at the end of ``text``, asked by columns of a row; None where nothing is remembered."""
+        """Return the place at the end of ``text``, asked by columns of a row; None where nothing is remembered."""
         if not self._remembers:
             return None
         node = self.place(text)
         return node if self._kept is None else KeptNode(node, self._kept)
 
     def _scored(self, row: Row, text: Sequence[int]) -> Scored:
-        """The best of what can be drawn, with log probability plus noise up to a constant."""
+        """Return the best of what can be drawn, with log probability plus noise up to a constant."""
         key = self._key(text)
         found = self._native(row, key) if self._native is not None else None
         return found or self._with_noise(*self._candidates(row, self._node(text), key), key)
 
     def _candidates(self, row: Row, node: Node | None, key: int) -> Candidates:
-        """What can be drawn, before temperature."""
+        """Return what can be drawn, before temperature."""
         if node is None or not self.settings.uses_mirostat:
             columns, x = candidates_of(row, self._scored_by, node, toss=coin(key))
         else:
@@ -206,7 +206,10 @@ class Sampler:
         return self._ids(columns), x
 
     def _with_noise(self, ids: Ids, x: Logits, key: int) -> Scored:
-        """The scores of the candidates, or of the best of them if they are many; without noise at temperature 0."""
+        """Return the scores of the candidates, or of the best of them if they are many.
+
+        Without noise at temperature 0.
+        """
         scores = x - x.max()
         if self.settings.temperature == 0:
             return ids.tolist(), scores.tolist()
@@ -222,6 +225,6 @@ class Sampler:
 
 
 def _winner(ids: Sequence[int], scores: Sequence[float]) -> int:
-    """The id with the best score, the lowest among equals."""
+    """Return the id with the best score, the lowest among equals."""
     best = max(scores)
     return min(token for token, score in zip(ids, scores, strict=True) if score == best)

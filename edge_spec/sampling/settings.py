@@ -154,7 +154,7 @@ class SamplerSettings:
 
     @classmethod
     def valid(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of some values that can be settings: what a file recommends may be damaged."""
+        """Return those of some values that can be settings: what a file recommends may be damaged."""
         kept = {}
         for name, value in values.items():
             with suppress(SettingsError):

@@ -63,7 +63,7 @@ class CompletionChoice:
         self._events += batch if self._job.tells_tokens else []
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        """The choice of the whole response."""
+        """Return the choice of the whole response."""
         return self._choice("".join(self._text), self._events, answer)
 
     def _choice(self, text: str, events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
@@ -121,12 +121,12 @@ class ChatChoice:
 
 
 def _of_text(events: list[TokenEvent], model: TextModel) -> list[TokenEvent]:
-    """Those of tokens that are text: OpenAI tells nothing of the one that ends an answer."""
+    """Return those of tokens that are text: OpenAI tells nothing of the one that ends an answer."""
     return [event for event in events if event.id is None or not model.prompts.ends(event.id)]
 
 
 def _events(events: list[TokenEvent], job: Job, model: TextModel) -> dict[str, Any]:
-    """What is sent about single tokens, where that was asked for."""
+    """Return what is sent about single tokens, where that was asked for."""
     return {"token_events": token_events(events, model.prompts.spelling)} if job.token_events else {}
 
 
@@ -153,12 +153,12 @@ class Prepared:
         self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
 
     def speed_up(self, answers: Sequence[Answer]) -> float | None:
-        """How much faster the only answer was for its drafts, as far as is known."""
+        """Return how much faster the only answer was for its drafts, as far as is known."""
         return self._model.speed_up(answers[0].statistics) if len(answers) == 1 else None
 
 
 async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
-    """The whole response."""
+    """Return the whole response."""
     async for number, batch in work:
         prepared.choices[number].keep(batch)
     found = [choice.whole(_ended(answer)) for choice, answer in zip(prepared.choices, work.answers, strict=True)]
@@ -166,7 +166,7 @@ async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
 
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
-    """The response in chunks; several replies take turns."""
+    """Yield the response in chunks; several replies take turns."""
     envelope, include_usage = prepared.envelope, prepared.includes_usage
     # As OpenAI does: with a usage at the end the other chunks say that they have none.
     more: dict[str, Any] = {"usage": None} if include_usage else {}
@@ -195,7 +195,7 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
 
 
 def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
-    """What OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
+    """Return what OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
     return {
         "seed": work.answers[0].settings.seed,
         "timings": [answer.statistics.timings() for answer in work.answers],

@@ -41,7 +41,7 @@ class AnswerParser:
         return self._deltas(self._thinking.push(text))
 
     def finish(self) -> list[Delta]:
-        """The text has ended; the rest."""
+        """Return the rest of a text that has ended."""
         return self._deltas(self._thinking.finish()) + (self._calls.finish() if self._calls is not None else [])
 
     def _deltas(self, parts: list[tuple[bool, str]]) -> list[Delta]:
@@ -83,7 +83,7 @@ class CallParser:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """The answer has ended; what was held back is text, unless it was part of a call."""
+        """End the answer: what was held back is text, unless it was part of a call."""
         held, self._held = self._held, ""
         is_text = self._at is _At.TEXT and (held.strip() or not self.n_calls)
         return [{"content": held}] if is_text and held else []
@@ -132,7 +132,7 @@ class CallParser:
         return end is not None
 
     def _tail(self, deltas: list[Delta]) -> bool:
-        """The brace that closes the call, and what comes after it."""
+        """Return the brace that closes the call, and what comes after it."""
         closing = self._syntax.closing.strip()
         found = re.match(r"\s*\}\s*" + re.escape(closing), self._held)
         if found is None:
@@ -155,7 +155,7 @@ class _JsonEnd:
         return self._depth == 0
 
     def find(self, text: str) -> int | None:
-        """The place behind its last brace; None if that is yet to come."""
+        """Return the place behind its last brace; None if that is yet to come."""
         for place, char in enumerate(text):
             if self._in_string:
                 if self._escaped:
@@ -176,7 +176,7 @@ class _JsonEnd:
 
 
 def merged(deltas: list[Delta]) -> dict[str, Any]:
-    """The message that deltas add up to."""
+    """Return the message that deltas add up to."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     for delta in deltas:
         for name in ("content", "reasoning_content"):

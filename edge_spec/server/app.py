@@ -36,7 +36,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Service], object]) -> Starlette:
-    """The application.
+    """Yield the application.
 
     Args:
         on_start: gets what is served, in the event loop, before the first request.
@@ -77,7 +77,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
 
 
 def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    """A route whose errors have OpenAI's form."""
+    """Return a route whose errors have OpenAI's form."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -126,7 +126,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
 
 
 def _summary(work: Work) -> str:
-    """What has been read and written, for the log."""
+    """Return what has been read and written, for the log."""
     done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
         sum(getattr(each, name) for each in done) for name in ("prompt_tokens", "tokens", "drafted", "accepted")
@@ -160,7 +160,7 @@ def _described(service: Service) -> dict[str, Any]:
 
 
 def _sampling(service: Service) -> dict[str, Any]:
-    """The sampler's settings where a request does not say."""
+    """Return the sampler's settings where a request does not say."""
     settings = service.model.sampler_settings(seed=0, **service.settings.sampling)
     return {name: getattr(settings, name) for name, option in SAMPLER_OPTIONS.items() if not option.is_repeatable}
 

@@ -35,7 +35,7 @@ class Bodies:
         self._left = _TOGETHER * settings.max_body_bytes
 
     async def read(self, request: Request) -> bytes:
-        """The body of a request, which need not be JSON.
+        """Return the body of a request, which need not be JSON.
 
         Raises:
             ApiError: it is too large, comes too slowly, or too much is being read already.
@@ -79,7 +79,7 @@ class Bodies:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """The object that a body holds.
+    """Return the object that a body holds.
 
     Raises:
         ApiError: it is not a JSON object.

@@ -50,7 +50,7 @@ _NAMED = re.compile(r"\{\\*[\"']name\\*[\"']")
 
 
 def syntax_of(template: str) -> CallSyntax | None:
-    """What a template teaches its model; None if it knows no tools, or writes calls in a way of its own."""
+    """Return what a template teaches its model; None if it knows no tools, or writes calls in a way of its own."""
     if "tools" not in template:
         return None
     if "<tool_call>" in template and _NAMED.search(template) and "<function=" not in template:
@@ -61,7 +61,7 @@ def syntax_of(template: str) -> CallSyntax | None:
 
 
 def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same conversation with one call per message, each followed by its result."""
+    """Return the same conversation with one call per message, each followed by its result."""
     made: list[dict[str, Any]] = []
     results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
     placed: set[str] = set()
@@ -80,7 +80,7 @@ def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation for templates without tools: they, their calls and results become text of messages."""
+    """Return a conversation for templates without tools: they, their calls and results become text of messages."""
     made: list[dict[str, Any]] = []
     for is_result, those in groupby(messages, lambda message: message["role"] == "tool"):
         if is_result:
@@ -98,7 +98,7 @@ def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, 
 
 
 def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message with its calls as text."""
+    """Return a message with its calls as text."""
     if "tool_calls" not in message:
         return message
     calls = [_written(call["function"]) for call in message["tool_calls"]]

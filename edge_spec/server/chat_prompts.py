@@ -14,7 +14,7 @@ __all__ = ["chat_prompt", "declared"]
 
 
 def declared(function: FunctionFields) -> dict[str, Any]:
-    """A tool as templates show it to models."""
+    """Return a tool as templates show it to models."""
     parameters = function.parameters or {"type": "object", "properties": {}}
     values = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": values}
@@ -26,7 +26,7 @@ def chat_prompt(
     tools: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
 ) -> tuple[str, CallSyntax]:
-    """The prompt, and how the model writes calls.
+    """Return the prompt, and how the model writes calls.
 
     Raises:
         PromptError: the template refuses the messages.
@@ -53,7 +53,7 @@ def chat_prompt(
 
 
 def _as_user_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message as the beginning of the first question."""
+    """Return the system message as the beginning of the first question."""
     system, *others = messages
     question = next((number for number, message in enumerate(others) if message["role"] == "user"), None)
     if question is not None:

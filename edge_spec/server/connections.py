@@ -21,7 +21,7 @@ _REFUSED_TOGETHER = 64
 
 
 def is_crowded(scope: Scope) -> bool:
-    """Whether a request came while there were too many connections."""
+    """Return whether a request came while there were too many connections."""
     return bool(scope.get("state", {}).get(_CROWDED))
 
 

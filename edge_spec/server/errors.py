@@ -54,12 +54,12 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the response."""
+        """Return the body of the response."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
-    """What a client is told of a prompt that does not fit.
+    """Return what a client is told of a prompt that does not fit.
 
     Args:
         n_tokens: how many it has, in words.
@@ -75,7 +75,7 @@ def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
 
 
 def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
-    """What a client is told of an error; nothing of the inside of one that nobody foresaw.
+    """Return what a client is told of an error; nothing of the inside of one that nobody foresaw.
 
     Args:
         prompt: the field that holds the prompt.

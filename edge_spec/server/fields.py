@@ -157,7 +157,7 @@ F = TypeVar("F", bound=ReplyFields)
 
 
 def parse(kind: type[F], body: Mapping[str, Any]) -> F:
-    """The fields of a request. A field that is null is one that is not there.
+    """Return the fields of a request. A field that is null is one that is not there.
 
     Raises:
         ApiError: a field is missing, of the wrong type or out of its range.
@@ -178,7 +178,7 @@ def parse(kind: type[F], body: Mapping[str, Any]) -> F:
 
 
 def _place(loc: tuple[int | str, ...], value: Any, *, missing: bool) -> str:
-    """Where in the request: ``messages[0].content``. Names of a union's branches are left out."""
+    """Return where in the request: ``messages[0].content``. Names of a union's branches are left out."""
     place = ""
     for part in loc:
         if isinstance(part, int):

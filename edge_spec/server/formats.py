@@ -37,12 +37,15 @@ class Envelope:
         }
 
     def holding(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """An object with these choices."""
+        """Return an object with these choices."""
         return {**self._common, "choices": choices, **more}
 
 
 def ending(answer: Answer | None, *, has_calls: bool = False) -> dict[str, Any]:
-    """Why a reply has ended: in OpenAI's words, which know only limits besides, and in ours; None if it has not."""
+    """Return why a reply has ended: in OpenAI's words, which know only limits besides, and in ours.
+
+    None if it has not.
+    """
     if answer is None:
         return {"finish_reason": None}
     reason = "length"
@@ -52,7 +55,7 @@ def ending(answer: Answer | None, *, has_calls: bool = False) -> dict[str, Any]:
 
 
 def usage(answers: Sequence[Answer], n_prompt: int, n: int) -> dict[str, Any]:
-    """Tokens read and written, and what speculation did for them.
+    """Return tokens read and written, and what speculation did for them.
 
     Args:
         n_prompt: tokens of all prompts; one that got several replies counts once.
@@ -87,7 +90,7 @@ def chat_logprobs(events: Iterable[TokenEvent], spelling: Spelling) -> dict[str,
 
 
 def completion_logprobs(events: Iterable[TokenEvent], spelling: Spelling, *, offset: int) -> dict[str, Any]:
-    """The same, as completions have them.
+    """Return the same, as completions have them.
 
     Args:
         offset: how many characters of the text come before.
@@ -103,7 +106,7 @@ def completion_logprobs(events: Iterable[TokenEvent], spelling: Spelling, *, off
 
 
 def token_events(events: Iterable[TokenEvent], spelling: Spelling) -> list[dict[str, Any]]:
-    """What speculation did for each token, and how likely it was where ``logprobs`` asks for that; ours."""
+    """Return what speculation did for each token, and how likely it was where ``logprobs`` asks for that; ours."""
     return [
         {
             "id": event.id,
@@ -129,7 +132,7 @@ def _with_logprobs(events: Iterable[TokenEvent]) -> list[tuple[TokenEvent, int, 
 
 
 def _text(raw: bytes) -> str:
-    """The text of a token; where it is half a character its bytes, as OpenAI writes them."""
+    """Return the text of a token; where it is half a character its bytes, as OpenAI writes them."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

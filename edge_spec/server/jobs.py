@@ -71,7 +71,10 @@ class Job:
         return self.token_events or self.asked.get("logprobs") is not None
 
     def replies(self, model: TextModel) -> Replies:
-        """What writes them, together where the engine can; the second to a prompt is drawn as a retry of the first."""
+        """Return what writes them, together where the engine can.
+
+        The second to a prompt is drawn as a retry of the first.
+        """
         return model.replies(self.prompts, n=self.n, policy=self.policy, **self.asked)
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
@@ -141,14 +144,14 @@ class JobMaker:
         return self._fitting(self._model.prompts.known(prompt))
 
     def _short(self, text: str, param: str) -> str:
-        """The same text, unless it cannot have room: to tokenize megabytes takes long."""
+        """Return the same text, unless it cannot have room: to tokenize megabytes takes long."""
         n_ctx = self._model.n_ctx
         if len(text) > n_ctx and (least := self._model.prompts.least_tokens(text)) >= n_ctx:
             raise too_long(n_ctx, f"at least {least}", param)
         return text
 
     def _fitting(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The same tokens, if they have room."""
+        """Return the same tokens, if they have room."""
         if len(tokens) >= self._model.n_ctx:
             raise PromptTooLong(n_prompt=len(tokens), n_ctx=self._model.n_ctx)
         return tuple(tokens)
@@ -196,7 +199,7 @@ class JobMaker:
         )
 
     def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a request that are passed on under their own names."""
+        """Return the options of a request that are passed on under their own names."""
         values = {_PASSED[field]: value for field, value in body.items() if field in _PASSED and value is not None}
         if values.get("top_p") == 0:
             # OpenAI's way to ask for the best token alone.
@@ -218,7 +221,7 @@ def _refuse(names: Iterable[str]) -> None:
 
 
 def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """A text, token ids, or a list of either."""
+    """Return a text, token ids, or a list of either."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -229,7 +232,7 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
 
 
 def _callable(asked: ChatFields) -> list[FunctionFields]:
-    """The functions that may be called."""
+    """Return the functions that may be called."""
     functions = [tool.function for tool in asked.tools]
     _require_short([function.parameters for function in functions], "tools")
     names = [function.name for function in functions]
@@ -254,7 +257,7 @@ def _require_short(schemas: Any, param: str) -> None:
 
 
 def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()) -> Lark | None:
-    """The grammar that a client asks for, or that of the JSON that it wants; None if it asks for neither."""
+    """Return the grammar that a client asks for, or that of the JSON that it wants; None if it asks for neither."""
     wanted = asked.response_format if asked.response_format and asked.response_format.type != "text" else None
     given = {"tools": functions or None, "response_format": wanted, "grammar": asked.grammar}
     names = [name for name, value in given.items() if value is not None]

@@ -48,7 +48,7 @@ class LeavableCalls:
         return self._n_left < _MAX_LEFT
 
     def call(self, work: Callable[[], T], is_over: Callable[[], bool]) -> T:
-        """What ``work`` returns.
+        """Return what ``work`` returns.
 
         Args:
             is_over: says whether nobody wants it any more. ``work`` may ask it too, and raise ``Cancelled``.

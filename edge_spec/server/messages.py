@@ -13,7 +13,7 @@ __all__ = ["template_messages"]
 
 
 def template_messages(messages: Sequence[MessageFields]) -> list[dict[str, Any]]:
-    """The messages for a chat template: text as one string, arguments of calls as values.
+    """Return the messages for a chat template: text as one string, arguments of calls as values.
 
     ``developer`` is ``system``; an answer of calls alone has an empty text, since most templates add to it.
 

@@ -48,7 +48,7 @@ class Metrics:
             counter.inc(value(done))
 
     def text(self) -> bytes:
-        """All of it as Prometheus reads it."""
+        """Return all of it as Prometheus reads it."""
         return generate_latest(self._registry)
 
 

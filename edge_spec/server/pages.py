@@ -31,7 +31,7 @@ _HEADERS = {
 
 
 def page_routes() -> list[Route]:
-    """A route for each file of the page."""
+    """Return a route for each file of the page."""
     return [_route(path, name) for path, name in _FILES.items()]
 
 

@@ -37,7 +37,7 @@ class Record:
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """The record of a request; nobody reads that of one that came past the log."""
+    """Return the record of a request; nobody reads that of one that came past the log."""
     found: Record = getattr(connection.state, "record", None) or Record()
     return found
 

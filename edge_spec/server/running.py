@@ -33,7 +33,7 @@ _LEAVE_S = 5
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address.
+    """Return a socket that listens on an address.
 
     Raises:
         SettingsError: the address is none of this computer. EdgeSpecError: the port is taken.

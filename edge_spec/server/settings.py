@@ -13,7 +13,7 @@ __all__ = ["ServerSettings", "is_address", "is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this computer only."""
+    """Return whether an address can be reached from this computer only."""
     if host == "localhost":
         return True
     try:
@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an address in numbers, not a name."""
+    """Return whether it is an address in numbers, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What some work returns; it is cancelled when the client goes away.
+    """Return what some work returns; it is cancelled when the client goes away.
 
     Raises:
         ClientGone: it went away.

@@ -13,7 +13,7 @@ OnRead = Callable[[int, int], object]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts have in common from the start."""
+    """Return how many tokens two texts have in common from the start."""
     n = 0
     for left, right in zip(a, b, strict=False):
         if left != right:
@@ -73,7 +73,7 @@ class FollowedText:
         return stop == end
 
     def uncommitted(self, max_rows: int) -> Sequence[int]:
-        """The tokens that the next decode has to begin with, never none.
+        """Return the tokens that the next decode has to begin with, never none.
 
         All of them but the last one are prefilled, unless they take at most ``max_rows`` rows of the next decode.
         """

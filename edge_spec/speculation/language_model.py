@@ -88,7 +88,7 @@ class Capabilities:
         return "bitwise" if self.widths or not self.rollback else "rounding"
 
     def padded(self, n: int) -> int:
-        """The number of rows that a decode of ``n`` rows computes."""
+        """Return the number of rows that a decode of ``n`` rows computes."""
         return next((width for width in self.widths if width >= n), n)
 
 
@@ -172,7 +172,7 @@ class LanguageModel(Protocol):
         """
 
     def save(self) -> bytes:
-        """The committed cache as bytes. Drops a pending tree."""
+        """Return the committed cache as bytes. Drops a pending tree."""
 
     def restore(self, state: bytes) -> None:
         """Bring back what ``save`` returned.

@@ -127,7 +127,7 @@ class Speculator:
         return Round.of(draft, tree, path, picked, watch)
 
     def _draft(self, limit: int, *, n_uncommitted: int) -> Tree:
-        """A draft of at most ``limit`` tokens that fits the rest of a decode.
+        """Return a draft of at most ``limit`` tokens that fits the rest of a decode.
 
         With the bonus token it fits the context as well, so that drafts do not change where a context is full.
         """

@@ -35,7 +35,7 @@ class Learner(Protocol):
         """Whether it has learned enough to be worth keeping."""
 
     def as_json(self) -> Mapping[str, Any]:
-        """What it has learned."""
+        """Return what it has learned."""
 
     def recall(self, learned: Mapping[str, Any]) -> None:
         """Begin with what was learned in an earlier run.
@@ -72,10 +72,10 @@ class DraftModels(Protocol):
         """
 
     def draft(self, *, trees: bool) -> LanguageModel:
-        """The drafter's model."""
+        """Return the drafter's model."""
 
     def intermediate(self, *, trees: bool) -> LanguageModel:
-        """The intermediate model."""
+        """Return the intermediate model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +104,13 @@ class Mode:
     trusted: bool = False
 
     def drafter(self, models: DraftModels, target: LanguageModel) -> Drafter:
-        """A drafter for a target, guided by the grammars of its replies."""
+        """Return a drafter for a target, guided by the grammars of its replies."""
         drafter = self.build(models)
         return guided(drafter if self.trusted else CheckedDrafter(drafter, target))
 
 
 def guided(drafter: Drafter) -> Drafter:
-    """A drafter that follows grammars; plain decoding drafts nothing, even if a grammar knows what comes."""
+    """Return a drafter that follows grammars; plain decoding drafts nothing, even if a grammar knows what comes."""
     return drafter if isinstance(drafter, NoDrafter) else GrammarGuided(drafter)
 
 
@@ -157,7 +157,10 @@ def _auto_hierarchy(models: DraftModels) -> Drafter:
 
 
 def _path(model: LanguageModel, *, siblings: bool) -> Drafter:
-    """The likeliest path, with the siblings along it. Where to stop, and which to verify, is the policy's to say."""
+    """Return the likeliest path, with the siblings along it.
+
+    Where to stop, and which to verify, is the policy's to say.
+    """
     return ModelDrafter(model, width=_SIBLINGS if siblings else 1, beam=1)
 
 
@@ -206,7 +209,7 @@ _AUTO = {
 
 
 def mode_of(name: str, *, given: frozenset[str]) -> Mode:
-    """The mode of that name.
+    """Return the mode of that name.
 
     ``auto`` drafts by n-grams and, where smaller models are given, by those, each round by what pays most, or by none.
     It bears the name of the mode that needs the same models: ``hierarchy``, ``sequence`` or ``ngram``.

@@ -14,7 +14,7 @@ class Policy(Protocol):
     """Chooses the draft limit of each round."""
 
     def limit(self) -> int:
-        """The most tokens to draft now; 0 for plain decoding."""
+        """Return the most tokens to draft now; 0 for plain decoding."""
 
 
 class FixedPolicy:

@@ -29,7 +29,7 @@ class Stopwatch:
         self._started = now
 
     def timed(self, call: Callable[[Tree], Logits], tree: Tree) -> Logits:
-        """What a call returns; it is a lap of its own."""
+        """Return what a call returns; it is a lap of its own."""
         self.lap()
         found = call(tree)
         self.lap()
@@ -59,7 +59,7 @@ class Round:
 
     @classmethod
     def of(cls, draft: Tree, tree: Tree, path: Sequence[int], tokens: tuple[int, ...], watch: Stopwatch) -> Self:
-        """The round in which ``tree``, the uncommitted tokens and ``draft`` below them, became ``tokens``.
+        """Return the round in which ``tree``, the uncommitted tokens and ``draft`` below them, became ``tokens``.
 
         Args:
             path: the nodes of the tree that are text now.

@@ -87,7 +87,7 @@ class Statistics:
         return [self.accepted_at[depth] / self.drafted_at[depth] for depth in sorted(self.drafted_at)]
 
     def timings(self) -> dict[str, float]:
-        """Seconds by phase and tokens per second, for ``--json``."""
+        """Return seconds by phase and tokens per second, for ``--json``."""
         prefill_rate = self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
         return {
             "prefill_s": self.prefill_s,
@@ -100,7 +100,7 @@ class Statistics:
         }
 
     def speculation(self) -> dict[str, Any]:
-        """What was drafted and accepted, for ``--json``."""
+        """Return what was drafted and accepted, for ``--json``."""
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,

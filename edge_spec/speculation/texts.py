@@ -48,7 +48,7 @@ class Texts(Protocol):
         """
 
     def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
-        """What a head would read of the tokens of a slot, ``[n, width]``, good until that slot is changed.
+        """Return what a head would read of the tokens of a slot, ``[n, width]``, good until that slot is changed.
 
         Raises:
             ValueError: the cache was not asked to keep them.
@@ -67,7 +67,7 @@ class TextsModel(LanguageModel, Protocol):
         """How many texts one decode can advance; 1 where rows of several would not be those of a single text."""
 
     def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
-        """What the cache of ``texts`` takes."""
+        """Return what the cache of ``texts`` takes."""
 
     def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> Texts:
         """An empty cache for texts of at most ``n_tokens`` each, in the memory of this process until it is closed.

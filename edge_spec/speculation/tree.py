@@ -60,7 +60,7 @@ class Tree:
 
     @classmethod
     def sequence(cls, tokens: Iterable[int], values: Iterable[float] = ()) -> Tree:
-        """The tree in which each token follows the one before."""
+        """Return the tree in which each token follows the one before."""
         tokens = tuple(tokens)
         return cls(tokens, tuple(range(-1, len(tokens) - 1)), tuple(values))
 
@@ -76,7 +76,7 @@ class Tree:
         return tuple(depths)
 
     def counts_by_depth(self) -> tuple[int, ...]:
-        """The number of nodes at each depth."""
+        """Return the number of nodes at each depth."""
         if self.is_sequence:
             return (1,) * len(self.tokens)
         counts = [0] * (max(self.depths) + 1)
@@ -85,11 +85,14 @@ class Tree:
         return tuple(counts)
 
     def child(self, parent: int, token: int) -> int | None:
-        """The child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
+        """Return the child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
         return self._children.get((parent, token))
 
     def children(self, parent: int) -> tuple[int, ...]:
-        """The nodes below ``parent`` in the order in which they were drafted; those that follow the text for -1."""
+        """Return the nodes below ``parent`` in the order in which they were drafted.
+
+        Those that follow the text for -1.
+        """
         return self._below.get(parent, ())
 
     @cached_property
@@ -100,7 +103,7 @@ class Tree:
         return below
 
     def path_to(self, node: int) -> list[int]:
-        """The nodes from the top down to ``node``; empty for -1."""
+        """Return the nodes from the top down to ``node``; empty for -1."""
         path: list[int] = []
         while node >= 0:
             path.append(node)
@@ -108,7 +111,7 @@ class Tree:
         return path[::-1]
 
     def descend(self, tokens: Iterable[int]) -> list[int]:
-        """The nodes met when walking down from the top along ``tokens``, as far as the tree holds them."""
+        """Return the nodes met when walking down from the top along ``tokens``, as far as the tree holds them."""
         path: list[int] = []
         node = -1
         for token in tokens:
@@ -135,11 +138,11 @@ class Tree:
         return Tree(self.tokens, self.parents, tuple(values))
 
     def first(self, n: int) -> Tree:
-        """The first ``n`` nodes; a tree, since parents stand before their children."""
+        """Return the first ``n`` nodes; a tree, since parents stand before their children."""
         return self if n >= len(self.tokens) else Tree(self.tokens[:n], self.parents[:n], self.values[:n])
 
     def best(self, limit: int) -> Tree:
-        """The ``limit`` most valuable nodes; a tree again, its likeliest path first.
+        """Return the ``limit`` most valuable nodes; a tree again, its likeliest path first.
 
         A node is worth no more than its parent, so the best nodes always form a tree. The order is depth
         first, best child first: the likeliest path comes to lie where plain decoding would have put it.
@@ -165,7 +168,7 @@ class Tree:
         return Tree(tuple(tokens), tuple(parents), tuple(kept) if self.values else ())
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Which nodes each node sees, ``[n, n]``: itself and those above it."""
+        """Return which nodes each node sees, ``[n, n]``: itself and those above it."""
         n = len(self.tokens)
         mask = np.zeros((n, n), dtype=np.bool_)
         for node, parent in enumerate(self.parents):

@@ -59,7 +59,7 @@ class TrimmedModel:
         return self._inner.decode(Tree(tuple(self._own(tree.tokens)), tree.parents, tree.values))[:, self._picked]
 
     def _own(self, tokens: Sequence[int]) -> list[int]:
-        """The inner model's ids of tokens."""
+        """Return the inner model's ids of tokens."""
         own: list[int] = self._own_ids[list(tokens)].tolist()
         return own
 

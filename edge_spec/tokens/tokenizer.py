@@ -62,10 +62,10 @@ class Vocabulary(Protocol):
     """What a reply needs to know of tokens."""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for."""
+        """Return the bytes a token stands for."""
 
     def ends(self, token: int) -> bool:
-        """Whether a token ends a reply."""
+        """Return whether a token ends a reply."""
 
 
 class Tokenizer(Vocabulary, Protocol):
@@ -77,10 +77,10 @@ class Tokenizer(Vocabulary, Protocol):
         """Token ids of a text."""
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without control tokens."""
+        """Return the text of token ids, without control tokens."""
 
     def name(self, token: int) -> str:
-        """The text of a token, control tokens included."""
+        """Return the text of a token, control tokens included."""
 
     @property
     def bos(self) -> int:

@@ -31,12 +31,12 @@ _U64 = struct.Struct("<Q")
 
 
 def damaged(path: Path, what: str) -> NotAModel:
-    """The error for a header that contradicts itself."""
+    """Return the error for a header that contradicts itself."""
     return NotAModel(f"{path} has a damaged header ({what})", hint="download or convert the model again")
 
 
 def truncated(path: Path, missing_bytes: int) -> TruncatedModel:
-    """The error for a file that ends ``missing_bytes`` too early."""
+    """Return the error for a file that ends ``missing_bytes`` too early."""
     return TruncatedModel(
         f"{path} ends too early, at least {missing_bytes:,} {'byte is' if missing_bytes == 1 else 'bytes are'} missing",
         hint="download or copy it again and compare the file sizes",
@@ -62,7 +62,7 @@ class GGUFArray:
     n_bytes: int
 
     def raw(self) -> bytes:
-        """The bytes as they are in the file, ``[n_bytes]``.
+        """Return the bytes as they are in the file, ``[n_bytes]``.
 
         Raises:
             ModelNotFound, TruncatedModel: the file was removed or cut off since its header was read.
@@ -78,7 +78,7 @@ class GGUFArray:
         return data
 
     def decode(self) -> tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | tuple[str, ...]:
-        """The elements, ``[length]``. Bytes of a string that are not UTF-8 become U+FFFD."""
+        """Return the elements, ``[length]``. Bytes of a string that are not UTF-8 become U+FFFD."""
         data = self.raw()
         if self.element_type != STRING:
             return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", data)
@@ -128,27 +128,27 @@ class Cursor:
                 raise truncated(self.path, self.at + n_bytes - len(self._data))
 
     def take(self, n_bytes: int) -> bytes:
-        """The next ``n_bytes``."""
+        """Return the next ``n_bytes``."""
         self._fetch(n_bytes)
         self.at += n_bytes
         return self._data[self.at - n_bytes : self.at]
 
     def number(self, code: str) -> int | float | bool:
-        """The next little-endian number of ``struct`` type ``code``."""
+        """Return the next little-endian number of ``struct`` type ``code``."""
         size = struct.calcsize(f"<{code}")
         value: int | float | bool = struct.unpack(f"<{code}", self.take(size))[0]
         return value
 
     def integer(self, code: str) -> int:
-        """The next little-endian integer of ``struct`` type ``code``."""
+        """Return the next little-endian integer of ``struct`` type ``code``."""
         return int(self.number(code))
 
     def text(self) -> bytes:
-        """The next string, undecoded."""
+        """Return the next string, undecoded."""
         return self.take(self.integer("Q"))
 
     def name(self, kind: str) -> str:
-        """The next string, which is the name of a ``kind`` and must be UTF-8."""
+        """Return the next string, which is the name of a ``kind`` and must be UTF-8."""
         raw = self.text()
         try:
             return raw.decode()
@@ -156,7 +156,7 @@ class Cursor:
             raise damaged(self.path, f"the name of a {kind} is not text") from error
 
     def array(self) -> GGUFArray:
-        """The next array, skipped."""
+        """Return the next array, skipped."""
         element_type = self.integer("I")
         length = self.integer("Q")
         start = self.at

@@ -96,7 +96,7 @@ def _has_latent_attention(facts: _Facts) -> bool:
 
 
 def _further_parts(header: GGUFHeader) -> list[Path]:
-    """The other files of a split model, named as by llama-gguf-split."""
+    """Return the other files of a split model, named as by llama-gguf-split."""
     n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
     if type(n_parts) is not int or n_parts < 2:
         return []
@@ -141,19 +141,19 @@ class _Facts:
         return value
 
     def required(self, key: str) -> int:
-        """A number above 0."""
+        """Return a number above 0."""
         value = self._checked(key, self._get(key))
         if value == 0:
             raise self._unsupported(f"has {self.architecture}.{key} = 0")
         return value
 
     def optional(self, key: str, default: int) -> int:
-        """A number; ``default`` where the file has none or, as some do, one per layer."""
+        """Return a number; ``default`` where the file has none or, as some do, one per layer."""
         value = self._get(key)
         return default if value is None or isinstance(value, GGUFArray) else self._checked(key, value)
 
     def per_layer(self, key: str, n_layers: int, *, default: tuple[int, ...] | None) -> tuple[int, ...]:
-        """A number for each layer, ``[n_layers]``, whether the file gives one or all."""
+        """Return a number for each layer, ``[n_layers]``, whether the file gives one or all."""
         value = self._get(key)
         if isinstance(value, GGUFArray):
             if value.length != n_layers:
@@ -179,7 +179,7 @@ def _n_vocab(header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: Vo
 
 
 def _printable(name: str) -> str:
-    """The name without control characters, which could change a terminal."""
+    """Return the name without control characters, which could change a terminal."""
     return "".join(letter for letter in name[:128] if letter.isprintable()).strip()
 
 
@@ -242,7 +242,7 @@ def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
 
 
 def token_texts(metadata: Mapping[str, Value]) -> GGUFArray | None:
-    """The array of token texts, by id; None if there is none."""
+    """Return the array of token texts, by id; None if there is none."""
     tokens = metadata.get(_TOKENS)
     return tokens if isinstance(tokens, GGUFArray) else None
 

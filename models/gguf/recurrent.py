@@ -40,7 +40,7 @@ class Recurrence:
 
 
 def recurrence_of(tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[str, int], int]) -> Recurrence:
-    """What the header says of recurrent layers.
+    """Return what the header says of recurrent layers.
 
     The sizes are those of ``llama_hparams::n_embd_r`` and ``n_embd_s`` in llama.cpp.
 

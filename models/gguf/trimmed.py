@@ -39,7 +39,7 @@ class TrimmedVocabulary:
 
 
 def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
-    """The trimmed vocabulary of a file; None if it has a whole one."""
+    """Return the trimmed vocabulary of a file; None if it has a whole one."""
     ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, TARGET_VOCABULARY, TARGET_FINGERPRINT))
     if not isinstance(ids, GGUFArray):
         return None

@@ -24,7 +24,7 @@ Settings = Mapping[str, Any]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file.
+    """Return a JSON object; empty if there is no such file.
 
     Raises:
         NotAModel: it is not a JSON object, or too large. ModelNotFound: it cannot be read.
@@ -75,18 +75,18 @@ class ConfigFiles:
         return _part(self.genai, "decoder")
 
     def number(self, *names: str) -> int:
-        """The first number above 0 that one of the settings has under one of these names; 0 if none has."""
+        """Return the first number above 0 that one of the settings has under one of these names; 0 if none has."""
         sources: tuple[Settings, ...] = (self.decoder, self.genai, self.config)
         found = (source.get(name) for name in names for source in sources)
         return next((value for value in found if type(value) is int and 0 < value < 1 << 31), 0)
 
     def text(self, *names: str) -> str:
-        """The same for a text of printable characters; empty if there is none."""
+        """Return the same for a text of printable characters; empty if there is none."""
         found = (source.get(name) for name in names for source in (self.config, self.genai))
         return next((v[:64] for v in found if isinstance(v, str) and v and v[:64].isprintable()), "")
 
     def ids(self, name: str) -> Iterator[int]:
-        """Every token id under this name in any of the settings, alone or in a list."""
+        """Yield every token id under this name in any of the settings, alone or in a list."""
         for source in (self.generation, self.genai, self.config):
             value = source.get(name)
             for item in value if isinstance(value, list) else [value]:
@@ -94,14 +94,17 @@ class ConfigFiles:
                     yield item
 
     def token(self, name: str) -> str | None:
-        """The text of a special token in ``tokenizer_config.json``; None if it does not name one."""
+        """Return the text of a special token in ``tokenizer_config.json``; None if it does not name one."""
         value = self.tokenizer.get(name)
         if isinstance(value, dict):
             value = value.get("content")
         return value if isinstance(value, str) else None
 
     def chat_template(self) -> str | None:
-        """The Jinja template of a conversation; a separate file takes precedence over the tokenizer's settings."""
+        """Return the Jinja template of a conversation.
+
+        A separate file takes precedence over the tokenizer's settings.
+        """
         path = self.folder / "chat_template.jinja"
         if path.exists():
             return _read(path, _MAX_TEMPLATE_BYTES).decode("utf-8", "replace")

@@ -218,7 +218,7 @@ def _read_tensor(wire: WireFile, message: Span) -> Tensor:
 
 
 def _inside(wire: WireFile, location: str) -> str:
-    """The path of a file in the graph's folder: a downloaded model must not reach outside it."""
+    """Return the path of a file in the graph's folder: a downloaded model must not reach outside it."""
     parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     if not location.isprintable() or not parts or ".." in parts or PureWindowsPath(location).anchor:
         raise UnsupportedModel(

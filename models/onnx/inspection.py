@@ -28,7 +28,7 @@ _FOUR_BITS = ("MatMulNBits", "GatherBlockQuantized")
 
 
 def find_graph(folder: Path) -> Path | None:
-    """The graph that a folder stands for; None if there is none in it.
+    """Return the graph that a folder stands for; None if there is none in it.
 
     ``genai_config.json`` names it; else it is the only one in the folder and its subfolder ``onnx``, or, of several,
     the first of the usual names, of which those with 4 bits come first.
@@ -56,7 +56,7 @@ def find_graph(folder: Path) -> Path | None:
 
 
 def is_empty(graph: Path) -> bool:
-    """Whether there is nothing in a file, as a download leaves it that broke off at once."""
+    """Return whether there is nothing in a file, as a download leaves it that broke off at once."""
     return graph.is_file() and graph.stat().st_size == 0
 
 
@@ -114,13 +114,13 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def published_texts(file: ModelFile) -> Sequence[str]:
-    """The text of each token of a published model, ``[n_vocab]``."""
+    """Return the text of each token of a published model, ``[n_vocab]``."""
     assert file.graph is not None
     return texts_by_id(read_tokens(file.graph.folder)[0], file.n_vocab)
 
 
 def _home(graph: Path) -> Path:
-    """The folder with the tokenizer: that of the graph, or the one above a folder called ``onnx``."""
+    """Return the folder with the tokenizer: that of the graph, or the one above a folder called ``onnx``."""
     folder = graph.parent
     if not (folder / TOKENIZER).exists() and folder.resolve().name == _SUBFOLDER:
         return folder.parent if folder.name == _SUBFOLDER else folder.resolve().parent

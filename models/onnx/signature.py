@@ -200,7 +200,7 @@ def _cache_port(file: GraphFile, past: Port, present: str, configs: ConfigFiles)
 
 
 def _in_place(file: GraphFile, cache: tuple[CachePort, ...]) -> bool:
-    """Whether every past goes only into a grouped attention, and its present comes out of the same one.
+    """Return whether every past goes only into a grouped attention, and its present comes out of the same one.
 
     That operator appends new keys and values to the old ones, and does not copy these if both are in the same memory.
     """
@@ -216,7 +216,7 @@ def _in_place(file: GraphFile, cache: tuple[CachePort, ...]) -> bool:
 
 
 def _special(configs: ConfigFiles, tokens: Mapping[str, int]) -> tuple[int, list[int]]:
-    """The token that begins a text, and those that end one."""
+    """Return the token that begins a text, and those that end one."""
     known = next(configs.ids("bos_token_id"), -1)
     # tokenizer_config.json takes precedence: it can say that there is no such token.
     bos = tokens.get(configs.token("bos_token") or "", -1) if configs.tokenizer else known

@@ -40,7 +40,7 @@ class TokenizerSize:
 
 
 def size_of_tokenizer(folder: Path, tokens: Collection[str], model: Mapping[str, Any]) -> TokenizerSize:
-    """The size of a tokenizer.
+    """Return the size of a tokenizer.
 
     Args:
         tokens, model: what ``read_tokens`` returns.
@@ -67,7 +67,7 @@ def _n_prefixes(tokens: Collection[str]) -> int:
 
 
 def read_tokens(folder: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
-    """The id of each token by its text, and the part of the file that describes the model.
+    """Return the id of each token by its text, and the part of the file that describes the model.
 
     Raises:
         ModelNotFound: there is no ``tokenizer.json``. NotAModel: it lists no tokens.
@@ -91,12 +91,12 @@ def read_tokens(folder: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
 
 
 def kind_of(model: Mapping[str, Any]) -> str:
-    """The kind of tokenizer, such as ``gpt2`` or ``llama``."""
+    """Return the kind of tokenizer, such as ``gpt2`` or ``llama``."""
     return _KINDS.get(str(model.get("type")), "llama" if model.get("byte_fallback") else "gpt2")
 
 
 def texts_by_id(tokens: Mapping[str, int], n_vocab: int) -> Sequence[str]:
-    """The text of each token id, ``[n_vocab]``; ids without one are named as a conversion to GGUF names them."""
+    """Return the text of each token id, ``[n_vocab]``; ids without one are named as a conversion to GGUF names them."""
     texts = [f"[PAD{token}]" for token in range(n_vocab)]
     for text, token in tokens.items():
         if 0 <= token < n_vocab:
@@ -105,7 +105,7 @@ def texts_by_id(tokens: Mapping[str, int], n_vocab: int) -> Sequence[str]:
 
 
 def vocabulary_of(tokens: Mapping[str, int], kind: str, n_vocab: int, special: Sequence[int]) -> VocabularyIdentity:
-    """The identity of a vocabulary; the hash of its tokens equals that of a GGUF with the same tokens.
+    """Return the identity of a vocabulary; the hash of its tokens equals that of a GGUF with the same tokens.
 
     Args:
         special: the tokens that begin and end a text.

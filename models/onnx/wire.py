@@ -34,17 +34,17 @@ def _varint(value: int) -> bytes:
 
 
 def int_field(number: int, value: int) -> bytes:
-    """A field that holds an integer."""
+    """Return a field that holds an integer."""
     return _varint(number << 3) + _varint(value)
 
 
 def float_field(number: int, value: float) -> bytes:
-    """A field that holds a 32-bit float."""
+    """Return a field that holds a 32-bit float."""
     return _varint(number << 3 | 5) + struct.pack("<f", value)
 
 
 def bytes_field(number: int, value: bytes | str) -> bytes:
-    """A field that holds bytes, a text or another message."""
+    """Return a field that holds bytes, a text or another message."""
     value = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
@@ -71,12 +71,12 @@ class WireFile:
         self.whole = Span(0, file_bytes)
 
     def read(self, span: Span) -> bytes:
-        """The bytes of a value; fewer if the file has shrunk."""
+        """Return the bytes of a value; fewer if the file has shrunk."""
         self._file.seek(span.start)
         return self._file.read(max(span.n_bytes, 0))
 
     def text(self, span: Span) -> str:
-        """A value as text.
+        """Return a value as text.
 
         Raises:
             NotAModel: it is not a text, or longer than any name.
@@ -119,7 +119,7 @@ class WireFile:
             yield number, value
 
     def numbers(self, value: int | Span) -> list[int]:
-        """The integers of a repeated field, packed or not."""
+        """Return the integers of a repeated field, packed or not."""
         if isinstance(value, int):
             return [signed(value)]
         raw, at, found = self.read(value), 0, []
@@ -129,7 +129,7 @@ class WireFile:
         return found
 
     def damaged(self, what: str) -> NotAModel:
-        """The error for a file that contradicts itself."""
+        """Return the error for a file that contradicts itself."""
         return NotAModel(f"{self.path} is not a readable ONNX file ({what})", hint="download or export the model again")
 
     def _number(self, raw: bytes, at: int) -> tuple[int, int]:
@@ -146,7 +146,7 @@ class WireFile:
 
 
 def signed(value: int) -> int:
-    """A number as a signed one: protobuf writes negative numbers as unsigned 64-bit numbers."""
+    """Return a number as a signed one: protobuf writes negative numbers as unsigned 64-bit numbers."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

@@ -33,7 +33,7 @@ Texts = npt.NDArray[np.int64]
 
 
 def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tuple[npt.NDArray[np.int64], float]:
-    """The tokens that a target writes most, ascending, and the share of its answers' tokens that are among them.
+    """Return the tokens that a target writes most, ascending, and the share of its answers' tokens that are among them.
 
     What it might have written in a place counts by its chance: a sum of chances is closer to the target's own
     frequencies than a count of what was drawn. What others wrote in its place does not count.
@@ -53,7 +53,7 @@ def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tup
 
 
 def _answered(portion: Portion) -> npt.NDArray[np.bool_]:
-    """Which tokens of a portion belong to answers."""
+    """Return which tokens of a portion belong to answers."""
     ends = np.cumsum(portion.lengths)
     place = np.arange(len(portion.tokens)) - np.repeat(ends - portion.lengths, portion.lengths)
     answered: npt.NDArray[np.bool_] = place >= np.repeat(portion.prompts, portion.lengths)
@@ -132,7 +132,7 @@ def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
 
 
 def read_answers(folder: Path) -> Answers:
-    """What ``prepare`` has written.
+    """Return what ``prepare`` has written.
 
     Raises:
         ModelFileError: it is not there, or damaged.

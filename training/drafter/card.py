@@ -13,7 +13,7 @@ __all__ = ["card_of", "table_of"]
 
 
 def card_of(results: Mapping[str, Any]) -> str:
-    """The card as Markdown, of ``results.json``."""
+    """Return the card as Markdown, of ``results.json``."""
     made, settings, data = results["drafter"], results["settings"], results["data"]
     lines = [
         f"# A {'head' if settings['kind'] == HEAD else 'drafter'} for {results['target']['name']}",

@@ -44,7 +44,7 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 
 
 def _size(name: str, text: str, *, of: Any = None, metavar: str = "N") -> Callable[[Any], Any]:
-    """The option of a field of ``MakeSettings``."""
+    """Return the option of a field of ``MakeSettings``."""
     flag, default = f"--{name.replace('_', '-')}", getattr(MakeSettings, name)
     return option("Size", flag, type=of or Count(), default=default, metavar=metavar, help=text)
 

@@ -73,7 +73,7 @@ def _exchanges_of(path: Path, without: Collection[str]) -> Iterator[tuple[str, E
 
 
 def _first(turns: list[Any]) -> Exchange | None:
-    """What is answered first; None in lists of questions, and where that was not asked by a user."""
+    """Return what is answered first; None in lists of questions, and where that was not asked by a user."""
     for asked, answer in pairwise(turn for turn in turns if isinstance(turn, dict) and turn["role"] != "system"):
         if asked["role"] == "assistant":
             return None

@@ -157,7 +157,7 @@ class Head(Trainable):
         return normed
 
     def _both(self, embedded: Tensor, feature: Tensor) -> Tensor:
-        """What attention is projected from."""
+        """Return what attention is projected from."""
         return torch.cat((embedded, self.attn_norm_2(feature)), dim=-1)
 
     def _heads(self, name: str, both: Tensor, weights: Mapping[str, Tensor], angles: Rotation | None = None) -> Tensor:
@@ -169,7 +169,7 @@ class Head(Trainable):
     def _layer(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Mapping[str, Tensor]
     ) -> Tensor:
-        """The layer's output, from its input and what attention reads."""
+        """Return the layer's output, from its input and what attention reads."""
         attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         x = x + functional.linear(attended, weights["attn_output"])
         y = self.ffn_norm(x)
@@ -195,5 +195,5 @@ def _index(chosen: Tensor, x: Tensor) -> Tensor:
 
 
 def _at(chosen: Tensor, x: Tensor) -> Tensor:
-    """The rows at some places, ``[rows, m, width]``."""
+    """Return the rows at some places, ``[rows, m, width]``."""
     return x.gather(1, _index(chosen, x))

@@ -28,7 +28,7 @@ class RowsByPlace(Protocol):
     """Hidden states of the tokens of all texts, one after the other."""
 
     def __getitem__(self, places: Places) -> npt.NDArray[np.float16]:
-        """The rows of some tokens, ``[*places, 3 * width]``."""
+        """Return the rows of some tokens, ``[*places, 3 * width]``."""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,7 @@ class HeadLoss(AnswerRows):
         return total / sum(weights), learned.sum()
 
     def sums(self, model: Head, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """The divergence at every step, and how often the likeliest token is the target's."""
+        """Return the divergence at every step, and how often the likeliest token is the target's."""
         outputs, learned, columns, chances = self.read(model, rows)
         likeliest = columns.gather(1, chances.argmax(1, keepdim=True))[:, 0]
         measures = {LOSS: torch.zeros((), device=rows.device)}
@@ -81,7 +81,10 @@ class HeadLoss(AnswerRows):
         return outputs, learned, *self.distributions(expected[expected >= 0], device)
 
     def features(self, rows: Tensor) -> Tensor:
-        """The target's rows of the token before each place, ``[rows, n, 3 * width]``; zeros before a text's first."""
+        """Return the target's rows of the token before each place, ``[rows, n, 3 * width]``.
+
+        Zeros before a text's first.
+        """
         places = rows.cpu().numpy()
         none = (places < 0) | (places == self.answers.begins[self._texts(places)])
         found = torch.from_numpy(self.hidden[np.where(none, 0, places - 1)])
@@ -89,5 +92,5 @@ class HeadLoss(AnswerRows):
         return found.to(rows.device)
 
     def _texts(self, places: Places) -> npt.NDArray[np.int64]:
-        """The text of each place; -1 where no token is."""
+        """Return the text of each place; -1 where no token is."""
         return np.searchsorted(self.answers.begins, places, side="right") - 1

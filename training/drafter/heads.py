@@ -23,7 +23,7 @@ _LEAST_LAYERS = 4
 
 
 def target_layers(target: ModelFile) -> tuple[int, int, int]:
-    """The layers whose inputs a head reads: an early one, the middle, and the last.
+    """Return the layers whose inputs a head reads: an early one, the middle, and the last.
 
     Raises:
         UnsupportedModel: the target has too few.
@@ -38,7 +38,7 @@ def target_layers(target: ModelFile) -> tuple[int, int, int]:
 
 
 def head_shape(target: ModelFile, n_vocab: int) -> HeadShape:
-    """The shape of a head: one layer like the target's.
+    """Return the shape of a head: one layer like the target's.
 
     Args:
         n_vocab: tokens that it knows, and one for all others.
@@ -68,7 +68,7 @@ def head_shape(target: ModelFile, n_vocab: int) -> HeadShape:
 
 
 def build_head(target: ModelFile, kept: npt.NDArray[np.int64]) -> Head:
-    """A head that has learned nothing, with the target's rows of the kept tokens.
+    """Return a head that has learned nothing, with the target's rows of the kept tokens.
 
     Raises:
         UnsupportedModel: the target's file does not hold these rows in a form that can be read here.

@@ -51,7 +51,7 @@ class StoredRows:
             raise _damaged(answers, "its hidden states are of other texts")
 
     def __getitem__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
-        """The rows of some tokens, ``[*places, 3 * width]``."""
+        """Return the rows of some tokens, ``[*places, 3 * width]``."""
         found = np.empty((*places.shape, *self._portions[0].shape[1:]), np.float16)
         portion_of = np.searchsorted(self._ends, places, side="right")
         for number in np.unique(portion_of).tolist():
@@ -62,7 +62,7 @@ class StoredRows:
 
 
 def hidden_bytes(target: ModelFile) -> int:
-    """What the hidden states of a token take: three in 16 bits."""
+    """Return what the hidden states of a token take: three in 16 bits."""
     return 3 * target.n_embd * np.dtype(np.float16).itemsize
 
 
@@ -107,7 +107,7 @@ def write_hidden(
 
 
 def _texts(portion: Portion) -> Sequence[list[int]]:
-    """Its texts in the target's ids, prompts with their answers."""
+    """Return its texts in the target's ids, prompts with their answers."""
     return [text.tolist() for text in np.split(portion.tokens, np.cumsum(portion.lengths)[:-1])]
 
 

@@ -77,7 +77,7 @@ def _add(writer: Any, key: str, value: Value) -> None:
 
 
 def _output_of(target: ModelFile) -> tuple[GGUFHeader, TensorInfo]:
-    """The target's matrix of output rows: often that is its embedding."""
+    """Return the target's matrix of output rows: often that is its embedding."""
     for name in (OUTPUT, EMBEDDING) if target.graph is None else ():
         for part in target.parts:
             header = read_header(part)
@@ -88,7 +88,7 @@ def _output_of(target: ModelFile) -> tuple[GGUFHeader, TensorInfo]:
 
 
 def _stored(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
-    """A tensor's bytes, ``[rows, bytes per row]``, or ``[bytes]`` of a vector."""
+    """Return a tensor's bytes, ``[rows, bytes per row]``, or ``[bytes]`` of a vector."""
     offset = header.data_offset + tensor.offset
     data = np.fromfile(header.path, np.uint8, tensor.n_bytes, offset=offset)
     return data if len(tensor.shape) == 1 else data.reshape(tensor.shape[-1], -1)

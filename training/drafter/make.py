@@ -90,7 +90,7 @@ class DrafterMaker:
         _write_json(path, asked)
 
     def run(self) -> dict[str, Any]:
-        """All stages; returns what was measured, and under ``pays`` whether the drafter is worth installing.
+        """Return all stages; returns what was measured, and under ``pays`` whether the drafter is worth installing.
 
         Raises:
             TimeIsUp: the time limit is reached; everything is saved.

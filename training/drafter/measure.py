@@ -39,7 +39,7 @@ def measure(
     cache_dir: Path | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What a drafter brings, by kind of text.
+    """Return what a drafter brings, by kind of text.
 
     Returns:
         ``share`` (acceptance of the first token) of ``tokens``; ``tokens_per_round`` of chains and trees of a fixed
@@ -104,7 +104,7 @@ class _Opened:
     cache_dir: Path | None
 
     def modes(self) -> list[str]:
-        """Those that are timed; trees where the models take them."""
+        """Return those that are timed; trees where the models take them."""
         trees = "tree" in possible_modes(self.target.path, draft=self.draft, engine=self.on.name)
         return ["ngram", "sequence", *(["tree"] if trees else []), "auto", CHAIN, *([TREE] if trees else [])]
 
@@ -130,7 +130,7 @@ class _Opened:
 
 
 def _forced(name: str, limit: int, **shape: int) -> Mode:
-    """A mode that drafts as much as its limit in every round, however little it expects of that."""
+    """Return a mode that drafts as much as its limit in every round, however little it expects of that."""
 
     def build(models: DraftModels) -> Drafter:
         return ModelDrafter(models.draft(trees=name == "tree"), **shape)

@@ -19,7 +19,7 @@ __all__ = ["engine_for", "opened", "opened_drafter", "opened_with_hidden_rows", 
 
 
 def engine_for(file: ModelFile, name: str) -> Engine:
-    """The engine that writes: by default the one with edge-spec's own kernels.
+    """Return the engine that writes: by default the one with edge-spec's own kernels.
 
     Raises:
         UnsupportedModel: it cannot run the file, or not fast. SettingsError: there is no such engine.

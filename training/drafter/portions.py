@@ -76,43 +76,43 @@ class Portion:
 
 
 def portion_paths(folder: Path) -> list[Path]:
-    """The files of all portions of a folder, in order."""
+    """Return the files of all portions of a folder, in order."""
     return sorted(folder.glob("*.npz"))
 
 
 def read_paths(folder: Path) -> list[Path]:
-    """The files of the portions that the target has read, in order."""
+    """Return the files of the portions that the target has read, in order."""
     return sorted(folder.glob(f"{_READ}*.npz"))
 
 
 def read_portion_path(folder: Path, number: int) -> Path:
-    """Where such a portion belongs."""
+    """Return where such a portion belongs."""
     return folder / f"{_READ}{number:05d}.npz"
 
 
 def portion_number(path: Path) -> int:
-    """The number in the name of a portion."""
+    """Return the number in the name of a portion."""
     return int(path.stem.removeprefix(_READ))
 
 
 def portion_at(path: Path) -> Portion:
-    """A portion."""
+    """Return a portion."""
     with np.load(path) as found:
         return Portion(**{name: found[name] for name in found.files}, by_others=path.name.startswith(_READ))
 
 
 def portions_in(folder: Path) -> Iterator[Portion]:
-    """All portions of a folder, in order."""
+    """Return all portions of a folder, in order."""
     return map(portion_at, portion_paths(folder))
 
 
 def hidden_path(portion: Path) -> Path:
-    """Where the hidden states of a portion are."""
+    """Return where the hidden states of a portion are."""
     return portion.with_suffix(".hidden.npy")
 
 
 def disk_bytes(n_tokens: int, hidden_bytes: int = 0) -> int:
-    """What answers of so many tokens take on the disk, with everything made from them, at most.
+    """Return what answers of so many tokens take on the disk, with everything made from them, at most.
 
     Args:
         hidden_bytes: of the hidden states that are kept of a token.

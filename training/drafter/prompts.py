@@ -68,7 +68,7 @@ def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
 
 
 def text_paths(folder: Path) -> list[Path]:
-    """The files of a folder that hold texts.
+    """Return the files of a folder that hold texts.
 
     Raises:
         ModelFileError: there is none.
@@ -82,12 +82,12 @@ def text_paths(folder: Path) -> list[Path]:
 
 
 def is_of_records(path: Path) -> bool:
-    """Whether a file of texts holds records rather than one text."""
+    """Return whether a file of texts holds records rather than one text."""
     return path.name.endswith(_RECORDS)
 
 
 def in_turns(found: Mapping[Found, str], random: Random) -> Iterator[Found]:
-    """What was found, in random order, its sources taking turns.
+    """Return what was found, in random order, its sources taking turns.
 
     Args:
         found: the source of each.
@@ -118,7 +118,7 @@ def _prompts_of(path: Path, random: Random) -> Iterator[tuple[str, str]]:
 
 
 def plain_text(path: Path) -> str:
-    """A file that is one text.
+    """Return a file that is one text.
 
     Raises:
         ModelFileError: it is not readable.
@@ -130,12 +130,12 @@ def plain_text(path: Path) -> str:
 
 
 def _passages(text: str, random: Random) -> Iterator[str]:
-    """The parts of a text, each below an instruction."""
+    """Return the parts of a text, each below an instruction."""
     return (random.choice(INSTRUCTIONS).format(part) for part in parts_of(text))
 
 
 def parts_of(text: str) -> Iterator[str]:
-    """A text in parts of some paragraphs that can be asked about."""
+    """Yield a text in parts of some paragraphs that can be asked about."""
     part = ""
     for paragraph in [*clean(text).split("\n\n"), None]:
         if paragraph is not None and len(part) + len(paragraph) <= MAX_CHARACTERS:
@@ -146,6 +146,6 @@ def parts_of(text: str) -> Iterator[str]:
 
 
 def _fitting(text: str) -> Iterator[str]:
-    """The text if it can be asked about, cut where it is too long."""
+    """Yield the text if it can be asked about, cut where it is too long."""
     if len(text) >= _MIN_CHARACTERS and any(letter.isalpha() for letter in text):
         yield text[:MAX_CHARACTERS]

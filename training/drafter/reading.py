@@ -54,7 +54,10 @@ class AnswerReader:
         self._end = self._end_of_answers()
 
     def read(self, exchange: Exchange) -> tuple[list[int], Answer] | None:
-        """A prompt in token ids, and its answer as if the target had written it; None if it is too long or empty."""
+        """Return a prompt in token ids, and its answer as if the target had written it.
+
+        None if it is too long or empty.
+        """
         prompt = self._builder.tokens_of(exchange.asked)
         answer = self._builder.tokenize(exchange.answer, add_special=False)
         if not 1 < len(prompt) <= self._longest or not answer:
@@ -70,7 +73,7 @@ class AnswerReader:
         return prompt, found
 
     def _end_of_answers(self) -> list[int]:
-        """The token that the target ends an answer with; none where its template does not say."""
+        """Return the token that the target ends an answer with; none where its template does not say."""
         if not self._builder.has_chat_template:
             return []
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]

@@ -84,7 +84,7 @@ class MakeSettings:
             raise SettingsError(f"is {self.passes:g} and must be above 0", argument="passes")
 
     def shape(self, n_vocab_target: int) -> Shape:
-        """The shape of the drafter of a target with so many tokens."""
+        """Return the shape of the drafter of a target with so many tokens."""
         head = 64 if self.width % 64 == 0 and self.width > 64 else _BLOCK
         n_head = self.width // head
         n_ff = -(-11 * self.width // (4 * _BLOCK)) * _BLOCK
@@ -99,7 +99,7 @@ class MakeSettings:
         )
 
     def training(self, n_tokens: int) -> Training:
-        """The training on answers that have so many tokens with their prompts."""
+        """Return the training on answers that have so many tokens with their prompts."""
         steps = max(1, round(self.passes * n_tokens / self.step_tokens))
         return Training(
             tokens=steps * self.step_tokens,
@@ -110,5 +110,5 @@ class MakeSettings:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Every value by name."""
+        """Return every value by name."""
         return asdict(self)

@@ -17,7 +17,10 @@ _START_SIZE = 0.02
 
 
 def rows_of(target: ModelFile, name: str) -> npt.NDArray[np.float32] | None:
-    """A matrix of the target, ``[outputs, inputs]``; None where its file has none in a form that can be read here."""
+    """Return a matrix of the target, ``[outputs, inputs]``.
+
+    None where its file has none in a form that can be read here.
+    """
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -39,7 +42,7 @@ def rows_of(target: ModelFile, name: str) -> npt.NDArray[np.float32] | None:
 
 
 def embedding_rows(target: ModelFile, kept: npt.NDArray[np.int64]) -> npt.NDArray[np.float32] | None:
-    """The target's embeddings of some tokens and, last, the mean of all others, ``[n_kept + 1, width]``.
+    """Return the target's embeddings of some tokens and, last, the mean of all others, ``[n_kept + 1, width]``.
 
     They are centered, and as small as random ones would be: with the target's own size a drafter would begin far more
     certain of its guesses than it may be (SmolLM2's: 28 nats from the target instead of 7).

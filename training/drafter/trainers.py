@@ -65,7 +65,7 @@ class DrafterTraining:
 
 
 def model_trainer(of: DrafterTraining) -> tuple[Trainer[Llama], bool]:
-    """The trainer of a small model; and whether it begins with the target's embedding."""
+    """Return the trainer of a small model; and whether it begins with the target's embedding."""
     target, answers, settings = of.target, of.answers, of.settings
     learned, valid = divided(of.answers, of.settings.seed)
     objective = AnswerLoss(
@@ -90,7 +90,7 @@ def model_trainer(of: DrafterTraining) -> tuple[Trainer[Llama], bool]:
 
 
 def head_trainer(of: DrafterTraining, portions: Path) -> Trainer[Head]:
-    """The trainer of a head on hidden states.
+    """Return the trainer of a head on hidden states.
 
     Args:
         portions: of the answers, with hidden states beside them.

@@ -15,7 +15,7 @@ def pays(measured: Mapping[str, Any]) -> bool:
 
 
 def verdict_of(measured: Mapping[str, Any]) -> str:
-    """The same in a sentence, with what it rests on."""
+    """Return the same in a sentence, with what it rests on."""
     parts = []
     for kind, found in measured.items():
         (low, high), ratio = found["gain"]["interval"], found["gain"]["ratio"]

@@ -119,7 +119,7 @@ class AnswerWriter:
 
 
 def likeliest(row: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """The likeliest tokens of a row of logits, and their log probabilities."""
+    """Return the likeliest tokens of a row of logits, and their log probabilities."""
     ids, logits = head(row, N_LIKELIEST)
     top = logits[0]
     return ids, logits - top - np.log(np.exp(row - top).sum(dtype=np.float32))

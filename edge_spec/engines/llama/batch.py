@@ -70,7 +70,7 @@ class Batch:
             self._ids[place, : len(ids)] = ids
 
     def taken(self, n: int, *, logits: bool) -> Any:
-        """The first ``n`` tokens for the library, with or without a row of logits for each."""
+        """Return the first ``n`` tokens for the library, with or without a row of logits for each."""
         self._with_logits[:n] = logits
         self._raw.n_tokens = n
         return self._raw
@@ -109,7 +109,7 @@ class Branches:
         return self._next > 1
 
     def id_of(self, node: int) -> int:
-        """The id that a node was decoded with; 0 for -1, the text itself."""
+        """Return the id that a node was decoded with; 0 for -1, the text itself."""
         return self._ids[node] if node >= 0 else 0
 
     def grow(self, tree: Tree) -> tuple[list[list[int]], list[Copy]]:

@@ -126,7 +126,7 @@ class LlamaModel(CachedModel):
         return last_sequence, end
 
     def _rows(self, n: int) -> Logits:
-        """The first ``n`` rows of the library's output, in place."""
+        """Return the first ``n`` rows of the library's output, in place."""
         address = ctypes.addressof(self._c.llama_get_logits(self._handle).contents)
         rows = self._views.get((address, n))
         if rows is None:

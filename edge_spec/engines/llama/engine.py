@@ -108,7 +108,7 @@ def open_llama(
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
 ) -> tuple[LlamaModel, ProbeResult]:
-    """A context over ``weights``, probed.
+    """Return a context over ``weights``, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.

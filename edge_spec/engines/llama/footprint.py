@@ -74,7 +74,7 @@ class DryModel:
         return sum(map(_bytes, found)) if found else None
 
     def _log(self, settings: LlamaSettings) -> str:
-        """What the library says while it makes a context; nothing if it cannot."""
+        """Return what the library says while it makes a context; nothing if it cannot."""
         if settings not in self._known:
             self._known[settings] = self._ask(settings) if self._handle else ""
         return self._known[settings]
@@ -123,7 +123,7 @@ def _bytes(mib: str) -> int:
 
 
 def _n_states(settings: LlamaSettings) -> int:
-    """How many states of recurrent layers a context has room for."""
+    """Return how many states of recurrent layers a context has room for."""
     return (1 + settings.n_snapshots) * (1 + settings.holds)
 
 
@@ -151,7 +151,7 @@ def listen_to_buffers(measured: Callable[[str, int], None], settings: LlamaSetti
 
 
 def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel | None = None) -> Footprint:
-    """What ``file`` takes with ``settings``.
+    """Return what ``file`` takes with ``settings``.
 
     Args:
         dry: asked for the compute buffers, states and caches, which are estimated otherwise.
@@ -190,12 +190,12 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
 
 
 def loads_mapped(file: ModelFile, settings: LlamaSettings) -> bool:
-    """Whether the file is best mapped: if none of it is repacked."""
+    """Return whether the file is best mapped: if none of it is repacked."""
     return not (settings.repack and _repacked(file))
 
 
 def _repacked(file: ModelFile) -> list[TensorInfo]:
-    """The tensors that the library copies into another layout on this processor: matrices to multiply with."""
+    """Return the tensors that the library copies into another layout on this processor: matrices to multiply with."""
     rows = _repackable()
     tied = all(tensor.name != _HEAD for tensor in file.tensors)
     return [
@@ -208,7 +208,7 @@ def _repacked(file: ModelFile) -> list[TensorInfo]:
 
 
 def _staging_bytes(sizes: list[int]) -> int:
-    """What repacking takes beyond its result: each tensor once more while it is copied, the largest first."""
+    """Return what repacking takes beyond its result: each tensor once more while it is copied, the largest first."""
     total = most = 0
     for size in sorted(sizes, reverse=True):
         total += size
@@ -224,7 +224,7 @@ def _repackable() -> dict[str, int]:
 
 
 def _work_bytes(file: ModelFile, settings: LlamaSettings) -> int:
-    """What a chunk's activations take when they are rounded to 8 bits for a product, with the widest input."""
+    """Return what a chunk's activations take when they are rounded to 8 bits for a product, with the widest input."""
     widest = max(tensor.shape[0] for tensor in file.tensors if len(tensor.shape) > 1)
     return settings.prefill_chunk * widest * 9 // 8
 

@@ -54,7 +54,7 @@ class LlamaSettings(ModelSettings):
         return replace(self, kv_k=keys, kv_v="f16" if self.kv_v == "auto" else self.kv_v)
 
     def for_latents(self, head_dim_k: int, head_dim_v: int) -> LlamaSettings:
-        """The same where keys and values share a cache, and so a type.
+        """Return the same where keys and values share a cache, and so a type.
 
         Raises:
             SettingsError: two types were given.
@@ -75,7 +75,10 @@ class LlamaSettings(ModelSettings):
         return replace(self, kv_k=kind, kv_v=kind)
 
     def for_states(self, architecture: str) -> LlamaSettings:
-        """The same for recurrent layers, which take sequences only. A target needs a snapshot for every row but one."""
+        """Return the same for recurrent layers, which take sequences only.
+
+        A target needs a snapshot for every row but one.
+        """
         if architecture not in RECURRENT:
             return self
         if not self.exact:
@@ -106,7 +109,7 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
 
 
 def context_parameters(settings: LlamaSettings) -> Any:
-    """The library's parameters of a context."""
+    """Return the library's parameters of a context."""
     params = library().c.llama_context_default_params()
     n_sequences = settings.max_rows + 1 if settings.trees else 1 + settings.holds
     params.n_ctx = settings.n_cells

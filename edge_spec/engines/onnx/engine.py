@@ -57,7 +57,7 @@ _SESSION_BYTES = 4 << 20
 
 
 def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
-    """What ``file`` takes with ``settings``, without its tokenizer."""
+    """Return what ``file`` takes with ``settings``, without its tokenizer."""
     if file.graph is not None:
         return published_footprint(file, settings)
     if is_own_head(file):
@@ -92,7 +92,7 @@ def _n_ff(file: ModelFile) -> int:
 
 
 def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
-    """What a head takes, with what its target keeps for it."""
+    """Return what a head takes, with what its target keeps for it."""
     n_cells = settings.n_cells + -settings.n_cells % LANES
     per_cell = 2 * file.n_head_kv[0] * file.head_dim_k
     weights = head_bytes(file)

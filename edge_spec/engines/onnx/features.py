@@ -40,7 +40,7 @@ class Features:
         self._begin = self._end = 0
 
     def __getitem__(self, cells: slice) -> npt.NDArray[Any]:
-        """The rows of some cells, f16 ``[n, width]``."""
+        """Return the rows of some cells, f16 ``[n, width]``."""
         self._settle()
         rows = self._rows[cells]
         if not self.coarse:
@@ -49,7 +49,10 @@ class Features:
         return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
 
     def of(self, first: int, last: int) -> npt.NDArray[Any]:
-        """The rows of the cells from ``first`` up to ``last``; those computed last as they were computed, f32."""
+        """Return the rows of the cells from ``first`` up to ``last``.
+
+        Those computed last as they were computed, f32.
+        """
         if self._begin <= first and last <= self._end:
             return self._last[first - self._begin : last - self._begin]
         return self[first:last]

@@ -44,7 +44,7 @@ class KVCache:
         self._tree = self._chain.copy()
 
     def place(self, place: Place) -> npt.NDArray[np.int32]:
-        """The graph's input ``tree`` for a run: the number of committed cells, and the parent of every node."""
+        """Return the graph's input ``tree`` for a run: the number of committed cells, and the parent of every node."""
         end = 1 + place.first + place.n_run
         tree = self._chain
         if place.tree is not None:
@@ -68,7 +68,7 @@ class KVCache:
         self._values[:, :, target : target + n] = self._values[:, :, source : source + n]
 
     def keys_of(self, layer: int, cells: Cells) -> Array:
-        """A copy of the keys of some cells, ``[n, n_head_kv, head_dim]``."""
+        """Return a copy of the keys of some cells, ``[n, n_head_kv, head_dim]``."""
         found: Array = self._keys[layer][:, cells // LANES, :, cells % LANES]
         return found
 
@@ -77,7 +77,7 @@ class KVCache:
         self._keys[layer][:, cells // LANES, :, cells % LANES] = keys
 
     def save(self, n: int) -> bytes:
-        """The first ``n`` cells."""
+        """Return the first ``n`` cells."""
         tiles = self._keys[:, :, : -(-n // LANES)].transpose(0, 1, 2, 4, 3)
         keys = tiles.reshape(*tiles.shape[:2], -1, tiles.shape[-1])[:, :, :n]
         return keys.tobytes() + self._values[:, :, :n].tobytes()

@@ -60,7 +60,7 @@ class Computation(Protocol):
         """Move the cells from ``last`` to ``n_past`` to ``first``, as cells of earlier positions."""
 
     def save(self, n: int) -> bytes:
-        """The first ``n`` cells."""
+        """Return the first ``n`` cells."""
 
     def restore(self, body: bytes, n: int) -> bool:
         """Bring ``n`` cells back; False if there are too many or too few bytes."""

@@ -53,7 +53,7 @@ _KINDS = ("f32", "f16")
 
 
 def cache_kind(settings: ModelSettings) -> str | None:
-    """The type that keys and values are both wanted in, if there is such a cache here."""
+    """Return the type that keys and values are both wanted in, if there is such a cache here."""
     kind = settings.kv_k
     return kind if kind in _KINDS and settings.kv_v == kind else None
 
@@ -134,7 +134,7 @@ class OnnxOpener(Opener):
             self._scratch = None
 
     def _transcription(self, file: ModelFile, *, sparing: bool = False) -> Transcription:
-        """The transcription of a file, made when it is first needed; raises what ``transcribe`` does."""
+        """Return the transcription of a file, made when it is first needed; raises what ``transcribe`` does."""
         if file.path not in self._made:
             self._made[file.path] = self._transcribe(file, sparing=sparing)
         return self._made[file.path]
@@ -211,7 +211,7 @@ def open_onnx(
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
 ) -> tuple[OnnxModel, ProbeResult]:
-    """A session over a transcription, probed.
+    """Return a session over a transcription, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
@@ -230,7 +230,7 @@ def open_onnx(
 def open_published(
     file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None, on_probe: Callable[[], None] = lambda: None
 ) -> tuple[OnnxModel, ProbeResult]:
-    """A session over a published ONNX model, probed.
+    """Return a session over a published ONNX model, probed.
 
     Args:
         settings: where the graph returns logits of the last token only there is one row; where it takes no mask of
@@ -262,7 +262,7 @@ def open_published(
 
 
 def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-    """The profile that an opened model will have; None if it has yet to be probed."""
+    """Return the profile that an opened model will have; None if it has yet to be probed."""
     settings = onnx_settings(settings)
     settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
     profile_of = _profile_of(file.fingerprint, settings, facts)
@@ -284,7 +284,7 @@ def _run_once(model: OnnxModel, graph: Path) -> None:
 
 
 def _transcribed(settings: ModelSettings) -> Facts:
-    """What rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
+    """Return what rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
     return (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
 
 

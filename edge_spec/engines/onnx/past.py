@@ -29,11 +29,11 @@ class Past(Protocol):
         """Keys and values in alternation, ``[n_heads, cells, head_dim]``, as they are now."""
 
     def refill(self, n: int) -> Iterator[Array]:
-        """The same arrays, to be filled with ``n`` cells."""
+        """Return the same arrays, to be filled with ``n`` cells."""
 
 
 def new_past(graph: PublishedGraph, n_cells: int) -> Past:
-    """An empty cache of ``n_cells``."""
+    """Return an empty cache of ``n_cells``."""
     return InPlace(graph, n_cells) if graph.in_place else Alternating(graph, n_cells)
 
 
@@ -106,5 +106,5 @@ class Alternating:
 
 
 def _cells(port: CachePort, block: Array, n: int) -> Array:
-    """The first ``n`` cells of a block, ``[n_heads, n, head_dim]``."""
+    """Return the first ``n`` cells of a block, ``[n_heads, n, head_dim]``."""
     return block[: port.n_heads * n * port.head_dim].reshape(port.n_heads, n, port.head_dim)

@@ -100,7 +100,7 @@ class PublishedSession(Runner):
         return found
 
     def _mask(self, place: Place) -> Array:
-        """What each token of a run sees, ``[1, 1, n_run, cells]``."""
+        """Return what each token of a run sees, ``[1, 1, n_run, cells]``."""
         assert self._graph.mask is not None
         start = place.n_text + place.first
         cells = self._places[: start + place.n_run]
@@ -122,7 +122,7 @@ class PublishedSession(Runner):
         raise BackendError("the cache of a published graph cannot be shifted", hint="start again with a shorter text")
 
     def save(self, n: int) -> bytes:
-        """The first ``n`` cells."""
+        """Return the first ``n`` cells."""
         return b"".join(cells[:, :n].tobytes() for cells in self._past.views())
 
     def restore(self, body: bytes, n: int) -> bool:
@@ -142,12 +142,12 @@ class PublishedSession(Runner):
 
 
 def cell_bytes(graph: PublishedGraph) -> int:
-    """What the keys and values of one token take."""
+    """Return what the keys and values of one token take."""
     return sum(port.n_heads * port.head_dim for port in graph.cache) * np.dtype(graph.cache_kind).itemsize
 
 
 def prefill_chunk(file: ModelFile, graph: PublishedGraph, settings: ModelSettings) -> int:
-    """How many tokens of a prompt are read in one run: as many as asked for, limited by what they take.
+    """Return how many tokens of a prompt are read in one run: as many as asked for, limited by what they take.
 
     Graphs compute the logits of every token unless told otherwise, and the scores of every token with every other one.
     """
@@ -164,7 +164,7 @@ def _logit_rows(graph: PublishedGraph, settings: ModelSettings) -> int:
 
 
 def published_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
-    """What a published model takes: weights, KV cache, logits, and what reading a chunk of a prompt computes.
+    """Return what a published model takes: weights, KV cache, logits, and what reading a chunk of a prompt computes.
 
     ONNX Runtime keeps a second copy of 4-bit weights in an order of its own, and 16-bit ones as 32-bit where the
     processor has no arithmetic for them; the mapped copy in the file can be evicted.

@@ -29,12 +29,12 @@ def library() -> Any:
 
 
 def runtime_version() -> str:
-    """The version of ONNX Runtime."""
+    """Return the version of ONNX Runtime."""
     return str(library().__version__)
 
 
 def value_of(array: npt.NDArray[Any]) -> Any:
-    """An array as the library sees it: the same memory."""
+    """Return an array as the library sees it: the same memory."""
     return library().OrtValue.ortvalue_from_numpy(array)
 
 
@@ -93,7 +93,7 @@ class Runner:
             self._session = self._session or self._load(self._options())
 
     def binding(self) -> Any:
-        """Where inputs and outputs of a run are bound to memory."""
+        """Return where inputs and outputs of a run are bound to memory."""
         if self._session is None:
             raise Closed("the model")
         return self._session.io_binding()

@@ -65,11 +65,11 @@ class Session(Runner):
         return model.n_layers * model.n_head_kv * model.head_dim * 2 * (2 if self._f16 else 4)
 
     def new_cache(self, n_cells: int) -> BoundCache:
-        """An empty cache of ``n_cells``, a multiple of ``LANES``, for several texts."""
+        """Return an empty cache of ``n_cells``, a multiple of ``LANES``, for several texts."""
         return self._bind(KVCache(self._source, self._tables, n_cells, f16=self._f16))
 
     def new_features(self, n_cells: int) -> Features | None:
-        """What ``give_features`` gave, for another cache of so many cells."""
+        """Return what ``give_features`` gave, for another cache of so many cells."""
         own = self._features
         return Features(own.name, n_cells, own.computed, coarse=own.coarse) if own is not None else None
 
@@ -103,7 +103,7 @@ class Session(Runner):
             self._bound = self._bind(self._cache)
 
     def _bind(self, cache: KVCache) -> BoundCache:
-        """A cache, bound to the graph."""
+        """Return a cache, bound to the graph."""
         given = {self._features.name: self._features.computed} if self._features is not None else {}
         return BoundCache(cache, self.ids, self._rows, self._logits, given=given)
 
@@ -143,7 +143,7 @@ class Session(Runner):
             self._cache.put_keys(layer, cells - by, keys)
 
     def save(self, n: int) -> bytes:
-        """The first ``n`` cells."""
+        """Return the first ``n`` cells."""
         return self._cache.save(n)
 
     def restore(self, body: bytes, n: int) -> bool:

@@ -29,11 +29,11 @@ class TranscribedModel(OnnxModel):
         return self.capabilities.max_rows if self.capabilities.widths else 1
 
     def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
-        """What the cache of ``texts`` takes."""
+        """Return what the cache of ``texts`` takes."""
         return n_slots * _cells(n_tokens) * self.session.cell_bytes
 
     def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> OnnxTexts:
-        """An empty cache for texts of at most ``n_tokens`` each."""
+        """Return an empty cache for texts of at most ``n_tokens`` each."""
         return OnnxTexts(self, n_slots, min(n_tokens, self.n_ctx), hidden=hidden)
 
     def features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> Features:

@@ -51,7 +51,7 @@ class Calibration:
         self._counts: dict[tuple[int, int], list[float]] = {}
 
     def __call__(self, claim: float, rank: int = 0) -> float:
-        """The chance that a drafted token is accepted, given that the one before it is.
+        """Return the chance that a drafted token is accepted, given that the one before it is.
 
         Args:
             claim: the drafter's own estimate of it.
@@ -67,7 +67,7 @@ class Calibration:
         counts[1] = counts[1] * (1 - 1 / _MEMORY) + 1
 
     def as_json(self) -> list[tuple[int, int, float, float]]:
-        """What was counted: rank, bin, share of its claims that came true, and how many there were."""
+        """Return what was counted: rank, bin, share of its claims that came true, and how many there were."""
         return [(rank, place, true / tried, tried) for (rank, place), (true, tried) in sorted(self._counts.items())]
 
     def recall(self, counts: Iterable[Sequence[Any]]) -> None:

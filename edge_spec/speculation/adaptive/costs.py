@@ -78,14 +78,14 @@ class CostCurve:
         self._cached: dict[int, float] = {}
 
     def __call__(self, n_rows: int) -> float:
-        """Seconds of a decode of ``n_rows`` rows; 0 while nothing is known."""
+        """Return seconds of a decode of ``n_rows`` rows; 0 while nothing is known."""
         found = self._cached.get(n_rows)
         if found is None:
             found = self._cached[n_rows] = self._factor * self._interpolated(n_rows)
         return found
 
     def first(self, most: int) -> list[float]:
-        """Seconds of decodes of 1, 2, 3 and up to ``most`` rows; zeros while nothing is known."""
+        """Return seconds of decodes of 1, 2, 3 and up to ``most`` rows; zeros while nothing is known."""
         found: list[float] = []
         widths = self._widths
         if not widths:
@@ -136,7 +136,7 @@ class CostCurve:
             self._tilt(self._rise(n_rows, self._shape[n_rows]) / self._rise(n_rows, before))
 
     def as_json(self) -> dict[str, float]:
-        """Seconds by number of rows, as ``recall`` takes them."""
+        """Return seconds by number of rows, as ``recall`` takes them."""
         return {str(n): self(n) for n in self._widths}
 
     def recall(self, seconds: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class CostCurve:
         self._cached.clear()
 
     def _rise(self, n_rows: int, shape: float) -> float:
-        """How much more than the narrowest width a width takes, and a little for every row."""
+        """Return how much more than the narrowest width a width takes, and a little for every row."""
         narrowest = self._shape[self._widths[0]]
         return max(0.0, shape - narrowest) + self._little(n_rows)
 

@@ -120,7 +120,7 @@ class AdaptiveDrafter(Drafter):
         return (draft.first(n) if draft.is_sequence else draft.valued(values).best(n)), gain
 
     def _has_read(self, option: _Option, *, is_trial: bool) -> bool:
-        """Whether a model can draft now; if not, it has read some more of the text."""
+        """Return whether a model can draft now; if not, it has read some more of the text."""
         started, n_unread = perf_counter(), option.drafter.n_unread
         ready = option.drafter.read(PIECE)
         if not ready:
@@ -143,7 +143,10 @@ class AdaptiveDrafter(Drafter):
         return chosen, False, gain
 
     def _is_worth_more(self, option: _Option, draft: Tree, known: list[float]) -> bool:
-        """Whether another level pays; ``known`` are the values of earlier levels, and afterwards of this one too."""
+        """Return whether another level pays.
+
+        ``known`` are the values of earlier levels, and afterwards of this one too.
+        """
         known[:] = option.offer.values(draft, known)
         depth = max(draft.depths)
         value = max(value for value, at in zip(known, draft.depths, strict=True) if at == depth)
@@ -190,7 +193,7 @@ class AdaptiveDrafter(Drafter):
         return self._policy.has_learned
 
     def as_json(self) -> dict[str, Any]:
-        """What it has learned of this device and of its drafters, as ``recall`` takes it."""
+        """Return what it has learned of this device and of its drafters, as ``recall`` takes it."""
         self._catch_up()
         offers = {option.offer.name: option.offer.as_json() for option in self._options}
         return {**self._policy.as_json(), "drafters": offers}

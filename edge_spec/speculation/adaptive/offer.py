@@ -52,7 +52,7 @@ class Offer:
         self.calibration, self.reach = self._calibrations[greedy], self._reaches[greedy]
 
     def values(self, draft: Tree, known: Sequence[float] = ()) -> list[float]:
-        """The chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
+        """Return the chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
 
         Args:
             known: those of its first nodes. A draft that grows is asked about after every level.
@@ -140,7 +140,7 @@ class Offer:
         return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
 
     def as_json(self) -> dict[str, Any]:
-        """What was learned, as ``recall`` takes it."""
+        """Return what was learned, as ``recall`` takes it."""
         sampled, greedy = self._calibrations
         return {
             "step_s": self.step_s,
@@ -173,7 +173,7 @@ class Offer:
 
 
 def _claim(claims: Sequence[float], node: int, parent: int) -> float:
-    """What is claimed for a node, given the one above it."""
+    """Return what is claimed for a node, given the one above it."""
     if parent < 0:
         return claims[node]
     above = claims[parent]

@@ -23,7 +23,7 @@ class OwnTime:
         self.token_s = 0.0
 
     def __call__(self, n_tokens: float) -> float:
-        """Seconds in a round that writes so many tokens."""
+        """Return seconds in a round that writes so many tokens."""
         return self._round_s + self.token_s * (n_tokens - 1)
 
     def learn(self, n_tokens: int, seconds: float) -> None:
@@ -34,7 +34,7 @@ class OwnTime:
             self.token_s = _followed(self.token_s, max(0.0, seconds - self._round_s) / (n_tokens - 1))
 
     def as_json(self) -> dict[str, float]:
-        """What was learned, as ``recall`` takes it."""
+        """Return what was learned, as ``recall`` takes it."""
         return {"round_s": self._round_s, "token_s": self.token_s}
 
     def recall(self, learned: Mapping[str, Any]) -> None:
@@ -48,5 +48,5 @@ class OwnTime:
 
 
 def _followed(now: float, seconds: float) -> float:
-    """A running mean in which one hiccup does not count like many rounds."""
+    """Return a running mean in which one hiccup does not count like many rounds."""
     return now + _FOLLOW * (min(seconds, 3 * now) - now) if now else seconds

@@ -28,7 +28,7 @@ class Pace:
         self._seconds = self._seconds * faded + weight * seconds / n_rounds
 
     def rate(self, plain_s: float) -> float:
-        """Tokens per second; at least those of plain decoding, one in ``plain_s``. 0 while that is not known."""
+        """Return tokens per second; at least those of plain decoding, one in ``plain_s``. 0 while that is not known."""
         if plain_s <= 0:
             return 0.0
         return max(1 / plain_s, (self._tokens + _PLAIN_ROUNDS) / (self._seconds + _PLAIN_ROUNDS * plain_s))

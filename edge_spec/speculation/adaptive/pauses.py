@@ -34,7 +34,7 @@ class Pauses:
         self._n_vain = 0
 
     def after_no_draft(self, call_s: float, plain_s: float) -> int:
-        """The number of rounds to pause for, after drafters were called and drafted nothing.
+        """Return the number of rounds to pause for, after drafters were called and drafted nothing.
 
         Args:
             call_s: seconds that calling them took.

@@ -91,7 +91,7 @@ class AdaptivePolicy(Prices):
         self.pause.n_left = min(self.pause.n_left, _LONGEST_FIRST_PAUSE)
 
     def limit(self) -> int:
-        """The most tokens to draft now."""
+        """Return the most tokens to draft now."""
         self._learn_from_pause()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
         is_doubtful = self.curve(1) > _DOUBTFUL * self.curve(self._n_rows)
@@ -99,7 +99,7 @@ class AdaptivePolicy(Prices):
         return self.most if self.curve(1) > 0 and self._since_plain < recheck else 0
 
     def choices(self, offers: Iterable[Offer]) -> dict[str, Choice]:
-        """What is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
+        """Return what is known of plain decoding and of each drafter, and how often each was chosen in this reply."""
         paused = self.pause.n_rounds
         usual = {offer.name: offer.usual_round for offer in offers}
         if self.plain_s > 0:
@@ -112,7 +112,7 @@ class AdaptivePolicy(Prices):
         }
 
     def may_try(self, offer: Offer, *, n_unread: int) -> bool:
-        """Whether it is time to try a drafter that is not the best choice; a trial that succeeds continues.
+        """Return whether it is time to try a drafter that is not the best choice; a trial that succeeds continues.
 
         Args:
             n_unread: tokens that it would have to read first.
@@ -186,7 +186,7 @@ class AdaptivePolicy(Prices):
         return self._n_rounds + self.pause.n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
-        """What was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
+        """Return what was learned, as ``recall`` takes it, and the speed-up over plain decoding."""
         self._learn_from_pause()
         speed_up = self._pace.speed_up(self.plain_s)
         known = min(self._known_rounds, _AS_MANY_ROUNDS)
@@ -229,7 +229,10 @@ class AdaptivePolicy(Prices):
         pause.clear()
 
     def _charged_in_vain(self, done: Round) -> Round:
-        """A round without the time of a model that has drafted in vain; the model learns what calling it led to."""
+        """Return a round without the time of a model that has drafted in vain.
+
+        The model learns what calling it led to.
+        """
         if self._in_vain is None:
             return done
         (model, n_levels), self._in_vain = self._in_vain, None

@@ -84,7 +84,7 @@ class Prices:
         return 1 - self.rate * self.plain_s
 
     def best_size(self, values: Iterable[float]) -> tuple[int, float]:
-        """How many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
+        """Return how many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
 
         Args:
             values: the chances that its nodes are accepted. The best of them always form a tree.
@@ -100,7 +100,7 @@ class Prices:
         return best, gain
 
     def is_worth_more(self, offer: Offer, value: float, n: int, depth: int) -> bool:
-        """Whether drafting another level pays, or several.
+        """Return whether drafting another level pays, or several.
 
         Args:
             value: the chance that the node which would be continued is accepted.
@@ -117,24 +117,24 @@ class Prices:
         return False
 
     def expected_gain(self, offer: Offer) -> float:
-        """What a round with a draft of this drafter gains: as its last rounds did, before them by its reach."""
+        """Return what a round with a draft of this drafter gains: as its last rounds did, before them by its reach."""
         seen, n_rounds = offer.seen_gain(self.rate)
         trust = min(1.0, n_rounds / _ENOUGH_ROUNDS)
         return trust * seen + (1 - trust) * self._gain_by_reach(offer) if trust < 1 else seen
 
     def pays_to_read(self, offer: Offer, n_unread: int, *, gained: float) -> bool:
-        """Whether a drafter that gains so many tokens a round pays, if it has to read others first."""
+        """Return whether a drafter that gains so many tokens a round pays, if it has to read others first."""
         _, n_tokens = offer.usual_round or (0.0, 0.0)
         # While it reads, a piece between two rounds, the reply goes on. A round takes as long as a plain one at least.
         drafted = self.rest.tokens - n_unread / PIECE
         return self._reading_cost(offer, n_unread) <= drafted * gained / max(n_tokens, 1 + gained)
 
     def may_read_for_a_trial(self, offer: Offer, n_unread: int) -> bool:
-        """Whether reading so many tokens takes little of the rest of the reply."""
+        """Return whether reading so many tokens takes little of the rest of the reply."""
         return self._reading_cost(offer, n_unread) <= _TRIAL_SHARE * self.rest.tokens
 
     def _reading_cost(self, offer: Offer, n_unread: int) -> float:
-        """Tokens that the time of reading would have brought."""
+        """Return tokens that the time of reading would have brought."""
         if n_unread < _CATCH_UP:
             return 0.0
         token_s = offer.read_s if offer.read_s is not None else _UNKNOWN_READING * self._step_s(offer)

@@ -9,7 +9,7 @@ __all__ = ["at_least_zero", "chance", "positive", "whole"]
 
 
 def positive(value: Any) -> float:
-    """A finite number above 0.
+    """Return a finite number above 0.
 
     Raises:
         ValueError, TypeError: it is something else.
@@ -21,7 +21,7 @@ def positive(value: Any) -> float:
 
 
 def at_least_zero(value: Any) -> float:
-    """A finite number that is not negative.
+    """Return a finite number that is not negative.
 
     Raises:
         ValueError, TypeError: it is something else.
@@ -30,7 +30,7 @@ def at_least_zero(value: Any) -> float:
 
 
 def chance(value: Any) -> float:
-    """A number from 0 to 1.
+    """Return a number from 0 to 1.
 
     Raises:
         ValueError, TypeError: it is something else.
@@ -42,7 +42,7 @@ def chance(value: Any) -> float:
 
 
 def whole(value: Any, *, least: int | None = None) -> int:
-    """A whole number.
+    """Return a whole number.
 
     Raises:
         ValueError, TypeError: it is something else, or below ``least``.

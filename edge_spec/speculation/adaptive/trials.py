@@ -31,7 +31,7 @@ class Trials:
         self._reader: Offer | None = None
 
     def may_try(self, offer: Offer) -> bool:
-        """Whether it is time to try a drafter."""
+        """Return whether it is time to try a drafter."""
         if offer is self._promising:
             return True
         share = _SHARE / max(1, min(self._n_failed[offer.name], _MOST_FAILED))

@@ -68,7 +68,7 @@ class Drafter:
         return Pause()
 
     def limit(self, left: int) -> int:
-        """The most tokens that it would draft in the next round; asked once before each.
+        """Return the most tokens that it would draft in the next round; asked once before each.
 
         Args:
             left: the tokens that the text may still grow by.
@@ -97,7 +97,7 @@ class Drafter:
         """The text is only its first ``length`` tokens after all; never shorter than the prompt."""
 
     def save(self) -> dict[str, bytes]:
-        """What its models have committed of the text, by a name for each."""
+        """Return what its models have committed of the text, by a name for each."""
         return {}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ class GrammarGuided(WrappingDrafter):
 
 
 def _guided(draft: Tree, end_of_text: Node, limit: int) -> Tree:
-    """The draft without what the grammar forbids, its likeliest path extended by what the grammar forces."""
+    """Return the draft without what the grammar forbids, its likeliest path extended by what the grammar forces."""
     # Place -1 is the end of the text; None stands for a node that is left out.
     places: dict[int, tuple[int, Node] | None] = {-1: (-1, end_of_text)}
     tokens: list[int] = []

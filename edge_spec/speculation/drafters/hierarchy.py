@@ -106,7 +106,7 @@ class HierarchyDrafter(Drafter):
         return Tree(tuple(tokens), tuple(parents), tuple(values)), len(written)
 
     def _pick(self, row: Any, text: Sequence[int]) -> int:
-        """What the sampler picks from a row of the intermediate model, with its chance and its siblings'."""
+        """Return what the sampler picks from a row of the intermediate model, with its chance and its siblings'."""
         assert self._sampler is not None, "begin() comes first"
         guesses = self._sampler.guess(row, text, self._width)
         if not guesses:
@@ -158,5 +158,5 @@ class HierarchyDrafter(Drafter):
 
 
 def _never(token: int) -> bool:
-    """An intermediate model's text does not end: the target decides."""
+    """Return an intermediate model's text does not end: the target decides."""
     return False

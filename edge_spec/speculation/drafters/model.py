@@ -168,7 +168,7 @@ class _Candidates:
         return [node for node in nodes if values[node] >= worth]
 
     def grow(self, decoded: Tree, nodes: Sequence[int], places: dict[int, int]) -> Tree:
-        """The tree that the model decodes next; ``places`` says where each node stands in it."""
+        """Return the tree that the model decodes next; ``places`` says where each node stands in it."""
         tokens, parents = list(decoded.tokens), list(decoded.parents)
         for node in nodes:
             places[node] = len(tokens)
@@ -177,7 +177,7 @@ class _Candidates:
         return Tree(tuple(tokens), tuple(parents))
 
     def path_to(self, node: int) -> list[int]:
-        """The tokens from the text down to a node; none for -1."""
+        """Return the tokens from the text down to a node; none for -1."""
         path: list[int] = []
         while node >= 0:
             path.append(self.tokens[node])
@@ -185,5 +185,5 @@ class _Candidates:
         return path[::-1]
 
     def tree(self) -> Tree:
-        """All of them."""
+        """Return all of them."""
         return Tree(tuple(self.tokens), tuple(self._parents), tuple(self._values))

@@ -185,7 +185,7 @@ class _Chains:
 
 
 def table_bytes(n_tokens: int) -> int:
-    """The most that the table of a text takes: a number per token, and per length one more and the buckets."""
+    """Return the most that the table of a text takes: a number per token, and per length one more and the buckets."""
     return min(_MAX_BYTES, _needed_bytes(n_tokens, _LONGEST - _SHORTEST + 1))
 
 
@@ -196,10 +196,10 @@ def _needed_bytes(n_tokens: int, n_lengths: int) -> int:
 
 
 def _tokens_in(n_bytes: int, n_lengths: int) -> int:
-    """The most tokens whose table takes no more than that."""
+    """Return the most tokens whose table takes no more than that."""
     return max(0, bisect_right(range(1 << 30), n_bytes, key=lambda n: _needed_bytes(n, n_lengths)) - 1)
 
 
 def _buckets(n_tokens: int) -> int:
-    """A power of two, twice as many as tokens or more."""
+    """Return a power of two, twice as many as tokens or more."""
     return int(max(_MIN_BUCKETS, 1 << (2 * n_tokens - 1).bit_length())) if n_tokens else _MIN_BUCKETS

@@ -53,7 +53,7 @@ class WrappingDrafter(Drafter):
         return self.changed(self.inner.draft_while(limit, worth_more), limit)
 
     def changed(self, draft: Tree, limit: int) -> Tree:
-        """What becomes of a draft of the other drafter."""
+        """Return what becomes of a draft of the other drafter."""
         return draft
 
     def accept(self, tokens: Sequence[int]) -> None:

@@ -35,7 +35,7 @@ def why_slow() -> str | None:
 
 
 def features() -> tuple[str, ...]:
-    """The variants that this CPU runs, the fastest first; the last is always "reference".
+    """Return the variants that this CPU runs, the fastest first; the last is always "reference".
 
     Raises:
         BackendError: the kernels are not available.
@@ -51,7 +51,7 @@ def features() -> tuple[str, ...]:
 
 
 def library_path() -> Path:
-    """The file for ``onnxruntime.SessionOptions.register_custom_ops_library``.
+    """Return the file for ``onnxruntime.SessionOptions.register_custom_ops_library``.
 
     Raises:
         BackendError: the kernels are not available.
@@ -74,7 +74,7 @@ def _library() -> Any:
 
 @cache
 def _load() -> Any:
-    """The library, or a string that says why there is none."""
+    """Return the library, or a string that says why there is none."""
     if not _FILE.exists():
         note = _FOLDER / "not_built.txt"
         if note.exists():

@@ -38,7 +38,7 @@ def _f16(blocks: Bytes, *starts: int) -> Bytes:
 
 
 def _nibbles(codes: Bytes) -> Bytes:
-    """The low 4 bits of all bytes, then the high 4 bits."""
+    """Return the low 4 bits of all bytes, then the high 4 bits."""
     return np.concatenate([codes & 15, codes >> 4], axis=-1)
 
 
@@ -187,7 +187,7 @@ KINDS = tuple(_KINDS)
 
 
 def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
-    """Bytes of the packed weights of a matrix, header included.
+    """Return bytes of the packed weights of a matrix, header included.
 
     Raises:
         UnsupportedModel: no kernel for this kind.
@@ -201,7 +201,7 @@ def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
 
 
 def pack(blocks: Bytes, kind: str, *, portion: int = 1 << 22) -> Bytes:
-    """A matrix in GGUF's blocks, packed for the kernels; every weight keeps its value.
+    """Return a matrix in GGUF's blocks, packed for the kernels; every weight keeps its value.
 
     Args:
         blocks: uint8 ``[n_out, bytes per row]``, as ``gguf.GGUFReader`` gives a tensor's data. May be mapped

@@ -107,7 +107,7 @@ ARCHITECTURES = {
 
 
 def unfit(file: ModelFile) -> str | None:
-    """Why a model cannot be transcribed, as a clause without its subject; None if it may be possible."""
+    """Return why a model cannot be transcribed, as a clause without its subject; None if it may be possible."""
     if file.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
@@ -121,7 +121,7 @@ def unfit(file: ModelFile) -> str | None:
 
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
-    """The error that says why a file cannot be transcribed."""
+    """Return the error that says why a file cannot be transcribed."""
     return UnsupportedModel(
         f"{file.path.name} {what}: llama.cpp only", hint=Sentence("use {instead}", instead=Arguments(engine="llama"))
     )

@@ -69,7 +69,7 @@ class Transcription:
     interleaved: bool
 
     def graph(self, *, f16: bool) -> Path | bytes:
-        """The graph whose cache holds fp16, or else fp32."""
+        """Return the graph whose cache holds fp16, or else fp32."""
         return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
 
 
@@ -81,7 +81,7 @@ def transcribe(
     on_start: Callable[[], None] = lambda: None,
     progress: Progress = lambda done, total: None,
 ) -> Transcription:
-    """The transcription of a model file, from the cache if it is there and whole, else made.
+    """Return the transcription of a model file, from the cache if it is there and whole, else made.
 
     Args:
         cache_dir: folder of all transcriptions; created if missing.
@@ -142,7 +142,7 @@ def check_transcription(file: ModelFile, cache_dir: Path) -> None:
 
 
 def read_transcription(folder: Path) -> Transcription | None:
-    """The transcription in a folder; None if there is none, or it is damaged or of another version.
+    """Return the transcription in a folder; None if there is none, or it is damaged or of another version.
 
     The graphs are compared with their hashes, the weights with their size and a hash of samples: to read all of them
     would take longer than loading the model.
@@ -222,7 +222,7 @@ def _digest(path: Path) -> str:
 
 
 def stored_bytes(file: ModelFile, network: Network) -> int:
-    """The most that a transcription takes.
+    """Return the most that a transcription takes.
 
     Raises:
         UnsupportedModel: the kernels do not know the type of a matrix, or have no attention for heads of this size.

@@ -58,7 +58,7 @@ def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
 
 
 def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
-    """The error that says that it does not fit."""
+    """Return the error that says that it does not fit."""
     return DiskFull(
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
@@ -68,7 +68,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
 
 
 def is_of(folder: Path, file: Path) -> bool:
-    """Whether a transcription was made of exactly this content, which a fingerprint of samples cannot promise.
+    """Return whether a transcription was made of exactly this content, which a fingerprint of samples cannot promise.
 
     To read all of a large file takes a second, so a file that was found equal counts as equal as long as its size and
     its modification time stay the same.
@@ -110,7 +110,7 @@ def _content(path: Path) -> str:
 
 
 def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:
-    """The finished transcriptions in a folder: the name of each one's model file, and its own folder."""
+    """Yield the finished transcriptions in a folder: the name of each one's model file, and its own folder."""
     for folder in sorted(cache_dir.iterdir()) if cache_dir.is_dir() else ():
         if _NAME.fullmatch(folder.name):
             try:
@@ -121,7 +121,7 @@ def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:
 
 
 def new_part(cache_dir: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder for an unfinished transcription, named after this process; removed when its context ends."""
+    """Return a folder for an unfinished transcription, named after this process; removed when its context ends."""
     return tempfile.TemporaryDirectory(prefix=f"{_owner()}{os.getpid()}-", dir=cache_dir, ignore_cleanup_errors=True)
 
 

@@ -54,7 +54,7 @@ class Writer:
         self._graph = Graph()
 
     def write(self) -> Graph:
-        """The whole graph."""
+        """Return the whole graph."""
         net, graph = self._net, self._graph
         self._declare()
         gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
@@ -233,22 +233,22 @@ class Writer:
 
 
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
-    """The matrices that make queries, keys and values."""
+    """Return the matrices that make queries, keys and values."""
     return ("attn_qkv",) if net.has(f"blk.{layer}.attn_qkv") else QKV
 
 
 def gated_of(net: Network) -> tuple[str, ...]:
-    """The matrices that make gate and up, which may be one in the file, or up alone."""
+    """Return the matrices that make gate and up, which may be one in the file, or up alone."""
     return ("ffn_up",) if net.kind.fused_gate or net.kind.squared else GATED
 
 
 def head_of(net: Network) -> str:
-    """The matrix that makes logits, which may be that of the embeddings."""
+    """Return the matrix that makes logits, which may be that of the embeddings."""
     return "output" if net.has("output") else "token_embd"
 
 
 def matrix_of(net: Network, *names: str) -> Matrix:
-    """The matrices of these names, which are of one type, as one."""
+    """Return the matrices of these names, which are of one type, as one."""
     tensors = [net.tensors[name + ".weight"] for name in names]
     return Matrix(
         name="+".join(names),
@@ -260,13 +260,13 @@ def matrix_of(net: Network, *names: str) -> Matrix:
 
 
 def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
-    """All these matrices as one if they are of one type, else each of them."""
+    """Return all these matrices as one if they are of one type, else each of them."""
     kinds = {net.tensors[name + ".weight"].type_name for name in names}
     return [matrix_of(net, *names)] if len(kinds) == 1 else [matrix_of(net, name) for name in names]
 
 
 def matrices_of(net: Network) -> Iterator[Matrix]:
-    """Every matrix as it will be stored."""
+    """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
         for names in (qkv_of(net, layer), ("attn_output",), gated_of(net), ("ffn_down",)):

@@ -61,7 +61,7 @@ class Head(Transcription):
 
 
 def transcribe_head(file: ModelFile, target: ModelFile) -> Head:
-    """A head for its target.
+    """Return a head for its target.
 
     Raises:
         UnsupportedModel: it belongs to another model, or lacks something.
@@ -86,7 +86,7 @@ def transcribe_head(file: ModelFile, target: ModelFile) -> Head:
 
 
 def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
-    """What is added to a graph so that it gives what goes into some layers, side by side: its output ``HIDDEN``.
+    """Return what is added to a graph so that it gives what goes into some layers, side by side: its output ``HIDDEN``.
 
     Args:
         layers: numbers from 1 on.
@@ -98,7 +98,7 @@ def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
 
 
 def head_bytes(file: ModelFile) -> int:
-    """What a head's weights take, with the target's rows."""
+    """Return what a head's weights take, with the target's rows."""
     own = sum(tensor.n_bytes for tensor in file.tensors)
     return own + packed_bytes(_TABLE, file.n_vocab, file.n_embd)
 
@@ -203,7 +203,7 @@ def _check_tensors(file: ModelFile, tensors: dict[str, TensorInfo]) -> None:
 
 
 def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix, Matrix]:
-    """The target's embeddings and output rows of the tokens that a head knows; often they are the same."""
+    """Return the target's embeddings and output rows of the tokens that a head knows; often they are the same."""
     assert file.trimmed is not None
     kept = np.array(file.trimmed.ids.decode(), np.int64)
     header = read_header(target.path)

@@ -47,7 +47,7 @@ class Matrix:
     parts: Sequence[npt.NDArray[np.uint8]]
 
     def blocks(self) -> npt.NDArray[np.uint8]:
-        """All blocks, ``[n_out, bytes per row]``."""
+        """Return all blocks, ``[n_out, bytes per row]``."""
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
 

@@ -102,18 +102,18 @@ class Network:
         return 2 * len(self.rotary["all"].frequencies)
 
     def has(self, name: str) -> bool:
-        """Whether there is a matrix or vector of weights of this name."""
+        """Return whether there is a matrix or vector of weights of this name."""
         return name + ".weight" in self.tensors
 
     def rotary_of(self, layer: int) -> str:
-        """The name of a layer's rotary embeddings."""
+        """Return the name of a layer's rotary embeddings."""
         if not self.turned[layer]:
             return "none"
         return "window" if self.windows[layer] and "window" in self.rotary else "all"
 
 
 def read_network(file: ModelFile, header: GGUFHeader) -> Network:
-    """The network of a model file.
+    """Return the network of a model file.
 
     Raises:
         UnsupportedModel: another architecture, or a setting or tensor that the graph could not express.
@@ -141,7 +141,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         rotary["none"] = no_rotary(rotary["all"])
 
     def multiplier(name: str, default: float) -> float:
-        """The setting, where the architecture has it; 0 stands for none."""
+        """Return the setting, where the architecture has it; 0 stands for none."""
         value = header.metadata.get(prefix + name, 0) if name in kind.multipliers else 0
         return _number(header, prefix + name, default) if value != 0 else default
 
@@ -193,7 +193,7 @@ def _turned(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[bool, ...]
 def read_rotary(
     file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo], *, windows: bool
 ) -> dict[str, Rotary]:
-    """The rotary embeddings of a model, by name, but that of layers that know no positions.
+    """Return the rotary embeddings of a model, by name, but that of layers that know no positions.
 
     Args:
         windows: whether there are layers with a window.
@@ -219,7 +219,7 @@ def read_rotary(
         return tensor_values(header, tensor).astype(np.float64)
 
     def setting(name: str, default: float) -> float:
-        """A setting of YaRN, where it is heeded."""
+        """Return a setting of YaRN, where it is heeded."""
         return _number(header, f"{rope}scaling.yarn_{name}", default, least=0) if kind.yarn_settings else default
 
     temperature = f"{file.architecture}.{_TEMPERATURE}"
@@ -301,14 +301,14 @@ def _number(header: GGUFHeader, key: str, default: float, *, least: float = math
 
 
 def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
-    """A matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
+    """Return a matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
     rows = tensor.n_elements // tensor.shape[0]
     offset = header.data_offset + tensor.offset
     return np.memmap(header.path, np.uint8, "r", offset, (rows, tensor.n_bytes // rows))
 
 
 def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
-    """The numbers of a small unquantized tensor, float32, slowest dimension first.
+    """Return the numbers of a small unquantized tensor, float32, slowest dimension first.
 
     Raises:
         UnsupportedModel: it is quantized.

@@ -72,13 +72,13 @@ class Graph:
         )
 
     def constant(self, name: str, array: npt.NDArray[np.generic]) -> str:
-        """A small constant, stored inside the file; returns its name."""
+        """Return a small constant, stored inside the file; returns its name."""
         head = _tensor(name, ELEMENT_NUMBERS[array.dtype.name], array.shape)
         self.constants[name] = head + bytes_field(9, np.ascontiguousarray(array).tobytes())
         return name
 
     def external(self, name: str, kind: int, shape: Sequence[int], at: Mapping[str, str | int]) -> str:
-        """A constant that lies in another file: ``at`` has its location, offset and length; returns its name."""
+        """Return a constant that lies in another file: ``at`` has its location, offset and length; returns its name."""
         entries = b"".join(
             bytes_field(13, bytes_field(1, key) + bytes_field(2, str(value))) for key, value in at.items()
         )
@@ -94,7 +94,7 @@ class Graph:
         self.outputs[name] = _value(name, kind, shape)
 
     def serialize(self) -> bytes:
-        """The ModelProto."""
+        """Return the ModelProto."""
         graph = (
             b"".join(bytes_field(1, node) for node in self.nodes)
             + bytes_field(2, "edge-spec")

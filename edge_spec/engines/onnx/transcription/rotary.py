@@ -50,7 +50,7 @@ class Rotary:
         return tuple((self.magnitude * turn(angles)).astype(np.float32) for turn in (np.cos, np.sin))  # type: ignore[return-value]
 
     def query_scales(self, n_cells: int) -> npt.NDArray[np.float32]:
-        """What queries are multiplied by, by position: more with each further length of the original context
+        """Return what queries are multiplied by, by position: more with each further length of the original context
         (``llm_graph_input_attn_temp`` in llama.cpp's src/llama-graph.cpp), ``[n_cells]``."""
         contexts = np.arange(n_cells) // self.n_original
         scales: Floats = 1 + self.temperature * np.log(contexts + 1.0)
@@ -110,7 +110,7 @@ def rotary_embedding(
     divisors: Floats | None,
     long_divisors: Floats | None,
 ) -> Rotary:
-    """The rotary embedding of heads whose first ``n_rotary`` numbers are turned.
+    """Return the rotary embedding of heads whose first ``n_rotary`` numbers are turned.
 
     Args:
         base: of the angles per position, ``base ** (-2 i / n_rotary)`` for pair i.
@@ -150,5 +150,5 @@ def no_rotary(like: Rotary) -> Rotary:
 
 
 def _pair(n_turns: float, n_rotary: int, base: float, n_original: int) -> float:
-    """The pair that makes so many full turns within the original context."""
+    """Return the pair that makes so many full turns within the original context."""
     return n_rotary * math.log(n_original / (n_turns * 2 * math.pi)) / (2 * math.log(base))
