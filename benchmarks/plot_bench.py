@@ -7,7 +7,7 @@
 
 The plot is an SVG, PNG or PDF. Of curves, where a model drafts, it also shows the speed-up of chains by their length,
 computed from the curves for tokens that are accepted with the same chance each. It needs matplotlib
-(``pip install "edge-spec[benchmarks]"``).
+(``pip install ".[benchmarks]"`` in a checkout).
 """
 
 from __future__ import annotations

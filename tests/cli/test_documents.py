@@ -206,5 +206,10 @@ def test_options_that_the_readme_names_exist() -> None:
 def test_nothing_is_left_to_be_filled_in_and_links_lead_somewhere(document: Path) -> None:
     text = document.read_text("utf-8")
     assert not re.findall("@@|TODO|FIXME|XXX", text)
-    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-        assert (document.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        led_to = document.parent / link if link else document
+        assert led_to.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ +(.+?) *$", led_to.read_text("utf-8"), flags=re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{link}#{anchor}"

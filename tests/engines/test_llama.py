@@ -392,7 +392,15 @@ def test_a_diffusion_model_is_refused_by_name(
 ) -> None:
     path = str(write_gguf(tmp_path / "model.gguf", architecture))
     verbs = (("run", path, "-p", "A"), ("chat", path), ("plan", path), ("bench", path), ("check", path), ("info", path))
-    for verb in (*verbs, ("quantize", path, str(tmp_path / "out.gguf"), "--type", "Q4_0"), ("serve", path)):
+    others = (
+        ("quantize", path, str(tmp_path / "out.gguf"), "--type", "Q4_0"),
+        ("serve", path),
+        ("measure", path),
+        ("pair", path, "demo"),
+        ("run", "demo", "--draft", path, "-p", "A"),
+        ("run", path, "--engine", "onnx", "-p", "A"),
+    )
+    for verb in (*verbs, *others):
         with pytest.raises(SystemExit) as end:
             main([*verb])
         assert end.value.code == 1, verb
