@@ -3,8 +3,8 @@
     python benchmarks/check_matrix.py [MODEL ...] [--engines llama,onnx] [--json FILE]
 
 Without MODEL, the demo family's target is written in every type of ``edge-spec quantize``, and the family's drafter
-drafts for it. Each model is tried with contexts of 33, 200, 512 and 2,048 tokens and caches of the default type and of 16
-bits: every mode writes the same replies as plain decoding, greedily and at temperature 1, and log probabilities are
+drafts for it. Each model is tried with contexts of 33, 200, 512 and 2,048 tokens and caches of the default type and of
+16 bits: every mode writes the same replies as plain decoding, greedily and at temperature 1. Log probabilities are
 compared as well, which show what tokens hide. A line per cell tells the identity that was promised, what was compared,
 and what differed. Exits with 1 if anything differs where ``bitwise`` is said, and prints how many cells said
 ``rounding`` or could not be run.
