@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import edge_spec
 from edge_spec.errors import EdgeSpecError
@@ -56,7 +57,7 @@ def cells(model: Path, draft: Path | None, engine: str, cache_dir: Path, most: i
     """Yield what comparing finds, by context and types of caches."""
     for n_ctx in CONTEXTS:
         for kind in CACHES:
-            place = {"model": model.name, "engine": engine, "n_ctx": n_ctx, "caches": kind}
+            place: dict[str, Any] = {"model": model.name, "engine": engine, "n_ctx": n_ctx, "caches": kind}
             try:
                 yield Cell(**place, **_compared(model, draft, engine, n_ctx, kind, cache_dir, most))
             except EdgeSpecError as error:
@@ -65,9 +66,17 @@ def cells(model: Path, draft: Path | None, engine: str, cache_dir: Path, most: i
 
 def _compared(
     model: Path, draft: Path | None, engine: str, n_ctx: int, kind: str, cache_dir: Path, most: int
-) -> dict[str, int | str]:
-    given = {"engine": engine, "n_ctx": n_ctx, "n_threads": 1, "cache_dir": cache_dir, "kv_k": kind, "kv_v": kind}
-    plain, identity, found = None, "", Counter[str]()
+) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "engine": engine,
+        "n_ctx": n_ctx,
+        "n_threads": 1,
+        "cache_dir": cache_dir,
+        "kv_k": kind,
+        "kv_v": kind,
+    }
+    plain: list[list[tuple[int | None, float | None]]] | None = None
+    identity, found = "", Counter[str]()
     for mode in ("off", *possible_modes(model, draft=draft, engine=engine), "auto"):
         with edge_spec.load(model, draft=draft, speculation=mode, **given) as opened:
             texts = [

@@ -154,7 +154,7 @@ def _share(speed: Speed) -> str:
     """Return which share of the drafted tokens was accepted; of a few their number, which says more."""
     if speed.drafted >= _FEW_DRAFTS:
         return f"{speed.acceptance:.0%}"
-    return f"{round(speed.acceptance * speed.drafted)} of {speed.drafted}" if speed.drafted else "-"
+    return f"{round(speed.acceptance * speed.drafted)}/{speed.drafted}" if speed.drafted else "-"
 
 
 def _print(speeds: Sequence[Speed]) -> None:

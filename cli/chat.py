@@ -140,7 +140,8 @@ def _conversation(
     """
     named = Path(values["session"]) if values["session"] is not None else None
     folder = data / "conversations" if data is not None else None
-    autosave = Autosave(named, folder=folder, on_notice=display.notice)
+    way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
+    autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
     last = last_conversation(data) if data is not None else None
     path = named if named is not None and named.exists() else last if values["resume"] else None

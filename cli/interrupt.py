@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["hears_interrupts", "interruptible", "raise_interrupt", "silent_keys"]
+__all__ = ["hears_interrupts", "interruptible", "leaves_in_order", "raise_interrupt", "silent_keys"]
 
 T = TypeVar("T")
 
@@ -68,6 +69,22 @@ def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
+@contextmanager
+def leaves_in_order() -> Iterator[None]:
+    """Inside, SIGTERM and the end of the terminal raise ``SystemExit``, so that what is held can be kept."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else [])]
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def raise_interrupt() -> None:
     """A listener for ``hears_interrupts`` that ends what runs, as Python does by itself."""
     raise KeyboardInterrupt
@@ -77,7 +94,6 @@ def raise_interrupt() -> None:
 def silent_keys() -> Iterator[None]:
     """Inside, typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
     try:
-        import sys
         import termios
 
         keys = sys.stdin.fileno()

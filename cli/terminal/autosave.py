@@ -24,19 +24,29 @@ class Autosave:
         path: the file that the user named; None for a new file in ``folder``.
         folder: where conversations without a name are kept; None for nowhere.
         on_notice: called with what went wrong, once.
+        way_out: what somebody can do then, as a clause; empty if nobody is there.
 
     Attributes:
+        failure: why the conversation could not be saved the last time; empty if it was.
         path: where the conversation is; None before it has been saved for the first time.
         is_named: whether the user named a file.
     """
 
-    def __init__(self, path: Path | None, *, folder: Path | None = None, on_notice: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        folder: Path | None = None,
+        on_notice: Callable[[str], object],
+        way_out: str = "",
+    ) -> None:
         self.path = path
         self.is_named = path is not None
         self._folder = folder
         self._on_notice = on_notice
+        self._way_out = way_out
         self._is_empty = True
-        self._failure = ""
+        self.failure = ""
         self._saved: dict[str, object] | None = None
         self._saved_whole: dict[str, object] | None = None
         # As we left the file, or found it; None if there was none.
@@ -86,10 +96,11 @@ class Autosave:
                     said = f"saved in {self.path} without caches ({failure}): the text will be read again"
                     self._on_notice(said)
                     return
-            if failure != self._failure:
+            if failure != self.failure:
                 place = f" in {self.path}" if self.path is not None else ""
-                self._on_notice(f"the conversation could not be saved{place}: {failure}; /save FILE tries another file")
-            self._failure = failure
+                said = f"the conversation could not be saved{place}: {failure}"
+                self._on_notice(f"{said}; {self._way_out}" if self._way_out else said)
+            self.failure = failure
 
     def write(self, session: ChatSession, *, caches: bool) -> None:
         """Write all of it now, wherever it is kept.
@@ -110,7 +121,7 @@ class Autosave:
                 self._on_notice(f"another program has written {self.path}; this conversation continues in {path}")
             self.path = path
             break
-        self._is_empty, self._failure, self._saved = False, "", record
+        self._is_empty, self.failure, self._saved = False, "", record
         if caches:
             self._saved_whole = record
 

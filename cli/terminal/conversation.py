@@ -86,6 +86,8 @@ class Conversation:
             with silent_keys() if self.reader.is_interactive else nullcontext():
                 show_answer(reply, self.display, self.status)
         finally:
+            # Who reads may be gone before it began: what has been written is kept.
+            reply.close()
             self.autosave.save(self.session)
         self._on_answer(reply)
         if reply.finish_reason == "cancelled" and not self.reader.is_interactive:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edge_spec.cli.interrupt import hears_interrupts, raise_interrupt
+from click.exceptions import Exit
+
+from edge_spec.cli.interrupt import hears_interrupts, leaves_in_order, raise_interrupt
 from edge_spec.cli.terminal.commands import find
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.wording import described
@@ -26,15 +28,18 @@ class ConversationLoop:
 
         Raises:
             EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
+            SystemExit: a signal asked to leave. Exit: nobody was there to save the conversation elsewhere.
         """
         conversation = self._conversation
         # A person leaves in other ways; stopping a script ends it.
-        with hears_interrupts((lambda: None) if self._reader.is_interactive else raise_interrupt):
+        with leaves_in_order(), hears_interrupts((lambda: None) if self._reader.is_interactive else raise_interrupt):
             try:
                 while not conversation.is_over:
                     self._turn()
             finally:
                 self._autosave.save(conversation.session, at_the_end=True)
+        if self._autosave.failure and not self._reader.is_interactive:
+            raise Exit(1)
 
     def _turn(self) -> None:
         conversation = self._conversation

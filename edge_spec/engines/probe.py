@@ -67,6 +67,9 @@ them to that)."""
 _NEXT_TEXT = 41
 """A text that begins so many tokens later is another one."""
 
+_LAST = 80
+"""How many tokens at the end of a text are read in decodes, where prompts are tried in pieces."""
+
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
 
@@ -133,7 +136,7 @@ def probe(model: Probed, *, external: bool = False, lone: bool = True, readings:
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
-        alike = all(_reads_alike(model, text, depth + n) for depth, n in (reached[0], reached[-1]))
+        alike = _reads_alike(model, text, sum(reached[-1]))
         capabilities = replace(capabilities, reuse_step=int(alike))
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
@@ -313,7 +316,8 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
 
 
 def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
-    """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
+    """Whether a text leaves the same cells read at once, in chunks of other lengths, and at its end in decodes of all
+    widths.
 
     Rows after it show it: each of them depends on all cells.
     """
@@ -328,6 +332,8 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
             ahead = text[model.n_past : depth]
             if chunks:
                 model.prefill(ahead[: chunks[turn % len(chunks)]])
+            elif model.n_past < depth - _LAST:
+                model.prefill(text[: depth - _LAST])
             else:
                 n = min(len(ahead), 1 + turn % model.capabilities.max_rows)
                 model.decode(Tree.sequence(ahead[:n]))
@@ -422,9 +428,7 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
     # n_ctx only decides how deep the probe can go: what can be reached stands for it.
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    reached = [
-        readings_in(settings.n_ctx, readings) for readings in (_READINGS.every, _READINGS.lone, OWN_READINGS.every)
-    ]
+    reached = [readings_in(settings.n_ctx, readings.every) for readings in (_READINGS, OWN_READINGS)]
     key = json.dumps([_VERSION, file, values, reached, facts], sort_keys=True)
     return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 

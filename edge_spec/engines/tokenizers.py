@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edge_spec.errors import Sentence
 from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
@@ -16,9 +17,11 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER
-from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.sampling.lark import Lark
 from edge_spec.tokens.tokenizer import FileTokenizer
+
+if TYPE_CHECKING:
+    from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 
 __all__ = ["BudgetedGrammars", "grammar_bytes", "open_tokenizer", "with_tokenizer"]
 
@@ -68,6 +71,9 @@ class BudgetedGrammars:
         Raises:
             BudgetExceeded: memory has no room for grammars. SettingsError: the grammar has a mistake.
         """
+        # The library takes longer to load than most commands run, and replies without a grammar do without it.
+        from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
+
         with self._lock:
             if self._vocabulary is None:
                 n_bytes = grammar_bytes(self._tokenizer.n_vocab)

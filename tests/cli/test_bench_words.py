@@ -54,7 +54,7 @@ sampler: temperature 0.8, top_k 5; else edge-spec's defaults
 
 mode  tokens/s  speed-up   interval  total  tokens/round  drafted  accepted  drafting  verifying
 off      100.0      1.00  1.00-1.00   1.00          1.00        0         -        0%        90%
-auto     100.0      1.00  0.98-1.02   1.00          1.00        2    2 of 2        1%        89%
+auto     100.0      1.00  0.98-1.02   1.00          1.00        2       2/2        1%        89%
 
 best here: off; no single mode is significantly faster than plain decoding
 auto (chain of the intermediate model, 2 rows, in 0.2% of the rounds), 1.00 times as fast as plain decoding \

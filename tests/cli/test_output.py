@@ -64,7 +64,8 @@ def test_a_plan_has_one_unit(piped: Piped) -> None:
 
 def test_bench_is_not_wrapped(piped: Piped) -> None:
     arguments = ["bench", "demo", "--threads", "1", "--limit", "1", "--rounds", "1", "-n", "4", "--modes", "ngram"]
-    head, off, ngram, blank, best, *_ = piped(*arguments).splitlines()
+    sampler, gap, head, off, ngram, blank, best, *_ = piped(*arguments).splitlines()
+    assert (sampler[:9], gap) == ("sampler: ", "")
     first = ["mode", "tokens/s", "speed-up", "interval", "total"]
     assert head.split() == [*first, "tokens/round", "drafted", "accepted", "drafting", "verifying"]
     assert (blank, best[:9]) == ("", "best here")

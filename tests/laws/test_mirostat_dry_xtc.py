@@ -49,6 +49,7 @@ def breakers_of(vocabulary: LlamaWeights, strings: Sequence[str]) -> Breakers:
 @pytest.mark.parametrize("strings", [(), ("\n", ":", '"', "*"), ("the end", "ing ", "a")], ids=str)
 def test_dry_penalizes_what_llama_cpp_does(weights: Callable[[str], LlamaWeights], strings: tuple[str, ...]) -> None:
     vocabulary = weights("target")
+    vocab = llama_cpp.llama_model_get_vocab(vocabulary.handle)
     breakers = breakers_of(vocabulary, strings)
     story = vocabulary.tokenize('the end: "a" *b*\nsinging and the ending of the end, the end of', add_special=False)
     raw = [string.encode() for string in strings]
@@ -68,7 +69,7 @@ def test_dry_penalizes_what_llama_cpp_does(weights: Callable[[str], LlamaWeights
             dry_penalty_window=int(rng.choice([3, 20, 64, 500])),
         )
         theirs = llama_cpp.llama_sampler_init_dry(
-            vocabulary.vocab, s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_window, texts, len(raw)
+            vocab, s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_window, texts, len(raw)
         )
         wanted, _ = applied(theirs, row, text)
         llama_cpp.llama_sampler_free(theirs)
