@@ -67,9 +67,6 @@ them to that)."""
 _NEXT_TEXT = 41
 """A text that begins so many tokens later is another one."""
 
-_LAST = 80
-"""How many tokens at the end of a text are read in decodes, where prompts are tried in pieces."""
-
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
 
@@ -316,8 +313,7 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
 
 
 def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
-    """Whether a text leaves the same cells read at once, in chunks of other lengths, and at its end in decodes of all
-    widths.
+    """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells.
     """
@@ -332,8 +328,6 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
             ahead = text[model.n_past : depth]
             if chunks:
                 model.prefill(ahead[: chunks[turn % len(chunks)]])
-            elif model.n_past < depth - _LAST:
-                model.prefill(text[: depth - _LAST])
             else:
                 n = min(len(ahead), 1 + turn % model.capabilities.max_rows)
                 model.decode(Tree.sequence(ahead[:n]))

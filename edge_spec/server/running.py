@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -51,6 +52,9 @@ def listen(host: str, port: int) -> socket.socket:
         found.listen(_BACKLOG)
     except OSError as error:
         found.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            hint = "give an address of this computer"
+            raise SettingsError(f"is {host!r}: {error.strerror}", argument="host", hint=hint) from None
         raise EdgeSpecError(
             f"cannot listen on {host}:{port}: {error.strerror}",
             hint=Sentence("choose another {port}, or 0 for any free one"),

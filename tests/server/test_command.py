@@ -70,3 +70,11 @@ def test_a_taken_port_is_told_before_a_model_is_loaded(surroundings: dict[str, s
         f"edge-spec: error: cannot listen on 127.0.0.1:{port}: Address already in use; "
         "choose another --port, or 0 for any free one\n"
     )
+
+
+def test_an_address_of_another_computer_is_the_fault_of_the_host(surroundings: dict[str, str]) -> None:
+    command = [*MAIN, "serve", "demo", "--host", "192.0.2.1", "--insecure", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("edge-spec: error: --host is '192.0.2.1': ")
+    assert done.stderr.endswith("; give an address of this computer\n")
