@@ -54,6 +54,7 @@ class LlamaModel(CachedModel):
         self._branches = Branches(params.n_seq_max)
         self._views: dict[tuple[int, int], Logits] = {}
         self._batch = Batch(c, settings.prefill_chunk, params.n_seq_max)
+        self._whole_from = 0  # Before it, cells that a shorter text would see may be missing.
 
     @property
     def can_shift(self) -> bool:
@@ -148,6 +149,8 @@ class LlamaModel(CachedModel):
     def rollback(self, n_past: int) -> None:
         self._open()
         self._require_tokens("rollback", n_past, self._n_past)
+        if n_past < self._whole_from:
+            n_past = 0
         if n_past == 0:
             self._clear()
         elif n_past < self._n_past or self._pending:
@@ -158,7 +161,7 @@ class LlamaModel(CachedModel):
         self._c.llama_memory_clear(self._memory, False)
         self._branches.clear()
         self._pending = EMPTY
-        self._n_past = 0
+        self._n_past = self._whole_from = 0
 
     def _cut(self, chosen: int, end: int) -> None:
         """Keep the cells of one sequence before position ``end`` as the text, and nothing else."""
@@ -219,6 +222,9 @@ class LlamaModel(CachedModel):
         body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
         self._read(body)
         self._n_past = n_past
+        # The library saves no cells that the next token does not see. Half a window: some look to both sides.
+        window = self._c.llama_model_n_swa(self._weights.handle)
+        self._whole_from = n_past if 0 < window < 2 * n_past else 0
 
     def _read(self, body: bytes) -> None:
         buffer = (ctypes.c_uint8 * len(body)).from_buffer_copy(body)
