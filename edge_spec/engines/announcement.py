@@ -21,7 +21,12 @@ def announce_probe(
 ) -> None:
     """Say that a model is probed, if that takes a noticeable time, and that it is not repeated, if that is so."""
     if settings.exact or file.n_params > _SMALL_PARAMS:
-        once = " (first time only)" if cache_dir is not None and _is_writable(cache_dir) else ""
+        if cache_dir is None:
+            once = ""
+        elif _is_writable(cache_dir):
+            once = " (first time only)"
+        else:
+            once = f" (at every start: the cache folder {cache_dir} cannot be written)"
         on_wait(f"calibrating {file.path.name} for this device and these settings{once}")
 
 

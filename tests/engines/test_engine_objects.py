@@ -172,6 +172,18 @@ def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) 
     opener.close()
 
 
+@EACH
+def test_who_waits_is_told_whether_it_is_for_the_last_time(each: Engine, gguf: ModelFile, tmp_path: Path) -> None:
+    (tmp_path / "probes").write_text("a file where the folder should be")
+    told: list[str] = []
+    for folder in (tmp_path / "cache", tmp_path, None):
+        opener = each.opener(cache_dir=folder, on_wait=told.append)
+        opener.open(gguf, small(kv_k="f16", kv_v="f16")).model.close()
+        opener.close()
+    said = [sentence.partition(" these settings")[2] for sentence in told if sentence.startswith("calibrating")]
+    assert said == [" (first time only)", f" (at every start: the cache folder {tmp_path} cannot be written)", ""]
+
+
 # --- files
 
 
