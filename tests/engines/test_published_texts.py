@@ -131,7 +131,7 @@ def test_grammars_of_all_threads_share_one_tokenizer_and_one_vocabulary(
         return make
 
     monkeypatch.setattr("edge_spec.engines.tokenizers.JsonTokenizer", counted("tokenizer", JsonTokenizer))
-    monkeypatch.setattr("edge_spec.engines.tokenizers.GuidedVocabulary", counted("vocabulary", GuidedVocabulary))
+    monkeypatch.setattr("edge_spec.sampling.guidance.GuidedVocabulary", counted("vocabulary", GuidedVocabulary))
     with edge_spec.load(
         family["target-genai"], speculation="off", n_ctx=128, n_threads=1, cache_dir=probe_cache
     ) as model:
