@@ -96,7 +96,9 @@ def test_a_verb_of_another_distribution_is_there_with_it_and_else_says_where_it_
 def test_the_kernels_of_a_wheel_pass_their_tests(install: Callable[..., Path], tmp_path: Path) -> None:
     """In a fresh folder, where nothing of the checkout but its tests can be found."""
     installed = install("edge_spec")
-    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("tests", "benchmarks"):
+        # Tests borrow models of some shapes from benchmarks.
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "tests" / "test_home.py").write_text(
         f"import edge_spec\nfrom edge_spec.engines.onnx import kernels\nfrom edge_spec.sampling import native\n\n"
