@@ -94,10 +94,10 @@ def probe(model: Probed, *, external: bool = False, lone: bool = True, readings:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Rollback: read some tokens at once and take back all but the first, or fewer. Widths: read the same text in decodes
-    of one row, of two rows and so on, and compare every row and every cell bit by bit. Cells tell more: a kernel that
-    rounds otherwise shows in most of them, but in few rows of logits, since activations are rounded to 8 bits on the
-    way. A width in the middle that differs ends the class, whatever wider ones seem to do. Trees: decode two
-    continuations in one call and compare with each of them alone.
+    of one row, of two rows and so on, and compare every row bit by bit, and in a short text every cell: a copy of many
+    would not fit the budget. Cells tell more: a kernel that rounds otherwise shows in most of them, but in few rows of
+    logits, since activations are rounded to 8 bits on the way. A width in the middle that differs ends the class,
+    whatever wider ones seem to do. Trees: decode two continuations in one call and compare with each of them alone.
 
     Args:
         external: the model's operators are not known, and one try proves little. What was found is tried again with a
@@ -178,7 +178,7 @@ def _widths_alike(
             model.rollback(0)
             model.prefill(ahead[:start])
             left = {
-                width: _read(model, ahead, start, n, width, seconds)
+                width: _read(model, ahead, start, n, width, seconds, cells=place == 0)
                 for width in sorted({width for run in runs for width in run}, reverse=True)
             }
             runs = [_alike(run, left) for run in runs]
@@ -209,7 +209,7 @@ def _alike_besides(
             ahead = [*text[first:], *text[:first]]
             model.rollback(0)
             model.prefill(ahead[:start])
-            if len({_read(model, ahead, start, n, width, seconds) for width in widths}) > 1:
+            if len({_read(model, ahead, start, n, width, seconds, cells=False) for width in widths}) > 1:
                 return False
             wanted -= n
     return True
@@ -232,7 +232,9 @@ def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
     return run[:n]
 
 
-def _read(model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float]) -> _Left:
+def _read(
+    model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float], *, cells: bool
+) -> _Left:
     """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
 
     Where the last decode has more rows than tokens are left, the others go the way of rejected drafts.
@@ -247,7 +249,7 @@ def _read(model: Probed, text: Sequence[int], start: int, n: int, width: int, se
         kept = min(width, start + n - model.n_past)
         rows += [_digest(row.data) for row in computed[:kept]]
         model.keep(range(kept))
-    return _Left(rows=tuple(rows), cells=_digest(model.save()))
+    return _Left(rows=tuple(rows), cells=_digest(model.save()) if cells else b"")
 
 
 def _digest(values: bytes | memoryview) -> bytes:
