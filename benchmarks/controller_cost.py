@@ -2,7 +2,7 @@
 
     python benchmarks/controller_cost.py [--enlarged BIG.gguf] [--engine onnx] [--tokens 256]
 
-Time is counted where it is spent: in the chooser and its policy (choosing, valuing, learning, passing tokens on), in
+Time is counted where it is spent: in the chooser (choosing, valuing, learning), in
 the drafters, or in the rest of the round. Drafters that choose themselves, such as the leaf of a hierarchy, count as
 choosing. Printed are the chooser's microseconds per round, and what share of a plain round of the target that is.
 BIG.gguf is the demo target in the shape of 1.0B (``enlarged_model.write_enlarged``).
@@ -21,15 +21,14 @@ from typing import Any
 
 import edge_spec
 from edge_spec.models import resolve_family
-from edge_spec.speculation.adaptive import AdaptiveDrafter
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.pause import Pause
 
 PROMPTS = ("Tell me a story about a dog.", "A girl finds a boat.", "Why was the bear sad?", "Tell me about the sea.")
-CHOOSING = ("limit", "draft", "accept", "learn", "_is_worth_more")
-DRAFTING = ("draft", "draft_while", "read", "accept")
+CHOOSING = ("draft", "learn", "_is_worth_more")
+DRAFTING = ("draft", "draft_while", "read", "n_unread")
 
 
 class Clock:
@@ -90,11 +89,10 @@ def main() -> None:
     options = parser.parse_args()
     clock = Clock()
     for name in CHOOSING:
-        setattr(AdaptiveDrafter, name, clock.counted(getattr(AdaptiveDrafter, name), "choosing"))
+        setattr(Chooser, name, clock.counted(getattr(Chooser, name), "choosing"))
     for drafter in (HierarchyDrafter, ModelDrafter, NgramDrafter):
         for name in set(DRAFTING) & set(vars(drafter)):
             setattr(drafter, name, clock.counted(getattr(drafter, name), "drafting"))
-    Pause.add = clock.counted(Pause.add, "choosing")  # type: ignore[method-assign]
     demo = resolve_family("demo")
     small = {"draft": str(demo.draft), "intermediate": str(demo.intermediate)}
     models = [("demo", demo.target, options.tokens)]

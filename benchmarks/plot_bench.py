@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.chooser.curve import CostCurve
 
 __all__ = ["Line", "draw_curves", "draw_speeds", "speed_up_of_chains"]
 

@@ -3,7 +3,7 @@
     python benchmarks/record_drafts.py MODEL --out FOLDER [--prompts FILE] [--limit 8] [-n 128] [--temperature 0.8] ...
 
 The options are those of ``edge-spec bench`` but for its modes and what it prints. FOLDER gets a file per drafter and
-temperature, ``NAME-tTEMPERATURE.jsonl``, with a line per reply; ``replay_policy.py`` replays policies on them.
+temperature, ``NAME-tTEMPERATURE.jsonl``, with a line per reply; ``replay_chooser.py`` replays the chooser on them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.loading import load, possible_modes
 from edge_spec.model import TextModel
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.modes import MODES, Mode, mode_of
+from edge_spec.speculation.round import Round
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Recording", "record"]
@@ -65,33 +67,30 @@ class Recording:
         }
 
 
-class _Recorder(AdaptiveDrafter):
+class _Recorder(Chooser):
     """Asks every drafter in every round, and drafts nothing."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        super().__init__(drafters, AdaptivePolicy(most=_MOST))
+        super().__init__(drafters, most=_MOST)
         self._drafters = drafters
-        self._drafted: list[tuple[Tree, float]] = []
+        self._last_drafts: list[tuple[Tree, float]] = []
         self.recordings: list[Recording] = []
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        super().begin(prompt, sampler)
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        super().begin(text, sampler)
         self.recordings = [Recording(drafter.name, sampler.settings.temperature) for drafter in self._drafters]
 
-    def limit(self, left: int) -> int:
-        return _MOST
-
     def draft(self, limit: int) -> Tree:
-        self._drafted = []
+        self._last_drafts = []
         for drafter in self._drafters:
             drafter.read()
             started = perf_counter()
-            self._drafted.append((drafter.draft(limit), perf_counter() - started))
+            self._last_drafts.append((drafter.draft(min(limit, _MOST)), perf_counter() - started))
         return EMPTY
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        super().accept(tokens)
-        drafted, self._drafted = self._drafted or [(EMPTY, 0.0)] * len(self._drafters), []
+    def learn(self, done: Round) -> None:
+        tokens = done.tokens
+        drafted, self._last_drafts = self._last_drafts or [(EMPTY, 0.0)] * len(self._drafters), []
         for recording, (draft, seconds) in zip(self.recordings, drafted, strict=True):
             recording.truth += tokens
             # A round that a grammar drafted for has several tokens.
@@ -121,8 +120,8 @@ def record(
 
     def build(models: Any) -> Drafter:
         drafter = auto.build(models)
-        assert isinstance(drafter, AdaptiveDrafter)
-        recorders.append(_Recorder(drafter.drafters))
+        assert isinstance(drafter, Chooser)
+        recorders.append(_Recorder([candidate.drafter for candidate in drafter.candidates]))
         return recorders[-1]
 
     with open_model(replace(auto, build=build, limit=_MOST)) as model:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_spec.sampling import Sampler
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.modes import DraftModels, Mode
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -39,15 +38,11 @@ class RecordedDrafter(Drafter):
         self._accuracy = accuracy
         self._trees = trees
         self._rng = np.random.default_rng(seed)
-        self._possible: list[Sequence[int]] = []
-        self._length = 0
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._length = len(prompt)
-        self._possible = [text for text in self._texts if list(text[: len(prompt)]) == list(prompt)]
 
     def draft(self, limit: int) -> Tree:
-        ahead = self._possible[0][self._length : self._length + limit] if self._possible else ()
+        n, known = len(self.text), self.text.tokens
+        # The first rounds of a reply leave one text, or a few.
+        ahead = next((text[n : n + limit] for text in self._texts if list(text[:n]) == known), ())
         tokens: list[int] = []
         parents: list[int] = []
         above = -1
@@ -62,10 +57,6 @@ class RecordedDrafter(Drafter):
             tokens += pair
             above = len(tokens) - len(pair) + (pair.index(token) if token in pair else 0)
         return Tree(tuple(tokens), tuple(parents)) if tokens else EMPTY
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        start, self._length = self._length, self._length + len(tokens)
-        self._possible = [text for text in self._possible if list(text[start : self._length]) == list(tokens)]
 
 
 def recorded_mode(
@@ -83,15 +74,14 @@ def recorded_mode(
         build=lambda models: RecordedDrafter(texts, n_vocab, accuracy=accuracy, trees=trees, seed=seed),
         limit=limit,
         target_trees=trees,
-        trusted=True,
     )
 
 
 def recorded_auto(texts: Sequence[Sequence[int]], n_vocab: int, *, accuracy: float, seed: int = 0) -> Mode:
     """What ``auto`` makes of such a drafter: it drafts as far as that pays, and writes plainly where it does not."""
 
-    def build(models: DraftModels) -> AdaptiveDrafter:
+    def build(models: DraftModels) -> Chooser:
         recorded = RecordedDrafter(texts, n_vocab, accuracy=accuracy, seed=seed)
-        return AdaptiveDrafter([recorded], AdaptivePolicy(seconds=models.seconds))
+        return Chooser([recorded], seconds=models.seconds)
 
     return Mode(name="recorded", build=build, limit=9)

@@ -1,4 +1,4 @@
-"""Recorded drafts against a cost curve: what a policy would have reached, computed instead of measured."""
+"""Recorded drafts against a cost curve: what the chooser would have reached, computed instead of measured."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.round import Round
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Curve", "Replay", "Reply", "fixed_speed", "read_recordings", "replayed_rounds"]
@@ -45,40 +46,44 @@ class Replay(Drafter):
         step_s: seconds of drafting a level; 0 for a table.
 
     Attributes:
-        spent_s: seconds spent since somebody last set it to 0.
+        spent_s: seconds spent so far.
     """
 
     def __init__(self, name: str, replies: Sequence[Reply], step_s: float) -> None:
+        self.call_s = 0.0
         self.name = name
         self.replies = replies
         self.step_s = step_s
         self.spent_s = 0.0
-        self._reply = self._place = 0
+        self._reply = 0
 
     @property
     def followed(self) -> Mapping[str, Any]:
         # What costs nothing by the level is a table, and a table has no model.
         return {self.name: self} if self.step_s else {}
 
+    def read(self, most: int | None = None) -> bool:
+        return True
+
+    def n_unread(self) -> int:
+        return 0
+
     def at(self, reply: int) -> None:
-        """Go to the beginning of a reply."""
-        self._reply, self._place = reply, 0
+        """Draft for another reply, whose text is its tokens alone."""
+        self._reply = reply
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        whole = _draft(self.replies[self._reply], self._place)
+        whole = _draft(self.replies[self._reply], len(self.text))
         nodes: list[int] = []
         best, draft, n_levels = -1, EMPTY, 0
         while (level := whole.children(best)) and n_levels < limit and (not nodes or worth_more(draft)):
             nodes += level
             best, draft, n_levels = level[0], _part(whole, nodes), n_levels + 1
-        self.spent_s += n_levels * self.step_s
+        self.spent_s += n_levels * self.step_s + self.call_s
         return draft.best(limit) if draft.values else draft.first(limit)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._place += len(tokens)
 
 
 def replayed_rounds(
@@ -90,43 +95,38 @@ def replayed_rounds(
     first: Curve | None = None,
     call_s: float = 0.0,
 ) -> Iterator[tuple[int, float]]:
-    """Tokens and seconds of each round if the adaptive policy had chosen among recorded drafters.
+    """Tokens and seconds of each round if the chooser had chosen among recorded drafters.
 
     Args:
         curve: of the target.
         own_s: bookkeeping and sampling of a round.
         greedy: whether the replies were written at temperature 0.
-        first: what the policy takes for the curve before it has measured anything; the curve itself by default.
-        call_s: seconds that asking the drafters takes in every round in which they are not paused.
+        first: what the chooser takes for the curve before it has measured anything; the curve itself by default.
+        call_s: seconds that asking all drafters takes, beside those of the levels.
     """
-    policy = AdaptivePolicy(seconds={n: (first or curve)(n) for n in _WIDTHS})
-    drafter = AdaptiveDrafter(replays, policy)
+    for replay in replays:
+        replay.call_s = call_s / len(replays)
+
+    def clock() -> float:
+        return sum(replay.spent_s for replay in replays)
+
+    chooser = Chooser(replays, seconds={n: (first or curve)(n) for n in _WIDTHS}, clock=clock)
     settings = SimpleNamespace(temperature=0.0 if greedy else 1.0)
     sampler: Any = SimpleNamespace(settings=settings, has_grammar=False)
-    pause = drafter.pause
     for number, reply in enumerate(replays[0].replies):
-        truth, place = reply["truth"], 0
+        truth, text = reply["truth"], Text()
         for replay in replays:
             replay.at(number)
-        drafter.begin((), sampler)
-        while place < len(truth):
-            if pause.n_left:
-                pause.add(Round((truth[place],), 0, (), 1, 0.0, curve(1), own_s))
-                place += 1
-                yield 1, curve(1) + own_s
-                continue
-            for replay in replays:
-                replay.spent_s = 0.0
-            limit = policy.limit()
-            draft = drafter.draft(limit) if limit else EMPTY
+        chooser.begin(text, sampler)
+        while len(text) < len(truth):
+            began, place = clock(), len(text)
+            draft = chooser.draft(chooser.most)
             n_accepted = len(draft.descend(truth[place:]))
             tokens = tuple(truth[place : place + n_accepted + 1])
-            draft_s = sum(replay.spent_s for replay in replays) + (call_s if limit else 0.0)
-            verify_s = curve(len(draft) + 1)
+            draft_s, verify_s = clock() - began, curve(len(draft) + 1)
             counts = draft.counts_by_depth() if draft else ()
-            drafter.accept(tokens)
-            drafter.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
-            place += len(tokens)
+            text.tokens += tokens
+            chooser.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
             yield len(tokens), draft_s + verify_s + own_s
 
 

@@ -24,7 +24,6 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import EMPTY, Tree
 
 
@@ -99,12 +98,11 @@ def measure(n_vocab: int, limit: int, n_rounds: int) -> list[float]:
     prompt = list(range(100))
     settings = SamplerSettings(temperature=0.8, top_k=40, seed=1)
     speculator.begin(prompt, Sampler(settings, prompt), reuse=False)
-    policy = FixedPolicy(limit)
     spent: list[float] = []
     accepted = 0
     for _ in range(n_rounds):
         start = perf_counter()
-        done = speculator.step(policy, limit, lambda token: False)
+        done = speculator.step(limit, limit, lambda token: False)
         spent.append((perf_counter() - start) * 1e6)
         accepted += len(done.tokens)
         if len(speculator.text) > 1000:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import jsonschema
 
 import edge_spec
 from edge_spec import Drafter, Mode
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.modes import MODES, DraftModels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -37,11 +37,15 @@ def _is_valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
-class Unguided(Mode):
-    """A mode whose drafter knows nothing of grammars: what guiding brings is the difference."""
+def unguided(mode: Mode) -> Mode:
+    """A mode whose drafts no grammar guides: what guiding brings is the difference."""
 
-    def drafter(self, models: DraftModels, target: LanguageModel) -> Drafter:
-        return self.build(models)
+    def build(models: DraftModels) -> Drafter:
+        drafter = mode.build(models)
+        drafter.takes_guidance = False
+        return drafter
+
+    return replace(mode, build=build)
 
 
 def main(n_seeds: int) -> None:
@@ -53,7 +57,7 @@ def main(n_seeds: int) -> None:
     for mode in _MODES:
         for forces in (True, False) if mode != "off" else (False,):
             counts: Counter[str] = Counter()
-            chosen = MODES[mode] if forces else Unguided(**vars(MODES[mode]))
+            chosen = MODES[mode] if forces else unguided(MODES[mode])
             with edge_spec.load("demo", speculation=chosen, n_ctx=768, n_threads=1) as model:
                 for name, schema in SCHEMAS.items():
                     for seed in range(n_seeds):

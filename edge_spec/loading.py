@@ -222,7 +222,7 @@ def _text_model(
 
     return TextModel(
         models.speculator,
-        lambda: request.policy_of(mode),
+        request.limit_of(mode),
         tokenizer,
         mode=mode.name,
         lossless=mode.lossless,

@@ -25,10 +25,9 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.lark import Lark
 from edge_spec.speculation.drafters.base import Choice
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Tokenizer
 
@@ -49,7 +48,7 @@ class TextModel(Closing):
 
     Args:
         speculator: target and drafter.
-        policy: makes the policy of each reply, which says how far to draft.
+        next_limit: called before every round for the most tokens to draft.
         tokenizer: the target's.
         chat_template: how the model writes conversations; None if it does not.
         session_cache: where caches of waiting conversations are kept.
@@ -72,7 +71,7 @@ class TextModel(Closing):
     def __init__(
         self,
         speculator: Speculator,
-        policy: Callable[[], Policy],
+        next_limit: Callable[[], int],
         tokenizer: Tokenizer,
         *,
         mode: str,
@@ -100,7 +99,7 @@ class TextModel(Closing):
         self.ledger = self.sessions.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
         self._requests = RequestBuilder(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
-        self._new_policy = policy
+        self._next_limit = next_limit
         self._earlier_texts = EarlierTexts()
         self.keep_costs, self.keep_gain = keep_costs, keep_gain
         self._on_close = on_close
@@ -247,7 +246,7 @@ class TextModel(Closing):
         drawn: Mapping[str, float] = MappingProxyType({}),
         context: Context | None = None,
         recorder: Recorder | None = None,
-        policy: Policy | None = None,
+        next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Reply:
         """Return a reply to token ids, for those who keep conversations themselves.
@@ -257,14 +256,14 @@ class TextModel(Closing):
             written, drawn: continue a reply, see ``ReplyRequest``.
             context: keeps the text inside the model's context.
             recorder: keeps what becomes of the reply.
-            policy: says how far to draft; the model's own if None.
+            next_limit: called before every round for the most tokens to draft; the model's own if None.
             **options: as for ``generate``.
         """
         asked = ReplyOptions.of(options)
         request = self._request(tokens, asked, settings or self._requests.settings(asked), written=written, drawn=drawn)
         if asked.reuse and context is None:
             context = ReusingContext(self._earlier_texts)
-        return Reply(self._access, request, policy or self._new_policy(), context=context, recorder=recorder)
+        return Reply(self._access, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
     def replies(
         self,
@@ -272,7 +271,7 @@ class TextModel(Closing):
         settings: SamplerSettings | None = None,
         *,
         n: int = 1,
-        policy: Policy | None = None,
+        next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Replies:
         """Return ``n`` replies to token ids of each prompt, for those who make prompts themselves; see ``reply``."""
@@ -280,13 +279,15 @@ class TextModel(Closing):
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
         answers = attempts((self._request(tokens, asked, settings) for tokens in prompts), n)
-        return self._replies(answers, asked, policy)
+        return self._replies(answers, asked, next_limit)
 
-    def _replies(self, answers: Sequence[Answer], asked: ReplyOptions, policy: Policy | None = None) -> Replies:
+    def _replies(
+        self, answers: Sequence[Answer], asked: ReplyOptions, next_limit: Callable[[], int] | None = None
+    ) -> Replies:
         return Replies(
             self._access,
             answers,
-            self._new_policy if policy is None else lambda: policy,
+            next_limit or self._next_limit,
             context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
             timeout=asked.timeout,
             on_notice=asked.on_notice,
@@ -370,7 +371,7 @@ class TextModel(Closing):
         return done.tokens * plain.round_s / done.decode_s
 
     @property
-    def followed(self) -> Mapping[str, FollowedText]:
+    def followed(self) -> Mapping[str, Follower]:
         """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
         return self._access.speculator.followed
 

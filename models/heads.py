@@ -13,7 +13,16 @@ from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["EAGLE3", "head_layers", "head_of", "is_own_head", "lacking_rows", "n_mtp_layers", "require_a_model"]
+__all__ = [
+    "EAGLE3",
+    "head_layers",
+    "head_of",
+    "is_own_head",
+    "lacking_rows",
+    "n_mtp_layers",
+    "reads",
+    "require_a_model",
+]
 
 EAGLE3 = "eagle3"
 
@@ -32,14 +41,18 @@ def is_own_head(file: ModelFile) -> bool:
     return file.architecture == EAGLE3 and file.trimmed is not None
 
 
+def reads(file: ModelFile, model: ModelFile) -> bool:
+    """Return whether a file is a head on the hidden states of a model."""
+    return is_own_head(file) and file.trimmed is not None and file.trimmed.teacher == model.fingerprint
+
+
 def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
     """Return numbers of the three layers of its target whose input a head reads, from 1 on.
 
     Raises:
         UnsupportedModel: it was made for another model, or does not name three layers of this one.
     """
-    assert file.trimmed is not None
-    if file.trimmed.teacher != target.fingerprint or file.n_embd != target.n_embd:
+    if not reads(file, target) or file.n_embd != target.n_embd:
         raise UnsupportedModel(
             f"{file.path.name} reads the hidden states of another model than {target.path.name}",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",

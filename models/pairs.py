@@ -36,11 +36,14 @@ _RESERVED = re.compile(r"\[PAD\d+\]|<unused\d+>|<\|[^|]*\|>")
 _SPARE = ("tokenizer.ggml.padding_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.bos_token_id")
 
 
-def check_pair(target: ModelFile, drafter: ModelFile) -> None:
+def check_pair(target: ModelFile, drafter: ModelFile, *, verifier: ModelFile | None = None) -> None:
     """Check that token ids mean the same text to both models, or that the drafter lists which ids it knows.
 
     Token types and the tokens that begin and end a text may differ, as they do between a base model and its chat
     version: only the target's are used.
+
+    Args:
+        verifier: the model that verifies the drafts, where it is not the target itself.
 
     Raises:
         VocabularyMismatch: the message says where they first differ, or what is wrong with the list.
@@ -49,7 +52,7 @@ def check_pair(target: ModelFile, drafter: ModelFile) -> None:
     """
     kept_tokens(target, drafter)
     if is_own_head(drafter):
-        head_layers(drafter, target)
+        head_layers(drafter, verifier or target)
 
 
 def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:

@@ -15,7 +15,6 @@ from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, 
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
@@ -43,7 +42,7 @@ class Gated(TableModel):
 def text_model(model: TableModel | None = None, **values: Any) -> TextModel:
     model = model or TableModel(TABLE, n_ctx=400)
     speculator = Speculator(model, ModelDrafter(TableModel(TABLE, n_ctx=400)))
-    return TextModel(speculator, lambda: FixedPolicy(3), LetterTokenizer(), mode="sequence", **values)
+    return TextModel(speculator, lambda: 3, LetterTokenizer(), mode="sequence", **values)
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

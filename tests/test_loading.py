@@ -44,12 +44,12 @@ def load(probe_cache: Path) -> Callable[..., edge_spec.TextModel]:
 
 
 class Random:
-    """A policy that draws the limit of every round."""
+    """Draws the limit of every round."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)
 
-    def limit(self) -> int:
+    def __call__(self) -> int:
         return self._random.randint(0, 12)
 
 
@@ -80,7 +80,7 @@ def test_the_demo_writes_the_same_text_in_every_mode(
     for mode in [*MODES, "auto"]:
         assert replies(load(speculation=mode), prompts[:3]) == plain, mode
     for mode in ("tree", "hierarchy"):
-        assert replies(load(speculation=mode, policy=Random()), prompts[:3]) == plain, f"{mode}, random limits"
+        assert replies(load(speculation=mode, next_limit=Random()), prompts[:3]) == plain, f"{mode}, random limits"
 
 
 def test_the_profile_says_what_rounds_and_not_how_it_speculates(load: Callable[..., edge_spec.TextModel]) -> None:

@@ -15,13 +15,14 @@ from edge_spec.controller.plan import PlanReport
 from edge_spec.errors import BAD_RECORD
 from edge_spec.loading import plan
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
-from edge_spec.speculation.adaptive.calibration import Calibration
-from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.chooser import Chooser
+from edge_spec.speculation.chooser.claims import Calibration
+from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.modes import DraftModels, Mode
+from edge_spec.speculation.text import Text
 
 PROMPT = "Tell me a story."
 RECORD = "probes"
@@ -199,23 +200,21 @@ def test_a_damaged_record_changes_nothing_but_speed(cache: Path) -> None:
         plan("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache)
 
 
-def test_no_record_makes_a_policy_that_cannot_count(learned: Path) -> None:
+def test_no_record_makes_a_chooser_that_cannot_count(learned: Path) -> None:
     whole = json.loads(record(learned).read_text())["learned"]["text"]
     chooser = random.Random(1)
     n_refused = 0
     for _ in range(400):
         table = NgramDrafter(max_bytes=1 << 16)
-        policy = AdaptivePolicy(seconds={1: 0.01, 2: 0.012})
-        drafter = AdaptiveDrafter([table], policy)
+        drafter = Chooser([table], seconds={1: 0.01, 2: 0.012})
         try:
             drafter.recall(broken(whole | {"drafters": {table.name: next(iter(whole["drafters"].values()))}}, chooser))
         except BAD_RECORD:
             n_refused += 1
         text = [1, 2, 3, 1, 2, 3, 1, 2]
-        drafter.begin(text, Sampler(SamplerSettings(), text))
-        drafter.accept([3])
-        assert 0 < policy.plain_s < 1e6 and 0 < policy.rate < 1e9
-        assert all(0 < policy.curve(n) < 1e6 for n in range(1, 20))
+        drafter.begin(Text([*text, 3]), Sampler(SamplerSettings(), text))
+        assert 0 < drafter.plain_s < 1e6 and 0 < drafter.rate < 1e9
+        assert all(0 < drafter.curve(n) < 1e6 for n in range(1, 20))
         tree = drafter.draft(4)
         assert all(0 <= value <= 1 for value in tree.values)
     assert 100 < n_refused < 400

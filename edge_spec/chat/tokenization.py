@@ -9,7 +9,7 @@ from typing import Any
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message, Turn
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.speculation.followed_text import common_prefix
+from edge_spec.speculation.text import common_prefix
 
 __all__ = ["ConversationTokenizer", "continued"]
 

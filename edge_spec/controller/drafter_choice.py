@@ -9,7 +9,7 @@ from edge_spec.engines.registry import AUTO, engines
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, drafter_of, inspect
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_own_head, reads
 from edge_spec.speculation.modes import Mode
 
 __all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
@@ -47,8 +47,21 @@ def own_drafter(
 
 
 def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:
-    """Return the intermediate model of a family; None if it has none, or the drafter is a head on the target itself."""
-    return None if draft is not None and is_own_head(read_file(draft)) else family.intermediate
+    """Return the intermediate model of a family; None if it has none, or the drafter is a head on another model."""
+    if draft is None or family.intermediate is None or not is_own_head(read_file(draft)):
+        return family.intermediate
+    return family.intermediate if reads(read_file(draft), read_file(family.intermediate)) else None
+
+
+def verifier_of(files: Mapping[str, ModelFile]) -> str:
+    """Return the role of the model that verifies what the drafter of some files drafts.
+
+    With an intermediate model that is this one, but for a head, which drafts for the model that it reads.
+    """
+    draft, between = files.get("draft"), files.get("intermediate")
+    if draft is None or between is None or (is_own_head(draft) and not reads(draft, between)):
+        return "target"
+    return "intermediate"
 
 
 def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, engine: str) -> None:
@@ -64,14 +77,14 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
     """
     if "draft" not in files:
         return
-    name = files["draft"].path.name
-    if "intermediate" in mode.needs and is_own_head(files["draft"]):
+    name, verifier = files["draft"].path.name, verifier_of(files)
+    if "intermediate" in mode.needs and verifier == "target":
         raise SettingsError(
             f"is {mode.name!r}, and {name} reads the hidden states of {target.path.name} itself",
             argument="speculation",
             hint="leave out the intermediate model, or draft with a small model",
         )
-    why = _why_not(files["draft"], target, engine)
+    why = _why_not(files["draft"], files.get(verifier, target), engine)
     if why is not None:
         raise UnsupportedModel(
             f"{name} {why}",

@@ -19,8 +19,8 @@ from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.errors import BAD_RECORD
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
-from edge_spec.speculation.adaptive.costs import CostCurve
-from edge_spec.speculation.adaptive.records import positive, whole
+from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.chooser.records import positive, whole
 from edge_spec.speculation.modes import Learner
 
 __all__ = ["Costs", "Measurements", "usual_seconds"]

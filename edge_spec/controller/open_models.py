@@ -18,6 +18,7 @@ from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
+from edge_spec.models.heads import reads
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
@@ -233,7 +234,7 @@ class OpenModels:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
             seconds = {role: usual_seconds(self._measurements.costs(candidate, role)) for role in candidate.engines}
             smaller = _SmallerModels(candidate, self.files, self._open, self.probed, seconds)
-            drafter = candidate.mode.drafter(smaller, self.speculator.model)
+            drafter = candidate.mode.build(smaller)
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
@@ -249,7 +250,8 @@ class OpenModels:
         self.speculator.change_drafter(None)
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
-        for role in self._models.keys() - {"target"}:
+        # A drafter first: it may read what the intermediate model computes.
+        for role in sorted(self._models.keys() - {"target"}):
             self._close(role, keep_weights=role in keep)
 
     def _keep_learned(self) -> None:
@@ -266,7 +268,9 @@ class OpenModels:
         before = usage().resident_bytes
         try:
             measured = lambda name, n_bytes: self.ledger.measure(role, name, n_bytes)  # noqa: E731
-            target = None if role == "target" else (self.speculator.model, self.files["target"])
+            between = self.files["intermediate"] if "intermediate" in candidate.models else None
+            read = "intermediate" if between is not None and reads(file, between) else "target"
+            target = None if role == "target" else (self._models[read], self.files[read])
             opened = self._openers[engine].open(file, own, target=target, measured=measured)
         except BaseException as error:
             self.ledger.release(role)
@@ -312,6 +316,9 @@ class _SmallerModels:
         self.takes_trees = probed.capabilities.takes_trees
         self.seconds = seconds["target"] or probed.seconds
         self.intermediate_seconds = seconds.get("intermediate", {})
+        self.draft_reads_intermediate = "intermediate" in candidate.models and any(
+            reads(files[role], files["intermediate"]) for role in candidate.models
+        )
         self.learners: dict[str, Learner] = {}
         self._candidate = candidate
         self._files = files

@@ -17,7 +17,6 @@ from edge_spec.memory.budget import SHARE, parse_memory
 from edge_spec.memory.pressure import PressureWatch
 from edge_spec.options import Option, options_of, python_option, refuse_unknown, require_path, require_whole
 from edge_spec.speculation.modes import Mode
-from edge_spec.speculation.policy import Policy
 
 __all__ = ["DEFAULT_N_CTX", "LOAD_OPTIONS", "LoadKeywords", "LoadOptions", "StrPath", "require_n_ctx"]
 
@@ -36,7 +35,9 @@ class LoadKeywords(TypedDict, total=False):
         StrPath | None, Option("The intermediate model of the hierarchy.", shown="the family's own")
     ]
     draft_limit: Annotated[int | None, Option("Maximum tokens drafted per round.", shown="the mode's own")]
-    policy: Annotated[Policy | None, python_option("Chooses the limit of each round instead.")]
+    next_limit: Annotated[
+        Callable[[], int] | None, python_option("Called before every round for the most tokens to draft instead.")
+    ]
     speculation: Annotated[
         str | Mode,
         Option("How to draft; affects speed, not the text: auto, off, sequence, tree, hierarchy, ngram, or a `Mode`."),
@@ -135,7 +136,7 @@ class LoadOptions:
     draft: StrPath | None = None
     intermediate: StrPath | None = None
     draft_limit: int | None = None
-    policy: Policy | None = None
+    next_limit: Callable[[], int] | None = None
     speculation: str | Mode = "auto"
     engine: str = AUTO
     draft_engine: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_spec.speculation.adaptive.costs import CostCurve
+from edge_spec.speculation.chooser.curve import CostCurve
 
 __all__ = ["Gain", "needed_chance"]
 

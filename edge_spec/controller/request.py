@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate
+from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate, verifier_of
 from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions, StrPath
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import AUTO, fallback, settings_of
@@ -13,9 +13,8 @@ from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
-from edge_spec.models.heads import require_a_model
+from edge_spec.models.heads import is_own_head, reads, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
-from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Request", "fallbacks", "given_roles", "request_of"]
 
@@ -38,7 +37,7 @@ class Request:
         max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
         n_texts: texts at once that there should be room for.
         draft_limit: tokens drafted per round; the mode's own if None.
-        policy: chooses the limit of each round instead.
+        next_limit: called before every round for the most tokens to draft instead.
         notes: sentences that the user should know.
     """
 
@@ -52,7 +51,7 @@ class Request:
     max_n_ctx: int = 0
     n_texts: int = 1
     draft_limit: int | None = None
-    policy: Policy | None = None
+    next_limit: Callable[[], int] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -65,9 +64,10 @@ class Request:
         """Rows of a decode that drafts of the length asked for need."""
         return (self.draft_limit or 0) + 1
 
-    def policy_of(self, mode: Mode) -> Policy:
+    def limit_of(self, mode: Mode) -> Callable[[], int]:
         """Says how far to draft a reply in a mode."""
-        return self.policy or FixedPolicy(self.draft_limit or mode.limit)
+        limit = self.draft_limit or mode.limit
+        return self.next_limit or (lambda: limit)
 
     @property
     def in_question(self) -> tuple[Engine, ...]:
@@ -96,8 +96,15 @@ class Request:
         """Whether these engines can run a mode: the target has to verify drafts, and a head reads its hidden states."""
         if why_not_draft((engines["target"],), self.target, mode) is not None:
             return False
-        drafters = (self.files[role] for role in mode.needs)
-        return all(engines["target"].why_not_drafter(file, self.target) is None for file in drafters)
+        if "draft" not in mode.needs:
+            return True
+        # A small model drafts for whatever verifies it; a head for the one that it reads, if that is there.
+        draft = self.files["draft"]
+        verifier = verifier_of(self.files) if is_own_head(draft) else "target"
+        return (
+            verifier in ("target", *mode.needs)
+            and engines[verifier].why_not_drafter(draft, self.files[verifier]) is None
+        )
 
     def without(self, role: str, why: str) -> Request:
         """Return the same request without the first choice of a role."""
@@ -147,12 +154,12 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
         passed_over={role: why for role, (_, why) in chosen.items() if why},
         settings=settings,
         fixed=frozenset(asked.settings),
-        modes=(mode, *fallbacks(mode)) if asked.speculation == "auto" and asked.policy is None else (mode,),
+        modes=(mode, *fallbacks(mode)) if asked.speculation == "auto" and asked.next_limit is None else (mode,),
         min_n_ctx=settings.n_ctx if wanted else _MIN_N_CTX,
         max_n_ctx=_n_ctx(target, limit=False) if asked.min_n_ctx else 0,
         n_texts=asked.texts,
         draft_limit=limit,
-        policy=asked.policy,
+        next_limit=asked.next_limit,
         notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings.n_ctx)))),
     )
 
@@ -184,19 +191,22 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     draft, intermediate, engine = asked.draft, asked.intermediate, asked.engine
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
     between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
+    if draft is None and own is not None and intermediate is not None and is_own_head(read_file(own)):
+        # Nobody asked for this head, and it drafts for the target alone.
+        own = own if reads(read_file(own), read_file(resolve(intermediate))) else None
     paths = {"draft": own, "intermediate": between}
     roles = given_roles(paths["draft"], paths["intermediate"])
     mode = asked.speculation
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
-    if asked.policy is not None:
-        # The policy alone says how far to draft: the mode as it is, not the variant of ``auto``.
+    if asked.next_limit is not None:
+        # That alone says how far to draft: the mode as it is, not the variant of ``auto``.
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
     files = {role: read_file(path) for role in mode.needs if (path := paths[role]) is not None}
     for file in files.values():
         require_a_model(file)
-        check_pair(target, file)
+        check_pair(target, file, verifier=files.get(verifier_of(files)))
     check_head(mode, files, target, engine)
     return mode, {"target": target, **files}, note
 

@@ -10,17 +10,17 @@ from typing import Any
 from edge_spec.errors import Sentence
 from edge_spec.model import TextModel
 
-__all__ = ["Comparison", "RandomPolicy", "Unchecked", "check"]
+__all__ = ["Comparison", "RandomLimits", "Unchecked", "check"]
 
 
-class RandomPolicy:
+class RandomLimits:
     """Drafts 0 to ``max_drafted`` tokens at random in every round: the text must not depend on it."""
 
     def __init__(self, max_drafted: int, seed: int = 0) -> None:
         self._max_drafted = max_drafted
         self._random = random.Random(seed)
 
-    def limit(self) -> int:
+    def __call__(self) -> int:
         return self._random.randint(0, self._max_drafted)
 
 

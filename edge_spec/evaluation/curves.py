@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 
 from edge_spec.model import TextModel
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["DEPTHS", "CostOfRows", "cost_curves", "costs_by_role", "n_decodes", "role_of"]
@@ -108,7 +108,7 @@ def cost_curves(
 
 
 def _measured(
-    models: Mapping[str, FollowedText],
+    models: Mapping[str, Follower],
     depth: int,
     *,
     rounds: int,
@@ -138,10 +138,10 @@ def _measured(
     return seconds
 
 
-def _widths(followed: FollowedText) -> list[int]:
+def _widths(followed: Follower) -> list[int]:
     return [n for n in _WIDTHS if n <= followed.model.capabilities.max_rows]
 
 
-def _with_room(model: TextModel, depth: int) -> dict[str, FollowedText]:
+def _with_room(model: TextModel, depth: int) -> dict[str, Follower]:
     """The models whose contexts have room for rows at a depth, the target first: a head reads what it computes."""
     return {name: followed for name, followed in model.followed.items() if depth + max(_WIDTHS) <= followed.model.n_ctx}

@@ -9,7 +9,6 @@ from typing import TypeVar
 from edge_spec.evaluation.bench import keep_gain, speed_of
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
-from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Pairing", "best_of", "pairings"]
 
@@ -57,11 +56,11 @@ def pairings(
         remember: keep what the automatic mode brings with each drafter, for plans.
     """
 
-    def written(model: TextModel, policy: Policy | None = None) -> list[Reply]:
+    def written(model: TextModel, next_limit: Callable[[], int] | None = None) -> list[Reply]:
         replies = []
         for number, prompt in enumerate(prompts):
             settings = model.sampler_settings(seed=seed + number)
-            reply = model.reply(model.prompt_of(prompt), settings, max_tokens=max_tokens, policy=policy)
+            reply = model.reply(model.prompt_of(prompt), settings, max_tokens=max_tokens, next_limit=next_limit)
             reply.read()
             replies.append(reply)
         return replies
@@ -72,9 +71,9 @@ def pairings(
         plain: list[Reply] = []
         auto: list[Reply] = []
         with open_model(draft, "auto") as model:
-            written(model)  # to warm up, and for the adaptive policy to learn the costs
+            written(model)  # to warm up, and for the chooser to learn the costs
             for _ in range(rounds):
-                plain += written(model, FixedPolicy(0))
+                plain += written(model, lambda: 0)
                 auto += written(model)
             found = speed_of("auto", auto, plain=plain, n_prompts=len(prompts))
             if remember:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.followed_text import common_prefix
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.text import common_prefix
 
 __all__ = ["EarlierTexts", "ReusingContext"]
 

@@ -18,7 +18,6 @@ from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.options import ignore
 from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.reply import Reply
-from edge_spec.speculation.policy import Policy
 
 __all__ = ["Replies"]
 
@@ -50,7 +49,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         self,
         access: ModelAccess,
         answers: Sequence[Answer],
-        policy: Callable[[], Policy],
+        next_limit: Callable[[], int],
         *,
         context: Callable[[], Context] = Context,
         timeout: float | None = None,
@@ -60,7 +59,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         self.notices: list[str] = []
         self.answers = tuple(answers)
         self._access = access
-        self._policy = policy
+        self._next_limit = next_limit
         self._context = context
         self._on_notice = on_notice
         self._ready: deque[Piece] = deque()
@@ -254,7 +253,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             if reply is None:
                 own = replace(answer.request.options, on_notice=self.notice, timeout=self._deadline.left_s)
                 asked = replace(answer.request, options=own)
-                reply = self._reply = Reply(self._access, asked, self._policy(), context=self._context())
+                reply = self._reply = Reply(self._access, asked, self._next_limit, context=self._context())
                 answer.write_with(reply)
             self._queue([(answer, next(reply, ""))])
         except OF_ONE_TEXT as error:

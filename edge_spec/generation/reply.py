@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import Protocol
@@ -15,7 +16,6 @@ from edge_spec.generation.reading import ReadableReply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.writer import Writer
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["Recorder", "Reply"]
@@ -56,7 +56,7 @@ class Reply(ReadableReply):
         self,
         access: ModelAccess,
         request: ReplyRequest,
-        policy: Policy,
+        next_limit: Callable[[], int],
         *,
         context: Context | None = None,
         recorder: Recorder | None = None,
@@ -71,7 +71,7 @@ class Reply(ReadableReply):
         self._recorder = recorder
         self._request = request
         self.prompt_progress = (0, len(request.prompt))
-        self._writer = Writer(access.speculator, access.vocabulary, request, policy, self._context)
+        self._writer = Writer(access.speculator, access.vocabulary, request, next_limit, self._context)
         self._handed_out: list[str] = []
         self._started = False
         self._ending = threading.Lock()

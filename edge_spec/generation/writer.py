@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.events import EventLog, ObservedSampler
@@ -10,9 +10,8 @@ from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import Sessions
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.followed_text import OnRead
+from edge_spec.speculation.follower import OnRead
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
@@ -103,20 +102,20 @@ class Writer(TokenWriter):
         speculator: Speculator,
         vocabulary: Vocabulary,
         request: ReplyRequest,
-        policy: Policy,
+        next_limit: Callable[[], int],
         context: Context,
     ) -> None:
         super().__init__(vocabulary, request, speculator.model.n_ctx)
         self._prompt = request.prompt
         self._speculator = speculator
-        self._policy = policy
+        self._next_limit = next_limit
         self._context = context
 
     def read_prompt(self, sessions: Sessions, notice: Notice, on_read: OnRead) -> None:
         """Let the models read the prompt, and what had been written before.
 
         Args:
-            on_read: called with how far the target is, see ``FollowedText.read``.
+            on_read: called with how far the target is, see ``Follower.read``.
         """
         text = (*self._prompt, *self.token_ids)
         resumed = self._context.enter(sessions, text, self._speculator.model)
@@ -130,6 +129,6 @@ class Writer(TokenWriter):
             self.finish_reason = "context"
             return None
         drafter = speculator.drafter
-        done = speculator.step(self._policy, self.max_tokens - len(self.token_ids) - 1, self.take)
+        done = speculator.step(self._next_limit(), self.max_tokens - len(self.token_ids) - 1, self.take)
         self.accepted(speculator.text, done, drafter.last_name if done.drafted else "")
         return done

@@ -33,7 +33,6 @@ from edge_spec.server.fields import (
 )
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
-from edge_spec.speculation.policy import FixedPolicy, Policy
 
 __all__ = ["Job", "JobMaker"]
 
@@ -53,7 +52,7 @@ class Job:
         prompts: token ids of each prompt.
         n: replies to each.
         asked: options of every reply.
-        policy: says how far to draft; the model's own if None.
+        plainly: without drafts.
         syntax: how the model writes calls; None if it may make none.
         token_events: whether the response tells who had guessed each token.
     """
@@ -61,7 +60,7 @@ class Job:
     prompts: tuple[tuple[int, ...], ...]
     n: int
     asked: ReplyKeywords
-    policy: Policy | None = None
+    plainly: bool = False
     syntax: CallSyntax | None = None
     token_events: bool = False
 
@@ -75,7 +74,7 @@ class Job:
 
         The second to a prompt is drawn as a retry of the first.
         """
-        return model.replies(self.prompts, n=self.n, policy=self.policy, **self.asked)
+        return model.replies(self.prompts, n=self.n, next_limit=(lambda: 0) if self.plainly else None, **self.asked)
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""
@@ -194,7 +193,7 @@ class JobMaker:
             prompts=prompts,
             n=asked.n,
             asked=options,
-            policy=FixedPolicy(0) if asked.speculation == "off" else None,
+            plainly=asked.speculation == "off",
             token_events=asked.token_events,
         )
 

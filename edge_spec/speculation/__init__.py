@@ -1,1 +1,1 @@
-"""Speculative decoding: the language model port, draft trees, the loop, its drafters and its policy."""
+"""Speculative decoding: the language model port, draft trees, the loop, its drafters and their chooser."""

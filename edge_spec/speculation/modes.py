@@ -9,19 +9,16 @@ from typing import Any, Protocol
 
 from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.options import require_one_of
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.drafters.checked import CheckedDrafter
-from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.policy import FixedPolicy
 
-__all__ = ["MODES", "DraftModels", "Learner", "Mode", "guided", "mode_of", "require_models"]
+__all__ = ["MODES", "DraftModels", "Learner", "Mode", "mode_of", "require_models"]
 
 
 _SIBLINGS = 3
@@ -64,6 +61,10 @@ class DraftModels(Protocol):
     def intermediate_seconds(self) -> Mapping[int, float]:
         """The same of the intermediate model; empty where that was not measured."""
 
+    @property
+    def draft_reads_intermediate(self) -> bool:
+        """Whether the drafter is a head on the intermediate model."""
+
     def remember(self, name: str, learner: Learner) -> None:
         """Let a learner begin with what it learned in an earlier run, and keep what it learns in this one.
 
@@ -90,7 +91,6 @@ class Mode:
         n_bytes: the most memory that the drafter's own tables take for a context of so many tokens.
         target_trees, draft_trees: whether the target, or the smaller models, must take trees.
         lossless: whether the text has the model's own distribution; a mode that trades it away says so here.
-        trusted: whether drafts can be decoded as they come; those of other modes are checked before.
     """
 
     name: str
@@ -101,17 +101,6 @@ class Mode:
     target_trees: bool = False
     draft_trees: bool = False
     lossless: bool = True
-    trusted: bool = False
-
-    def drafter(self, models: DraftModels, target: LanguageModel) -> Drafter:
-        """Return a drafter for a target, guided by the grammars of its replies."""
-        drafter = self.build(models)
-        return guided(drafter if self.trusted else CheckedDrafter(drafter, target))
-
-
-def guided(drafter: Drafter) -> Drafter:
-    """Return a drafter that follows grammars; plain decoding drafts nothing, even if a grammar knows what comes."""
-    return drafter if isinstance(drafter, NoDrafter) else GrammarGuided(drafter)
 
 
 def _ngram(models: DraftModels) -> Drafter:
@@ -126,72 +115,64 @@ def _tree(models: DraftModels) -> Drafter:
     return ModelDrafter(models.draft(trees=True), width=3, depth=4, min_value=0.03)
 
 
-def _adaptive(models: DraftModels, *drafters: Drafter) -> Drafter:
-    drafter = AdaptiveDrafter([*drafters, _ngram(models)], AdaptivePolicy(seconds=models.seconds))
-    models.remember("text", drafter)
-    return drafter
+def _choice(models: DraftModels, *drafters: Drafter) -> Drafter:
+    chooser = Chooser([*drafters, _ngram(models)], seconds=models.seconds)
+    models.remember("text", chooser)
+    return chooser
 
 
 def _auto_sequence(models: DraftModels) -> Drafter:
-    return _adaptive(models, _path(models.draft(trees=False), siblings=models.takes_trees))
+    return _choice(models, _path(models.draft(trees=False), siblings=models.takes_trees))
 
 
-def _auto_hierarchy(models: DraftModels) -> Drafter:
+def _auto_hierarchy(models: DraftModels, *, has_draft: bool = True) -> Drafter:
     intermediate = models.intermediate(trees=True)
+    takes_trees = intermediate.capabilities.takes_trees
+    path = [_path(models.draft(trees=True), siblings=takes_trees)] if has_draft else []
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
     known = models.intermediate_seconds
-    policy = AdaptivePolicy(seconds=known or models.seconds, only_shape=not known)
-    has_siblings = intermediate.capabilities.takes_trees
-    path = _path(models.draft(trees=True), siblings=has_siblings)
-    leaf = AdaptiveDrafter([path, _ngram(models)], policy)
+    leaf = Chooser([*path, _ngram(models)], seconds=known or models.seconds, only_shape=not known)
     models.remember("leaf", leaf)
-    hierarchy = HierarchyDrafter(
-        guided(leaf),
-        intermediate,
-        policy=FixedPolicy(policy.most),
-        width=_SIBLINGS if models.takes_trees else 1,
-    )
-    # The smallest model alone pays where the intermediate one is slow beside the target.
-    alone = [LeafDrafter(hierarchy, path)] if models.takes_trees or not has_siblings else []
-    return _adaptive(models, hierarchy, *alone)
+    hierarchy = HierarchyDrafter(leaf, intermediate, leaf_limit=leaf.most, width=_SIBLINGS if models.takes_trees else 1)
+    # The smallest model alone pays where the intermediate one is slow beside the target; a head reads that one.
+    alone = path if (models.takes_trees or not takes_trees) and not models.draft_reads_intermediate else []
+    return _choice(models, hierarchy, *(LeafDrafter(hierarchy, drafter) for drafter in alone))
 
 
 def _path(model: LanguageModel, *, siblings: bool) -> Drafter:
     """Return the likeliest path, with the siblings along it.
 
-    Where to stop, and which to verify, is the policy's to say.
+    Where to stop, and which to verify, is the chooser's to say.
     """
     return ModelDrafter(model, width=_SIBLINGS if siblings else 1, beam=1)
 
 
 def _hierarchy(models: DraftModels) -> Drafter:
-    draft, intermediate = models.draft(trees=True), models.intermediate(trees=True)
+    intermediate = models.intermediate(trees=True)
+    draft = models.draft(trees=True)
     # Published ONNX graphs rarely take trees; between them the leaf drafts sequences.
     if draft.capabilities.takes_trees and intermediate.capabilities.takes_trees:
         leaf = ModelDrafter(draft, width=2, depth=2, min_value=0.1)
     else:
         leaf = ModelDrafter(draft, depth=3, min_value=0.1)
-    return HierarchyDrafter(guided(leaf), intermediate)
+    return HierarchyDrafter(leaf, intermediate)
 
 
 MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="off", build=lambda models: NoDrafter(), limit=0, trusted=True),
-        Mode(name="sequence", build=_sequence, limit=3, needs=("draft",), trusted=True),
-        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True, draft_trees=True, trusted=True),
-        Mode(
-            name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate"), draft_trees=True, trusted=True
-        ),
-        Mode(name="ngram", build=_ngram, limit=3, n_bytes=table_bytes, trusted=True),
+        Mode(name="off", build=lambda models: NoDrafter(), limit=0),
+        Mode(name="sequence", build=_sequence, limit=3, needs=("draft",)),
+        Mode(name="tree", build=_tree, limit=7, needs=("draft",), target_trees=True, draft_trees=True),
+        Mode(name="hierarchy", build=_hierarchy, limit=4, needs=("draft", "intermediate"), draft_trees=True),
+        Mode(name="ngram", build=_ngram, limit=3, n_bytes=table_bytes),
     )
 }
 """Every mode that has a name. ``auto`` is not a mode of its own: it chooses one of them and lets it adapt."""
 
 
-def _auto(name: str, build: Callable[[DraftModels], Drafter], n_tables: int = 1) -> Mode:
-    n_bytes = partial(_tables_bytes, n_tables)
-    return replace(MODES[name], build=build, limit=9, n_bytes=n_bytes)
+def _auto(name: str, build: Callable[[DraftModels], Drafter], *needs: str, n_tables: int = 1) -> Mode:
+    return replace(MODES[name], build=build, limit=9, needs=needs, n_bytes=partial(_tables_bytes, n_tables))
 
 
 def _tables_bytes(n_tables: int, n_ctx: int) -> int:
@@ -199,11 +180,13 @@ def _tables_bytes(n_tables: int, n_ctx: int) -> int:
 
 
 _AUTO = {
-    frozenset({"draft", "intermediate"}): _auto("hierarchy", _auto_hierarchy, n_tables=2),
-    frozenset({"draft"}): _auto("sequence", _auto_sequence),
-    # An intermediate model without a drafter below it is left alone.
-    frozenset({"intermediate"}): _auto("ngram", _adaptive),
-    frozenset(): _auto("ngram", _adaptive),
+    frozenset({"draft", "intermediate"}): _auto("hierarchy", _auto_hierarchy, "draft", "intermediate", n_tables=2),
+    frozenset({"draft"}): _auto("sequence", _auto_sequence, "draft"),
+    # An intermediate model without a drafter below it has n-grams as its leaf.
+    frozenset({"intermediate"}): _auto(
+        "hierarchy", partial(_auto_hierarchy, has_draft=False), "intermediate", n_tables=2
+    ),
+    frozenset(): _auto("ngram", _choice),
 }
 """What ``auto`` is, by the smaller models that are given."""
 

@@ -167,6 +167,25 @@ class Tree:
             stack.extend((child, place) for child in reversed(below.get(node, [])))
         return Tree(tuple(tokens), tuple(parents), tuple(kept) if self.values else ())
 
+    def fitted(self, limit: int, n_vocab: int, *, branches: bool) -> Tree:
+        """Return what a model can decode of a draft that may be wrong about what a draft is.
+
+        Left out are nodes beyond the limit, tokens outside of the vocabulary, side branches where there must be none,
+        and all that hangs below such nodes.
+        """
+        if len(self) <= limit and (branches or self.is_sequence) and all(0 <= token < n_vocab for token in self.tokens):
+            return self
+        places = {-1: -1}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            fits = branches or places.get(parent) == len(tokens) - 1
+            if parent in places and fits and 0 <= token < n_vocab and len(tokens) < limit:
+                places[node] = len(tokens)
+                tokens.append(token)
+                parents.append(places[parent])
+        return Tree(tuple(tokens), tuple(parents))
+
     def mask(self) -> npt.NDArray[np.bool_]:
         """Return which nodes each node sees, ``[n, n]``: itself and those above it."""
         n = len(self.tokens)

@@ -60,12 +60,12 @@ class Heard:
         reply.read()
         end = len(reply.prompt) - 1
         self.answers.append(reply.token_ids)
-        self.texts.append(list(self._followed.tokens))
+        self.texts.append(list(self._followed.text.tokens))
         self.n_read.append(reply.prompt_progress[0])
         self.n_expected.append(end - min(end, end if place is None else place))
         self.n_drafted += reply.statistics.drafted
         self.n_accepted += reply.statistics.accepted
-        return len(self._followed.tokens) - 1
+        return len(self._followed.text) - 1
 
 
 def talk(model: TextModel, temperature: float, folder: Path) -> Heard:

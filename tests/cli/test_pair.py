@@ -19,7 +19,6 @@ from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.statistics import Statistics
 
 
@@ -117,9 +116,11 @@ class Model:
     def sampler_settings(self, *, seed: int) -> SamplerSettings:
         return SamplerSettings(seed=seed)
 
-    def reply(self, tokens: list[int], settings: Any, *, policy: Policy | None = None, **asked: Any) -> Any:
+    def reply(
+        self, tokens: list[int], settings: Any, *, next_limit: Callable[[], int] | None = None, **asked: Any
+    ) -> Any:
         n = asked["max_tokens"]
-        n_rounds = n if policy is not None and policy.limit() == 0 else n // 2
+        n_rounds = n if next_limit is not None and next_limit() == 0 else n // 2
         rounds = Statistics(tokens=n, rounds=n_rounds, drafted=n - n_rounds, accepted=n - n_rounds)
         rounds.verify_s = n_rounds / 10
         return SimpleNamespace(read=lambda: "", statistics=rounds, token_ids=[1] * n)

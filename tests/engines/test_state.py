@@ -12,23 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import Case
+from random_choices import RandomChoices
 
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.engines.table import TableModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters import Drafter
-from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.drafters.wrapping import WrappingDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 
 # --- table models: every cell can be looked at
@@ -43,22 +42,21 @@ def check_table(model: TableModel, text: list[int]) -> None:
 def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
     """A drafter holds ``text``, as if it had read it just now. Counts the kinds of those that were looked into."""
     seen[type(part)] += 1
-    if isinstance(part, WrappingDrafter):
-        check_part(part.inner, text, seen)
-    elif isinstance(part, AdaptiveDrafter):
-        # What was written while it is paused it is given later.
-        for each in part.drafters:
-            check_part(each, text[: len(text) - len(part.pause.tokens)], seen)
+    if isinstance(part, Chooser):
+        for candidate in part.candidates:
+            check_part(candidate.drafter, text, seen)
     elif isinstance(part, NgramDrafter):
         fresh = NgramDrafter(longest=part._lengths[0], shortest=part._lengths[-1])
-        fresh.begin(text, Sampler(SamplerSettings(), ()))
+        fresh.begin(Text(text), Sampler(SamplerSettings(), ()))
         assert part.draft(3).tokens == fresh.draft(3).tokens
     elif isinstance(part, ModelDrafter):
         (followed,) = part.followed.values()
-        assert followed.tokens == text
+        followed.read()
+        assert followed.text.tokens == text
         check_table(followed.model, text)
     elif isinstance(part, HierarchyDrafter):
         # It may have gone ahead of the text, but never elsewhere.
+        part.n_unread()
         inner = part._inner
         assert inner.text[: len(text)] == text
         check_table(inner.model, inner.text)
@@ -87,7 +85,7 @@ def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrate
         check_speculator(speculator, seen)
         while len(speculator.text) < case.n_ctx:
             most = case.n_ctx - len(speculator.text) - 1
-            done = speculator.step(FixedPolicy(chance.randint(0, 8)), most, lambda token: token == case.end)
+            done = speculator.step(chance.randint(0, 8), most, lambda token: token == case.end)
             assert 1 <= len(done.tokens) <= len(done.drafted) + 1
             assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
             check_speculator(speculator, seen)
@@ -105,8 +103,7 @@ def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrate
 
     play()
     assert set(seen) == {
-        GrammarGuided,
-        AdaptiveDrafter,
+        RandomChoices,
         HierarchyDrafter,
         LeafDrafter,
         ModelDrafter,
@@ -129,7 +126,7 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
             check_speculator(speculator, Counter())
             for _ in range(6):
                 if len(speculator.text) < case.n_ctx:
-                    speculator.step(FixedPolicy(4), case.n_ctx - len(speculator.text) - 1, lambda token: False)
+                    speculator.step(4, case.n_ctx - len(speculator.text) - 1, lambda token: False)
                     check_speculator(speculator, Counter())
         n = min(len(used.text), len(fresh.text))
         assert used.text[:n] == fresh.text[:n]
@@ -241,13 +238,15 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     speculator = Speculator(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
     for _ in range(8):
-        speculator.step(FixedPolicy(9), chance.randint(0, 9), lambda token: False)
+        speculator.step(9, chance.randint(0, 9), lambda token: False)
         assert target.n_past < len(speculator.text)
         check_cache(target, target.n_past)
         if mode in ("sequence", "tree"):
-            assert leaf.followed[leaf.name].tokens == speculator.text
+            leaf.read()
+            assert leaf.followed[leaf.name].text.tokens == speculator.text
             check_cache(draft, draft.n_past)
         elif mode == "hierarchy":
+            drafter.read()
             check_cache(intermediate, intermediate.n_past)
             check_cache(draft, draft.n_past)
             assert drafter._inner.text[: len(speculator.text)] == speculator.text

@@ -16,7 +16,7 @@ from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.bench import bench
-from edge_spec.evaluation.check import Comparison, RandomPolicy, Unchecked, check
+from edge_spec.evaluation.check import Comparison, RandomLimits, Unchecked, check
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -24,7 +24,6 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPTS = ["abc", "deadbeed", "a", "bad" * 9]
@@ -61,10 +60,8 @@ def opener(
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
-        policy = RandomPolicy(6) if random_limits else FixedPolicy(limit)
-        return TextModel(
-            Speculator(target, drafter(actual)), lambda: policy, LetterTokenizer(end=4), mode=actual, notes=notes
-        )
+        policy = RandomLimits(6) if random_limits else (lambda: limit)
+        return TextModel(Speculator(target, drafter(actual)), policy, LetterTokenizer(end=4), mode=actual, notes=notes)
 
     return open_model
 

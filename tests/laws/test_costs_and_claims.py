@@ -1,16 +1,15 @@
-"""Laws of what policies know: claims are calibrated, costs follow the device, and trials cost little."""
+"""Laws of what the chooser knows: claims are calibrated, costs follow the device, and trials cost little."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from simulated_device import kinked
+from simulated_device import Ones, kinked
 
-from edge_spec.speculation.adaptive.calibration import Calibration
-from edge_spec.speculation.adaptive.costs import CostCurve
-from edge_spec.speculation.adaptive.offer import Offer
-from edge_spec.speculation.adaptive.trials import Trials
+from edge_spec.speculation.chooser.candidate import Candidate
+from edge_spec.speculation.chooser.claims import Calibration
+from edge_spec.speculation.chooser.curve import CostCurve
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -95,27 +94,22 @@ def test_widths_that_are_not_decoded_do_not_drift_away() -> None:
     assert [curve(n) / curve(1) for n in true] == pytest.approx(list(true.values()), rel=0.35)
 
 
-def test_trials_of_who_is_far_from_paying_become_rare() -> None:
-    def rounds_until(trials: Trials, offer: Offer) -> int:
-        n = 0
-        while not trials.may_try(offer):
-            trials.round_over()
-            trials.spent(1.0)
-            n += 1
-        return n
-
-    def tried(*, is_hopeless: bool) -> tuple[Trials, Offer]:
-        trials, offer = Trials(), Offer("model", depth=3, by_depth=False)
-        for _ in range(4):
-            rounds_until(trials, offer)
-            trials.began()
-            trials.tried(offer, lost_s=1.0, succeeded=False, is_hopeless=is_hopeless)
-        return trials, offer
-
-    unlucky, hopeless = rounds_until(*tried(is_hopeless=False)), tried(is_hopeless=True)
-    assert 50 < unlucky < 300
-    assert rounds_until(*hopeless) > 2 * unlucky
-    # Who is the best choice for a while starts anew.
-    trials, offer = tried(is_hopeless=True)
-    trials.chosen(offer)
-    assert rounds_until(trials, offer) < 2 * unlucky
+def test_trials_cost_half_a_percent_of_the_time_and_less_where_they_keep_failing() -> None:
+    candidate, now, lost = Candidate(Ones()), 0.0, 0.0
+    shares = []
+    for _ in range(12):
+        began = now
+        while not candidate.is_due(now):
+            now += 1.0
+        if lost:
+            shares.append(lost / (now - began))
+        lost = 1.0
+        candidate.tried(now, lost_s=lost, caught_up_s=0.0, round_s=0.5)
+    assert shares[0] == pytest.approx(0.005, rel=0.02)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == pytest.approx(0.005 / 4, rel=0.02)
+    # One that gained is continued at once, and a failure after it counts as the first.
+    candidate.tried(now, lost_s=-0.1, caught_up_s=0.0, round_s=0.5)
+    assert candidate.is_due(now)
+    candidate.tried(now, lost_s=1.1, caught_up_s=0.0, round_s=0.5)
+    assert candidate.is_due(now + 200) and not candidate.is_due(now + 199)

@@ -18,13 +18,10 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters import Drafter
-from edge_spec.speculation.drafters.checked import CheckedDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import Mode
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.tree import EMPTY, Tree
 
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -92,9 +89,7 @@ def test_plain_text_has_the_exact_distribution(
     prompt, end = [2, 0, 1], 3
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(N_SEEDS):
-        reply = reply_of(
-            speculator, FixedPolicy(0), letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n
-        )
+        reply = reply_of(speculator, lambda: 0, letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n)
         reply.read()
         seen[tuple(reply.token_ids)] += 1
     expected = {reply: chance * N_SEEDS for reply, chance in replies(table, prompt, asked, n, end)}
@@ -115,7 +110,7 @@ def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> N
     seen: Counter[int] = Counter()
     for seed in range(N_SEEDS // 5):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
-        reply = reply_of(speculator, FixedPolicy(0), letters(), [0], asked, max_tokens=1)
+        reply = reply_of(speculator, lambda: 0, letters(), [0], asked, max_tokens=1)
         reply.read()
         seen[reply.token_ids[0]] += 1
     wanted = np.array(distribution(table, [0], NEUTRAL)) * (N_SEEDS // 5)
@@ -154,7 +149,12 @@ def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> 
         model = TableModel(table, **target)
         drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
         reply = reply_of(
-            Speculator(model, drafter), FixedPolicy(limit), letters(), [1], SamplerSettings(seed=seed), max_tokens=40
+            Speculator(model, drafter),
+            lambda limit=limit: limit,
+            letters(),
+            [1],
+            SamplerSettings(seed=seed),
+            max_tokens=40,
         )
         reply.read()
         written.append(reply.token_ids)
@@ -200,16 +200,6 @@ class Models:
     intermediate = draft
 
 
-class Fixed(Drafter):
-    """Always drafts the same."""
-
-    def __init__(self, draft: Tree) -> None:
-        self._draft = draft
-
-    def draft(self, limit: int) -> Tree:
-        return self._draft
-
-
 class HidingDrafter(Drafter):
     """Knows what comes, and hides it in a random tree, in any branch and to any depth."""
 
@@ -219,10 +209,6 @@ class HidingDrafter(Drafter):
         self._truth = truth
         self._rng = np.random.default_rng(seed)
         self._n_vocab = n_vocab
-        self._length = 0
-
-    def begin(self, prompt: Any, sampler: Any) -> None:
-        self._length = len(prompt)
 
     def draft(self, limit: int) -> Tree:
         tokens: list[int] = []
@@ -230,17 +216,11 @@ class HidingDrafter(Drafter):
         for node in range(int(self._rng.integers(0, limit + 1))):
             parent = int(self._rng.integers(-1, node))
             depth = 0 if parent < 0 else len(Tree(tuple(tokens), tuple(parents)).path_to(parent))
-            place = self._length + depth
+            place = len(self.text) + depth
             known = place < len(self._truth) and self._rng.random() < 0.6
             tokens.append(self._truth[place] if known else int(self._rng.integers(self._n_vocab)))
             parents.append(parent)
         return Tree(tuple(tokens), tuple(parents)) if tokens else EMPTY
-
-    def accept(self, tokens: Any) -> None:
-        self._length += len(tokens)
-
-    def rollback(self, length: int) -> None:
-        self._length = length
 
 
 class Careless(Drafter):
@@ -265,16 +245,14 @@ def test_text_is_identical_with_drafts_that_cannot_be_decoded(
     cases: st.SearchStrategy[Any], data: st.DataObject, seed: int, takes_trees: bool
 ) -> None:
     case = dataclasses.replace(data.draw(cases), takes_trees=takes_trees)
-    careless = Mode(name="careless", build=lambda models: Careless(seed), limit=3)
-    drafter = careless.drafter(Models(), case.target())
-    assert outcome(case.generation(drafter=drafter)) == outcome(case.generation(drafts=False))
+    assert outcome(case.generation(drafter=Careless(seed))) == outcome(case.generation(drafts=False))
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 9))
 def test_what_is_left_of_a_draft_can_be_decoded(seed: int, limit: int) -> None:
     for takes_trees in (True, False):
         draft = Careless(seed).draft(limit)
-        kept = CheckedDrafter(Fixed(draft), TableModel(random_table(7, order=0), takes_trees=takes_trees)).draft(limit)
+        kept = draft.fitted(limit, 7, branches=takes_trees)
         assert len(kept) <= limit
         assert all(0 <= token < 7 for token in kept.tokens)
         assert kept.is_sequence or takes_trees

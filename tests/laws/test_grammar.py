@@ -24,12 +24,10 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.grammar import GrammarState
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
-from edge_spec.speculation.drafters.grammar_guided import GrammarGuided
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 
 FORM = r"""
 # A record with a free name and two choices.
@@ -197,9 +195,10 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     replies = []
     for forces in (True, False):
         drafter = NgramDrafter()
-        speculator = Speculator(TableModel(random_table(6, order=1)), GrammarGuided(drafter) if forces else drafter)
+        drafter.takes_guidance = forces
+        speculator = Speculator(TableModel(random_table(6, order=1)), drafter)
         reply = reply_of(
-            speculator, FixedPolicy(3), letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
+            speculator, lambda: 3, letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
         reply.read()
         replies.append(reply)
@@ -217,11 +216,11 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
     trapped[..., 0] = 50.0
     for drafter in (
         ModelDrafter(TableModel(trapped), width=2, depth=3),
-        HierarchyDrafter(GrammarGuided(NgramDrafter()), TableModel(trapped)),
+        HierarchyDrafter(NgramDrafter(), TableModel(trapped)),
     ):
-        speculator = Speculator(TableModel(table), GrammarGuided(drafter))
+        speculator = Speculator(TableModel(table), drafter)
         reply = reply_of(
-            speculator, FixedPolicy(4), letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
+            speculator, lambda: 4, letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )
         reply.read()
         assert reply.finish_reason == "length"

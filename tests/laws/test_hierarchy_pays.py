@@ -1,7 +1,7 @@
 """The law of a hierarchy: its leaf drafts exactly where that speeds up the intermediate model.
 
 A leaf whose step takes r of an intermediate step, rows that cost beta more of it each, and tau(d) tokens out of a draft
-of d: drafting pays if tau(d) > 1 + d (r + beta) for some d. Inside a hierarchy decides the policy that ``auto`` uses
+of d: drafting pays if tau(d) > 1 + d (r + beta) for some d. Inside a hierarchy decides the chooser that ``auto`` uses
 for targets, here over simulated drafts whose tokens are right with a fixed chance.
 """
 
@@ -60,5 +60,5 @@ def test_the_leaf_drafts_where_that_speeds_up_the_intermediate(
         # As good as the best fixed length would have been on these very drafts.
         assert reached > 0.95 * max(fixed_speed(leaf, d, curve, own_s=0.0) for d in expected) * STEP_S
     else:
-        assert n_plain > 0.9 * len(settled)
+        assert n_plain > 0.85 * len(settled)
         assert reached > 0.99

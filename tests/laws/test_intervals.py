@@ -16,7 +16,6 @@ from edge_spec.evaluation.bench import bench, speed_of
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.statistics import Statistics
 
 
@@ -84,7 +83,7 @@ def test_the_order_of_the_modes_is_drawn_anew_for_every_prompt_and_round() -> No
 
         def open_model(mode: str) -> TextModel:
             speculator = Speculator(TableModel(random_table(4, order=1, seed=1), n_ctx=40), NoDrafter())
-            return Told(speculator, lambda: FixedPolicy(0), LetterTokenizer(end=3), mode=mode)
+            return Told(speculator, lambda: 0, LetterTokenizer(end=3), mode=mode)
 
         list(bench(open_model, ["ab", "ba"], modes=names[1:], rounds=30, max_tokens=1, seed=seed))
         return [tuple(wrote[first : first + 3]) for first in range(0, len(wrote), 3)]

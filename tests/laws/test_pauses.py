@@ -1,22 +1,19 @@
-"""Laws of rounds in which drafters are paused: no drafter is called, and none misses any of the text."""
+"""Laws of drafters that are not asked: what costs too much is left alone, and nobody misses any of the text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import perf_counter
 
 import pytest
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
-from edge_spec.speculation.adaptive.pauses import Pauses
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.pause import Pause
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.round import Round
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 TABLE = random_table(7, order=2, seed=4)
@@ -25,27 +22,24 @@ PROMPT = [3, 1]
 
 
 class Slow(Drafter):
-    """A table that takes its time and finds nothing; it counts its calls."""
+    """A table that takes its time and finds nothing; it counts its calls and keeps what it has seen of the text."""
 
     name = "slow"
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.text: list[int] = []
-        self.n_told = self.n_called = 0
+        self.seen: list[int] = []
+        self.n_called = 0
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self.text = list(prompt)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self.text.extend(tokens)
-        self.n_told += 1
-
-    def rollback(self, length: int) -> None:
-        del self.text[length:]
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        super().begin(text, sampler)
+        self.cursor = text.cursor()
+        self.seen = []
 
     def draft(self, limit: int) -> Tree:
         self.n_called += 1
+        del self.seen[self.cursor.place :]
+        self.seen += self.text.since(self.cursor)
         until = perf_counter() + self.seconds
         while perf_counter() < until:
             pass
@@ -56,128 +50,93 @@ def written(drafter: Drafter, n: int) -> Speculator:
     speculator = Speculator(TableModel(TABLE, n_ctx=4096), drafter)
     speculator.begin(PROMPT, Sampler(SAMPLING, PROMPT), reuse=False)
     for _ in range(n):
-        speculator.step(FixedPolicy(9), 9, lambda token: False)
+        speculator.step(9, 9, lambda token: False)
     return speculator
 
 
-def test_a_drafter_that_costs_too_much_is_paused_and_misses_nothing() -> None:
+def test_a_drafter_that_costs_too_much_is_left_alone_and_misses_nothing() -> None:
     slow = Slow(0.02)
-    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
-    speculator = written(adaptive, 600)
+    chooser = Chooser([slow])
+    speculator = written(chooser, 600)
     assert slow.n_called < 20
-    assert slow.n_told < 40
-    before = len(slow.text)
-    assert before < len(speculator.text)
-    assert adaptive.choices["off"].rounds == 600
-    assert adaptive.has_learned and adaptive.as_json()["rounds"] == 600
-    assert adaptive.choices["off"].rounds == 600
-    # What looks at the text or changes it finds all of it.
-    speculator.end_reply()
-    assert slow.text == speculator.text
-    assert adaptive.choices["off"].rounds == 600
+    assert len(slow.seen) < len(speculator.text)
+    assert chooser.choices["off"].rounds == 600
+    assert chooser.has_learned and chooser.as_json()["rounds"] == 600
+    slow.draft(3)
+    assert slow.seen == speculator.text
 
 
-@pytest.mark.parametrize("change", ["save", "draft", "rollback"])
-def test_drafters_know_the_whole_text_when_it_matters(change: str) -> None:
+@pytest.mark.parametrize("length", [1, 2, 50, 150])
+def test_a_text_that_was_changed_meanwhile_is_known(length: int) -> None:
     slow = Slow(0.02)
-    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
-    speculator = written(adaptive, 200)
-    assert len(slow.text) < len(speculator.text)
-    if change == "rollback":
-        speculator.replace(50, [1, 2])
-        adaptive.draft(3)
-    elif change == "save":
-        speculator.save()
-    else:
-        adaptive.draft(3)
-    assert slow.text == speculator.text
+    speculator = written(Chooser([slow]), 200)
+    speculator.replace(length, [1, 2])
+    slow.draft(3)
+    assert slow.seen == speculator.text
+    speculator.cut(0, 1)
+    slow.draft(3)
+    assert slow.seen == speculator.text
 
 
-def test_a_reply_that_begins_forgets_what_was_not_told() -> None:
+def test_a_reply_that_begins_has_a_text_of_its_own() -> None:
     slow = Slow(0.02)
-    adaptive = AdaptiveDrafter([slow], AdaptivePolicy())
-    written(adaptive, 200)
-    adaptive.begin([5], Sampler(SAMPLING, [5]))
-    adaptive.accept([6])
-    assert slow.text == [5, 6]
+    chooser = Chooser([slow])
+    written(chooser, 200)
+    chooser.begin(Text([5]), Sampler(SAMPLING, [5]))
+    chooser.text.tokens.append(6)
+    slow.draft(3)
+    assert slow.seen == [5, 6]
 
 
-def test_an_index_that_is_told_late_drafts_the_same() -> None:
+def test_an_index_that_is_asked_late_drafts_the_same() -> None:
     early, late = NgramDrafter(), NgramDrafter()
     text = [1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2, 3, 4]
-    for drafter in (early, late):
-        drafter.begin(text[:3], Sampler(SAMPLING, text[:3]))
+    texts = Text(text[:3]), Text(text[:3])
+    for drafter, own in zip((early, late), texts, strict=True):
+        drafter.begin(own, Sampler(SAMPLING, own.tokens))
     for token in text[3:]:
-        early.accept([token])
+        texts[0].tokens.append(token)
         early.draft(4)
-    late.accept(text[3:])
+    texts[1].tokens += text[3:]
     assert late.draft(4).tokens == early.draft(4).tokens != ()
-    for drafter in (early, late):
-        drafter.rollback(6)
-        drafter.accept([2, 3])
+    for own in texts:
+        own.shorten(6)
+        own.tokens += [2, 3]
     assert late.draft(4).tokens == early.draft(4).tokens != ()
 
 
-class Paused(Drafter):
-    """Is paused from the beginning; notes every call."""
+class Told(Drafter):
+    """A table that finds something, or nothing, as it is told."""
 
-    def __init__(self, n_rounds: int) -> None:
-        self._pause = Pause()
-        self._pause.n_left = n_rounds
-        self.calls: list[str] = []
-
-    @property
-    def pause(self) -> Pause:
-        return self._pause
-
-    def limit(self, left: int) -> int:
-        self.calls.append("limit")
-        return 9
+    name = "told"
+    finds = False
+    n_called = 0
 
     def draft(self, limit: int) -> Tree:
-        self.calls.append("draft")
-        return EMPTY
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self.calls.append(f"accept {len(tokens)}")
-
-    def learn(self, done: Round) -> None:
-        self.calls.append("learn")
+        self.n_called += 1
+        return Tree.sequence([1, 1, 1], (0.9, 0.81, 0.73)).first(limit) if self.finds else EMPTY
 
 
-def test_a_paused_drafter_is_not_called_at_all() -> None:
-    drafter = Paused(5)
-    # The first round has two rows, the others one each.
-    speculator = written(drafter, 6)
-    whole_round = ["limit", "draft", "accept 1", "learn"]
-    assert drafter.calls == whole_round
-    pause = drafter.pause
-    assert (pause.n_left, pause.n_rounds, pause.tokens) == (0, 5, speculator.text[len(PROMPT) + 1 :])
-    assert pause.verify_s > 0 < pause.own_s
-    speculator.step(FixedPolicy(9), 9, lambda token: False)
-    assert drafter.calls == 2 * whole_round
+def rounds(chooser: Chooser, told: Told, n: int, *, finds: bool) -> int:
+    """How often a table was asked in some rounds of 10 ms, each of which takes 0.1 ms to ask."""
+    before, told.finds = told.n_called, finds
+    for _ in range(n):
+        asked = told.n_called
+        draft = chooser.draft(9)
+        tokens = (1,) * (len(draft) + 1)
+        asking_s = 1e-4 * (told.n_called - asked)
+        chooser.learn(Round(tokens, len(draft), (1,) * len(draft), len(draft) + 1, asking_s, 1e-2, 0.0))
+    return told.n_called - before
 
 
-def test_a_pause_changes_no_token() -> None:
-    assert written(Paused(20), 40).text == written(Paused(0), 40).text == written(Drafter(), 40).text
-
-
-def test_drafters_that_pay_for_their_calls_are_called_in_every_round() -> None:
-    """A copy now and then brings a round of 10 ms; calling takes a hundredth of it."""
-    pauses = Pauses()
-    lengths = [pauses.after_no_draft(1e-4, 1e-2) for _ in range(5)]
-    assert lengths == sorted(lengths)
-    assert lengths[0] > 0
-    for _ in range(20):
-        pauses.drafted(1e-2)
-        assert [pauses.after_no_draft(1e-4, 1e-2) for _ in range(9)] == [0] * 9
-
-
-def test_calls_in_vain_take_less_and_less_of_the_time() -> None:
-    pauses = Pauses()
-    shares = [1e-4 / (pauses.after_no_draft(1e-4, 1e-3) * 1e-3) for _ in range(20)]
-    assert shares[0] == pytest.approx(0.005)
-    assert shares[-1] < 0.001
-    # Drafts that lose time are no reason to call.
-    pauses.drafted(-1e-3)
-    assert pauses.after_no_draft(1e-4, 1e-3) > 0
+def test_a_table_that_pays_for_its_calls_is_asked_in_every_round() -> None:
+    """A copy now and then brings rounds of 10 ms; asking takes a hundredth of one. In vain it is asked less."""
+    told = Told()
+    chooser = Chooser([told], seconds={1: 1e-2, 8: 1e-2}, clock=lambda: 1e-4 * told.n_called)
+    chooser.begin(Text(), Sampler(SAMPLING, ()))
+    rounds(chooser, told, 50, finds=False)
+    assert rounds(chooser, told, 500, finds=False) < 100
+    rounds(chooser, told, 20, finds=True)
+    assert rounds(chooser, told, 40, finds=False) == 40
+    rounds(chooser, told, 500, finds=False)
+    assert rounds(chooser, told, 500, finds=False) < 100

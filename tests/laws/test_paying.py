@@ -13,7 +13,6 @@ from edge_spec.evaluation.bench import bench
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 
 FLAT = {1: 0.004, 8: 0.004}
 SLOPED = {1: 0.004, 8: 0.009}
@@ -60,7 +59,7 @@ def test_bench_remembers_what_enough_prompts_have_shown(prompts: list[str], kept
         drafter = NoDrafter() if mode == "off" else NgramDrafter(shortest=1)
         return TextModel(
             Speculator(target, drafter),
-            lambda: FixedPolicy(3),
+            lambda: 3,
             LetterTokenizer(end=3),
             mode=mode,
             keep_gain=told.append,

@@ -17,10 +17,10 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(5, order=1, seed=4)
@@ -77,35 +77,38 @@ def test_a_text_is_followed_through_every_change(
     """Whatever is kept, forgotten, read or begun: the cache holds the text's beginning, and the rows are its own."""
     most = n_snapshots + 1
     model = TableModel(TABLE, n_snapshots=n_snapshots, max_rows=most, widths=(*widths[: most - 1], most))
-    followed, seen = FollowedText(model), FollowedText(TableModel(TABLE))
+    followed, seen = Follower(model), Follower(TableModel(TABLE))
     tokens = st.lists(st.integers(0, 4), min_size=1, max_size=9)
-    followed.begin(data.draw(tokens), reuse=False)
+    followed.follow(Text(data.draw(tokens)), reuse=False)
     for _ in range(data.draw(st.integers(1, 10))):
         step = data.draw(st.sampled_from(["round", "begin", "rollback", "read", "hold", "save"]))
         if step == "round":
             drafts = data.draw(st.lists(st.integers(0, 4), max_size=most))
             text = followed.uncommitted(most)
-            rows = model.decode(Tree.sequence([*text, *drafts][:most])).copy()
+            rows = followed.decode(Tree.sequence([*text, *drafts][:most])).copy()
             n_kept = data.draw(st.integers(len(text), len(rows)))
-            seen.begin(followed.tokens, reuse=True)
+            seen.follow(Text(followed.text.tokens), reuse=True)
             own = seen.uncommitted(1)
             assert rows[len(text) - 1].tolist() == seen.model.decode(Tree.sequence(own))[-1].tolist()
-            model.keep(range(n_kept))
-            followed.tokens += [*drafts[: n_kept - len(text)], data.draw(st.integers(0, 4))]
+            followed.text.tokens += [*drafts[: n_kept - len(text)], data.draw(st.integers(0, 4))]
+            if data.draw(st.booleans()):
+                # Else what became text is kept as soon as the model is asked again.
+                followed.keep(range(n_kept))
         elif step == "begin":
-            same = data.draw(st.integers(0, len(followed.tokens)))
-            followed.begin([*followed.tokens[:same], *data.draw(tokens)], reuse=data.draw(st.booleans()))
+            same = data.draw(st.integers(0, len(followed.text)))
+            followed.follow(Text([*followed.text.tokens[:same], *data.draw(tokens)]), reuse=data.draw(st.booleans()))
         elif step == "rollback":
-            followed.rollback(data.draw(st.integers(1, len(followed.tokens))))
+            followed.rollback(data.draw(st.integers(1, len(followed.text))))
         elif step == "read":
             followed.read()
         elif step == "hold":
             model.hold()
         else:
-            state = model.save()
-            text = list(followed.tokens)
-            followed.restore(state, text)
-        assert list(model.cells) == followed.tokens[: model.n_past]
+            state = followed.save()
+            followed.restore(state, list(followed.text.tokens))
+        if step != "hold":
+            followed.read()
+        assert list(model.cells) == followed.text.tokens[: model.n_past]
 
 
 def test_what_was_held_is_read_no_second_time() -> None:
@@ -144,7 +147,7 @@ def test_drafts_are_as_long_as_can_be_taken_back(n_snapshots: int) -> None:
     prompt = [3, 4]
     speculator.begin(prompt, Sampler(SamplerSettings(temperature=0.0), prompt), reuse=False)
     speculator.read()
-    done = speculator.step(FixedPolicy(9), 9, lambda token: False)
+    done = speculator.step(9, 9, lambda token: False)
     assert done.n_rows == n_snapshots + 1
 
 
@@ -173,7 +176,7 @@ def test_a_recurrent_drafter_computes_a_text_a_few_times_at_most(letters: Callab
     if nested:
         drafter = HierarchyDrafter(drafter, models[1])
     speculator = Speculator(TableModel(TABLE, n_snapshots=3, takes_trees=False), drafter)
-    reply = reply_of(speculator, FixedPolicy(3), letters(), [1] * 50, SamplerSettings(seed=3), max_tokens=400)
+    reply = reply_of(speculator, lambda: 3, letters(), [1] * 50, SamplerSettings(seed=3), max_tokens=400)
     reply.read()
     rejected = reply.statistics.drafted - reply.statistics.accepted
     assert rejected > 50

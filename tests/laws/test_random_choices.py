@@ -1,4 +1,4 @@
-"""The law of random choices on real engines: whatever a policy chooses in a round, the text is that of plain decoding.
+"""The law of random choices on real engines: whatever a chooser chooses in a round, the text is that of plain decoding.
 
 Drafter, length, siblings, pauses and whether to draft at all are drawn in every round, in a hierarchy twice: for the
 target and for the intermediate model.
@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 from modes_agree import questions
-from random_policies import RandomChoices
+from random_choices import RandomChoices
 
 import edge_spec
 from edge_spec import Mode, TextModel
 from edge_spec.chat import ChatSession
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.speculation.adaptive import AdaptiveDrafter
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.modes import DraftModels, guided
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.modes import DraftModels
 
 SCHEMA = {
     "type": "object",
@@ -44,9 +42,9 @@ Models = Callable[[str], TextModel]
 def anything(models: DraftModels) -> Drafter:
     """Every drafter, chosen among at random."""
     path = ModelDrafter(models.draft(trees=True), width=3, beam=1)
-    leaf = AdaptiveDrafter([path, NgramDrafter()], RandomChoices(1))
-    hierarchy = HierarchyDrafter(guided(leaf), models.intermediate(trees=True), policy=FixedPolicy(5), width=3)
-    return AdaptiveDrafter([hierarchy, LeafDrafter(hierarchy, path), NgramDrafter()], RandomChoices(2))
+    leaf = RandomChoices([path, NgramDrafter()], 1)
+    hierarchy = HierarchyDrafter(leaf, models.intermediate(trees=True), leaf_limit=5, width=3)
+    return RandomChoices([hierarchy, LeafDrafter(hierarchy, path), NgramDrafter()], 2)
 
 
 ANYTHING = Mode(
@@ -56,7 +54,6 @@ ANYTHING = Mode(
     needs=("draft", "intermediate"),
     target_trees=True,
     draft_trees=True,
-    trusted=True,
 )
 
 

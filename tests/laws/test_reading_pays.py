@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
-from edge_spec.speculation.adaptive import drafter as adaptive_drafter
-from edge_spec.speculation.adaptive.rest import Rest
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.round import Round
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 
@@ -33,7 +32,6 @@ class Reader(Drafter):
     def followed(self) -> Any:
         return {self.name: None}
 
-    @property
     def n_unread(self) -> int:
         return self._n_unread
 
@@ -44,64 +42,69 @@ class Reader(Drafter):
         return not self._n_unread
 
     def draft(self, limit: int) -> Tree:
-        return Tree.sequence([1] * 3, (0.9,) * 3).first(limit)
+        draft = Tree.sequence([1] * 3, (0.9,) * 3).first(limit)
+        self.clock += 0.1 * len(draft)
+        return draft
 
 
-def seconds_of(reader: Reader, n_tokens: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Seconds of a reply if the adaptive policy may use a reader that it knows well; a decode takes one."""
-    monkeypatch.setattr(adaptive_drafter, "perf_counter", lambda: reader.clock)
-    policy = AdaptivePolicy(seconds={n: 1.0 for n in range(1, 11)})
-    drafter = AdaptiveDrafter([reader], policy)
-    known = {"step_s": 0.1, "read_s": reader._token_s, "reach": [0.9] * 9, "sampled": [], "greedy": []}
-    drafter.recall({**policy.as_json(), "rounds": 1, "drafters": {"reader": known}})
-    drafter.begin((), Sampler(SamplerSettings(), ()))
+def seconds_of(reader: Reader, n_tokens: int) -> float:
+    """Seconds of a reply if the chooser may use a reader that it knows well; a decode takes one."""
+    chooser = Chooser([reader], seconds={n: 1.0 for n in range(1, 11)}, clock=lambda: reader.clock)
+    known = {"step_s": 0.1, "read_s": reader._token_s, "reach": [[0.9] * 9] * 2, "sampled": [], "greedy": []}
+    chooser.recall({**chooser.as_json(), "rounds": 1, "drafters": {"reader": known}})
+    text = Text()
+    chooser.begin(text, Sampler(SamplerSettings(), ()))
     seconds, left = 0.0, n_tokens
     while left > 0:
-        began = reader.clock
-        limit = min(drafter.limit(left), left - 1)
-        draft = drafter.draft(limit) if limit else EMPTY
-        draft_s = reader.clock - began + 0.1 * len(draft)
+        began, text.room = reader.clock, left
+        draft = chooser.draft(left - 1) if left > 1 else EMPTY
+        draft_s = reader.clock - began
         tokens = (1,) * (1 + len(draft))
-        drafter.accept(tokens)
-        drafter.learn(Round(tokens, len(draft), (1,) * len(draft), 1 + len(draft), draft_s, 1.0, 0.0))
+        text.tokens += tokens
+        chooser.learn(Round(tokens, len(draft), (1,) * len(draft), 1 + len(draft), draft_s, 1.0, 0.0))
         seconds, left = seconds + draft_s + 1.0, left - len(tokens)
     return seconds
 
 
-def test_a_short_reply_does_not_pay_for_reading_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_reply_does_not_pay_for_reading_a_long_prompt() -> None:
     reader = Reader(3000, token_s=0.01)
-    assert seconds_of(reader, 24, monkeypatch) == 24
-    assert reader.n_unread == 3000
+    assert seconds_of(reader, 24) == 24
+    assert reader.n_unread() == 3000
 
 
-def test_a_long_reply_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reply_does() -> None:
     reader = Reader(3000, token_s=0.01)
-    assert seconds_of(reader, 1000, monkeypatch) < 600
-    assert reader.n_unread == 0
+    assert seconds_of(reader, 1000) < 600
+    assert reader.n_unread() == 0
 
 
-def test_a_short_text_is_read_for_a_short_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_text_is_read_for_a_short_reply() -> None:
     reader = Reader(100, token_s=0.01)
-    assert seconds_of(reader, 64, monkeypatch) < 40
-    assert reader.n_unread == 0
+    assert seconds_of(reader, 64) < 40
+    assert reader.n_unread() == 0
 
 
 @pytest.mark.parametrize("token_s", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("n_unread", [16, 100, 1000, 10_000])
 @pytest.mark.parametrize("n_tokens", [8, 64, 128, 1000])
-def test_whatever_is_to_be_read_it_costs_little(
-    n_tokens: int, n_unread: int, token_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_to_be_read_it_costs_little(n_tokens: int, n_unread: int, token_s: float) -> None:
     """Against plain decoding, though nobody knows how long a reply goes on."""
-    assert seconds_of(Reader(n_unread, token_s), n_tokens, monkeypatch) < 1.05 * n_tokens + 1
+    assert seconds_of(Reader(n_unread, token_s), n_tokens) < 1.05 * n_tokens + 1
 
 
-def test_replies_go_on_as_long_as_others_did() -> None:
-    rest = Rest()
-    for _ in range(30):
-        rest.begin()
-        rest.wrote(10)
-    rest.most = 1000
-    assert rest.tokens == pytest.approx(10, rel=0.05)
-    rest.most = 3
-    assert rest.tokens == 3
+def test_replies_are_expected_to_be_as_long_as_others() -> None:
+    """A long text is read where replies are long, and not where they were short, however long they may become."""
+    for usual, reads in ((10, False), (1000, True)):
+        reader = Reader(0, token_s=0.01)
+        chooser = Chooser([reader], seconds={n: 1.0 for n in range(1, 11)}, clock=lambda reader=reader: reader.clock)  # type: ignore[misc]
+        known = {"step_s": 0.1, "read_s": 0.01, "reach": [[0.9] * 9] * 2, "sampled": [], "greedy": []}
+        chooser.recall({**chooser.as_json(), "rounds": 1, "drafters": {"reader": known}})
+        for _ in range(20):
+            chooser.begin(Text(), Sampler(SamplerSettings(), ()))
+            for _ in range(usual):
+                chooser.learn(Round((1,), 0, (), 1, 0.0, 1.0, 0.0))
+        chooser.begin(Text(), Sampler(SamplerSettings(), ()))
+        reader._n_unread = 3000
+        chooser.text.room = 1000
+        chooser.draft(9)
+        assert (reader.n_unread() < 3000) == reads

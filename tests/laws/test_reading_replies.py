@@ -19,7 +19,6 @@ from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Capabilities
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPT = "abcdeabcdeabcdeabcde"
@@ -61,7 +60,7 @@ class Scarce(MemoryGuard):
 
 def text_model(target: TableModel | None = None, guard: MemoryGuard | None = None) -> TextModel:
     speculator = Speculator(target or TableModel(TABLE, n_ctx=400), ModelDrafter(TableModel(TABLE, n_ctx=400)))
-    return TextModel(speculator, lambda: FixedPolicy(3), LetterTokenizer(), mode="sequence", guard=guard)
+    return TextModel(speculator, lambda: 3, LetterTokenizer(), mode="sequence", guard=guard)
 
 
 def written(**values: Any) -> dict[str, Any]:

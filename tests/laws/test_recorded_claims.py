@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from replay import read_recordings
+from replay import Replay, read_recordings
 
-from edge_spec.speculation.adaptive.offer import Offer
+from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.tree import Tree
 
 CLAIMS = Path(__file__).parent / "claims"
@@ -48,15 +48,15 @@ def recorded(temperature: float) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 def claims(drafter: str, temperature: float) -> Iterator[Claim]:
     """What a drafter claimed in the rounds of a run that verifies all that it drafts."""
     by_depth = drafter == "ngram"
-    offer = Offer(drafter, depth=10, by_depth=by_depth)
-    offer.begin(greedy=temperature == 0)
+    candidate = Candidate(Replay(drafter, recorded(temperature)[drafter], 0.0 if by_depth else 1e-3))
+    candidate.begin(greedy=temperature == 0)
     for reply in recorded(temperature)[drafter]:
         truth, place = reply["truth"], 0
         while place < len(truth):
             draft, text = Tree(*map(tuple, reply["drafts"][place])), truth[place:]
             accepted = draft.descend(text)
             if draft:
-                calibrated = offer.values(draft)
+                calibrated = candidate.values(draft)
                 for depth, parent in enumerate([-1, *accepted][: len(text)]):
                     for place_of, node in enumerate(draft.children(parent)):
                         above = (draft.values[parent], calibrated[parent]) if parent >= 0 else (1.0, 1.0)
@@ -66,7 +66,8 @@ def claims(drafter: str, temperature: float) -> Iterator[Claim]:
                             calibrated=calibrated[node] / above[1],
                             came_true=draft.tokens[node] == text[depth],
                         )
-                offer.learn_outcome(draft, text)
+                candidate.draft = draft
+                candidate.learn_outcome(text)
             place += len(accepted) + 1
 
 

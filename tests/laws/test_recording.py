@@ -9,14 +9,14 @@ from record_drafts import record
 from edge_spec import Mode, TextModel
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import DraftModels
-from edge_spec.speculation.policy import FixedPolicy
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
@@ -33,13 +33,12 @@ def open_model(mode: Mode | None) -> TextModel:
     models: DraftModels = None  # type: ignore[assignment]  # these drafters have models of their own
     drafter = mode.build(models) if mode is not None else NoDrafter()
     speculator = Speculator(TableModel(TABLE, n_ctx=200), drafter)
-    policy = FixedPolicy(mode.limit if mode is not None else 0)
-    return TextModel(speculator, lambda: policy, LetterTokenizer(end=4), mode="off")
+    return TextModel(speculator, lambda: mode.limit if mode is not None else 0, LetterTokenizer(end=4), mode="off")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_recordings_hold_the_plain_text_and_every_draft(temperature: float) -> None:
-    auto = Mode(name="auto", build=lambda models: AdaptiveDrafter(drafters(), AdaptivePolicy()), limit=9)
+    auto = Mode(name="auto", build=lambda models: Chooser(drafters()), limit=9)
     found = list(record(open_model, auto, PROMPTS, max_tokens=30, **ENDLESS, seed=5, temperature=temperature))
     assert [recording.drafter for recording in found] == ["sequence", "ngram"] * len(PROMPTS)
     with open_model(None) as plain:
@@ -53,7 +52,7 @@ def test_recordings_hold_the_plain_text_and_every_draft(temperature: float) -> N
                     sampler = Sampler(
                         SamplerSettings(temperature=temperature, seed=5 + number, **ENDLESS), reply.prompt
                     )
-                    drafter.begin([*reply.prompt, *recording.truth[:place]], sampler)
+                    drafter.begin(Text([*reply.prompt, *recording.truth[:place]]), sampler)
                     drafter.read()
                     # No draft is longer than what may still be written.
                     n = min(10, 30 - place - 1)

@@ -27,7 +27,6 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 
 N_VOCAB, N_CTX = 6, 48
 
@@ -57,12 +56,12 @@ class World:
 
     def replies(self) -> Replies:
         answers = [Answer(index, request.settings, request) for index, request in enumerate(self.requests)]
-        return Replies(self.access, answers, lambda: FixedPolicy(3))
+        return Replies(self.access, answers, lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
         access = ModelAccess(Speculator(self.new_model(4), NoDrafter()), self.letters)
         try:
-            reply = Reply(access, request, FixedPolicy(0))
+            reply = Reply(access, request, lambda: 0)
         except PromptTooLong as error:
             return [], "", "error", type(error)
         try:
@@ -244,7 +243,7 @@ def test_a_reply_waits_for_its_turn_and_gets_it(letters: Any) -> None:
     world = World(letters(), [request(attempt=n) for n in range(3)])
     replies = world.replies()
     next(replies)
-    other = Reply(world.access, request(), FixedPolicy(0))
+    other = Reply(world.access, request(), lambda: 0)
     with pytest.raises(UnfinishedReply, match="not finished"):
         next(other)
     replies.close()
@@ -254,7 +253,7 @@ def test_a_reply_waits_for_its_turn_and_gets_it(letters: Any) -> None:
 
 def test_they_can_begin_after_another_reply_has_ended(letters: Any) -> None:
     world = World(letters(), [request(attempt=n, max_tokens=5) for n in range(3)])
-    other = Reply(world.access, request(), FixedPolicy(0))
+    other = Reply(world.access, request(), lambda: 0)
     next(other)
     replies = world.replies()
     with pytest.raises(UnfinishedReply, match="not finished"):
@@ -269,7 +268,7 @@ def test_dropped_ones_give_their_turn_back(letters: Any) -> None:
     replies = world.replies()
     next(replies)
     del replies
-    assert Reply(world.access, request(max_tokens=3), FixedPolicy(0)).read()
+    assert Reply(world.access, request(max_tokens=3), lambda: 0).read()
     assert world.ledger.held_bytes == 0
 
 
@@ -283,7 +282,7 @@ def test_a_cancel_from_another_thread_ends_all(letters: Any, most: int) -> None:
     thread.join()
     replies.read()
     assert [replies[n].finish_reason for n in range(3)] == ["cancelled"] * 3
-    assert Reply(world.access, request(max_tokens=3), FixedPolicy(0)).read()
+    assert Reply(world.access, request(max_tokens=3), lambda: 0).read()
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def test_cells_of_every_model_are_committed_text_when_a_reply_has_ended(
         if n == n_pieces:
             break
     reply.close()
+    case.last.drafter.save()
     for model in (case.last.model, *case.models):
         assert not model.pending
         assert model.cells == tuple(case.last.text[: model.n_past])
@@ -52,8 +53,10 @@ def load(probe_cache: Path) -> Iterator[Callable[..., TextModel]]:
 
 def models_of(model: TextModel) -> Iterator[tuple[Any, list[int]]]:
     """All models, with the text that each of them follows."""
+    # A drafter catches up with the text when it is asked for something.
+    model._access.speculator.drafter.save()
     for followed in model.followed.values():
-        yield followed.model, followed.tokens
+        yield followed.model, followed.text.tokens
 
 
 def check_caches(model: TextModel, text: list[int]) -> None:
@@ -140,30 +143,23 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
         model.followed["target"].model.rollback(0)
 
 
-class Stubborn(Drafter):
-    """A drafter that cannot go back."""
+def no_way_back() -> None:
+    raise RuntimeError("no way back")
 
-    name = "stubborn"
 
-    def __init__(self) -> None:
-        self._text: list[int] = []
+class Again(Drafter):
+    """Guesses that the last token comes again."""
 
-    def begin(self, prompt: Sequence[int], sampler: Any) -> None:
-        self._text = list(prompt)
+    name = "again"
 
     def draft(self, limit: int) -> Tree:
-        return Tree.sequence([self._text[-1]] * limit)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._text.extend(tokens)
-
-    def rollback(self, length: int) -> None:
-        raise RuntimeError("no way back")
+        return Tree.sequence(self.text.tokens[-1:] * limit)
 
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_reply_whose_end_fails_gives_its_turn_back(load: Callable[..., TextModel], closes: bool) -> None:
-    model = load(speculation=Mode(name="stubborn", build=lambda opened: Stubborn(), limit=2), n_ctx=256)
+    model = load(speculation=Mode(name="again", build=lambda opened: Again(), limit=2), n_ctx=256)
+    model._access.speculator.end_reply = no_way_back  # type: ignore[method-assign]
     session = model.chat("You are a friend.", seed=1, max_tokens=8)
     reply = session.send("Hi")
     with pytest.raises(RuntimeError, match="no way back"):

@@ -15,45 +15,54 @@ from edge_spec import TextModel
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES
 from edge_spec.loading import plan
 from edge_spec.memory.pressure import PressureReading, PressureWatch
+from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
+from edge_spec.speculation.text import Text
 from edge_spec.tokens.tokenizer import TOKEN_BYTES_LIMIT, TokenBytes
 
 MIB = 1 << 20
 
 
+def begun(drafter: NgramDrafter) -> NgramDrafter:
+    drafter.begin(Text(), Sampler(SamplerSettings(), ()))
+    return drafter
+
+
 @pytest.mark.parametrize("n_tokens", [0, 1, 100, 127, 128, 129, 1000, 4096, 5000])
 @pytest.mark.parametrize("n_kinds", [2, 30_000])
 def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) -> None:
-    drafter, rng = NgramDrafter(), random.Random(n_tokens)
+    drafter, rng = begun(NgramDrafter()), random.Random(n_tokens)
     for _ in range(n_tokens):
-        drafter.accept([rng.randrange(n_kinds)])
+        drafter.text.tokens.extend([rng.randrange(n_kinds)])
+        drafter.draft(1)
         assert drafter.held_bytes <= table_bytes(n_tokens)
-    drafter.rollback(n_tokens // 2)
+    drafter.text.shorten(n_tokens // 2)
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
 @pytest.mark.parametrize("n_tokens", [256, 1000, 4096, 8192, 131_072])
 def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> None:
     phrase = [7, 8, 9, 10, 11]
-    drafter = NgramDrafter(max_bytes=table_bytes(n_tokens))
-    drafter.accept([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
+    drafter = begun(NgramDrafter(max_bytes=table_bytes(n_tokens)))
+    drafter.text.tokens.extend([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
     assert drafter.draft(1).tokens == (11,)
     assert drafter.held_bytes <= table_bytes(n_tokens)
 
 
 def test_a_table_that_is_full_forgets_the_older_half_and_continues() -> None:
     max_bytes = table_bytes(1000)
-    drafter, phrase = NgramDrafter(max_bytes=max_bytes), [7, 8, 9, 10, 11]
+    drafter, phrase = begun(NgramDrafter(shortest=2, max_bytes=max_bytes)), [7, 8, 9, 10, 11]
     for token in range(100, 20_100):
-        drafter.accept([token])
+        drafter.text.tokens.extend([token])
+        drafter.draft(1)
         assert drafter.held_bytes <= max_bytes
     assert drafter.draft(3).tokens == ()
-    drafter.accept([*phrase, 1, 2, *phrase[:4]])
+    drafter.text.tokens.extend([*phrase, 1, 2, *phrase[:4]])
     assert drafter.draft(2).tokens == (11, 1)
     # What is rolled back further than it remembers is as good as new.
-    drafter.rollback(50)
+    drafter.text.shorten(50)
     assert drafter.draft(3).tokens == ()
-    drafter.accept([*phrase, *phrase[:3]])
+    drafter.text.tokens.extend([*phrase, *phrase[:3]])
     assert drafter.draft(2).tokens == (10, 11)
     assert table_bytes(1 << 30) == 16 * MIB
 

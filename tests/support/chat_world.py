@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from letters import LetterTokenizer
@@ -10,7 +11,6 @@ from edge_spec import TextModel
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy, Policy
 
 LETTERS = "abcd"
 USER, ASSISTANT, SYSTEM, END = range(len(LETTERS), len(LETTERS) + 4)
@@ -30,14 +30,14 @@ def chat_table(seed: int = 0, order: int = 2, end: float = 0.0) -> Any:
 
 
 def chat_model(
-    table: Any, drafter: Any = None, *, policy: Policy | None = None, files: Any = None, **model: Any
+    table: Any, drafter: Any = None, *, next_limit: Callable[[], int] | None = None, files: Any = None, **model: Any
 ) -> TextModel:
     """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
     speculator = Speculator(TableModel(table, **model), drafter or NoDrafter())
-    chosen = policy or FixedPolicy(4)
+    chosen = next_limit or (lambda: 4)
     return TextModel(
         speculator,
-        lambda: chosen,
+        chosen,
         LetterTokenizer(LETTERS, names=NAMES, end=END),
         mode="test",
         chat_template=TEMPLATE,

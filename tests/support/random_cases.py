@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from letter_vocabulary import LETTERS, LetterGrammar, Letters
-from random_policies import RandomChoices, RandomLimits
+from random_choices import RandomChoices, RandomLimits
 from speculator_replies import reply_of
 
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.leaf import LeafDrafter
@@ -23,8 +22,6 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import guided
-from edge_spec.speculation.policy import FixedPolicy
 
 
 @dataclass
@@ -79,10 +76,10 @@ class Case:
 
     def speculator(self, *, drafts: bool = True) -> Speculator:
         self.models, self.parts = [], []
-        return Speculator(self.target(), guided(self._build(self.recipe)) if drafts else NoDrafter())
+        return Speculator(self.target(), self._build(self.recipe) if drafts else NoDrafter())
 
     def generation(self, *, drafts: bool = True, drafter: Drafter | None = None) -> Reply:
-        self.last = Speculator(self.target(), guided(drafter)) if drafter else self.speculator(drafts=drafts)
+        self.last = Speculator(self.target(), drafter) if drafter else self.speculator(drafts=drafts)
         return reply_of(
             self.last,
             RandomLimits(self.seed),
@@ -105,22 +102,22 @@ class Case:
         elif kind == "ngram":
             drafter = NgramDrafter(longest=rest[1], shortest=rest[0])
         elif kind == "choice":
-            drafter = AdaptiveDrafter([self._build(part) for part in rest], RandomChoices(self.seed))
+            drafter = RandomChoices([self._build(part) for part in rest], self.seed)
         elif kind == "shared":
             model, width, intermediate = rest
             width = 1 if self.recurrent else width
             part = self._build(model)
-            leaf = guided(AdaptiveDrafter([part, NgramDrafter()], RandomChoices(self.seed + 1)))
-            hierarchy = HierarchyDrafter(leaf, self._model(intermediate), policy=FixedPolicy(5), width=width)
+            leaf = RandomChoices([part, NgramDrafter()], self.seed + 1)
+            hierarchy = HierarchyDrafter(leaf, self._model(intermediate), leaf_limit=5, width=width)
             offers = [hierarchy, LeafDrafter(hierarchy, part), NgramDrafter()]
-            drafter = AdaptiveDrafter(offers, RandomChoices(self.seed))
+            drafter = RandomChoices(offers, self.seed)
         elif kind == "model":
             width, beam, depth, min_value, model = rest
             width, beam = (1, 1) if self.recurrent else (width, beam)
             drafter = ModelDrafter(self._model(model), width=width, beam=beam, depth=depth, min_value=min_value)
         else:
             leaf, leaf_limit, model = rest
-            drafter = HierarchyDrafter(guided(self._build(leaf)), self._model(model), policy=FixedPolicy(leaf_limit))
+            drafter = HierarchyDrafter(self._build(leaf), self._model(model), leaf_limit=leaf_limit)
         self.parts.append(drafter)
         return drafter
 

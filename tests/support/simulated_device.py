@@ -1,19 +1,19 @@
-"""A simulated device and drafter: policies are tried against its clock."""
+"""A simulated device and drafter: the chooser is tried against its clock."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptiveDrafter, AdaptivePolicy
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.policy import Policy
 from edge_spec.speculation.round import Round
-from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.text import Text
+from edge_spec.speculation.tree import Tree
 
 
 def flat(n_rows: int) -> float:
@@ -42,16 +42,24 @@ def ones(n: int) -> Tree:
 
 
 class Ones(Drafter):
-    """A drafter with a model, which drafts ones and claims nothing."""
+    """A drafter with a model, which drafts ones, claims nothing, and takes the time that its world says."""
 
     name = "ones"
 
     def __init__(self) -> None:
         self.n_drafted = 0
+        self.clock = 0.0
+        self.world: World | None = None
 
     @property
     def followed(self) -> Any:
         return {"ones": None}
+
+    def read(self, most: int | None = None) -> bool:
+        return True
+
+    def n_unread(self) -> int:
+        return 0
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
@@ -61,7 +69,18 @@ class Ones(Drafter):
         while len(draft) < limit and worth_more(draft):
             draft = ones(len(draft) + 1)
         self.n_drafted = len(draft)
+        if self.world is not None:
+            self.clock += self.world.seconds_of(len(draft))
         return draft
+
+
+class Choosing(Chooser):
+    """The chooser with one such drafter, by its clock."""
+
+    def __init__(self, seconds: Mapping[int, float] | None = None, *, most: int = 9) -> None:
+        self.ones = Ones()
+        super().__init__([self.ones], seconds=seconds, most=most, clock=lambda: self.ones.clock)
+        self.begin(Text(), Sampler(SamplerSettings(), ()))
 
 
 @dataclass
@@ -84,14 +103,13 @@ class World:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self._ones = Ones()
-        self._drafters: dict[Policy, Drafter] = {}
 
-    def run(self, policy: Policy, n_rounds: int) -> World:
+    def run(self, chooser: Choosing, n_rounds: int) -> World:
         """Continues; counters start at zero."""
         self.time, self.tokens, self.limits = 0.0, 0, []
+        chooser.ones.world = self
         for _ in range(n_rounds):
-            self._round(policy)
+            self._round(chooser)
         return self
 
     @property
@@ -109,38 +127,29 @@ class World:
         places = range(len(self.limits) - 10)
         return next((n for n in places if all(self.limits[n : n + 10])), len(self.limits))
 
-    def _round(self, policy: Policy) -> None:
-        limit = policy.limit()
-        ones = self._ones
-        ones.n_drafted = 0
-        drafter = self.drafter_of(policy)
-        draft = drafter.draft(limit) if limit else EMPTY
+    def seconds_of(self, n_drafted: int) -> float:
+        """Return what drafting so many tokens takes now."""
+        return (n_drafted * self.draft_s + self.behind * self.behind_s) * self._factor()
+
+    def _round(self, chooser: Choosing) -> None:
+        drafter, began = chooser.ones, chooser.ones.clock
+        drafter.n_drafted = 0
+        draft = chooser.draft(9)
         right = 0
         while right <= len(draft) and self._random.random() < self.chance:
             right += 1
         accepted = min(right, len(draft))
         tokens = (1,) * right if right > accepted else (*(1,) * accepted, 0)
-        n_drafted, n_behind = ones.n_drafted, self.behind
-        draft_s = (n_drafted * self.draft_s + n_behind * self.behind_s) * self._factor() if n_drafted else 0.0
-        verify_s = self.verify(len(draft) + 1) * self._factor()
-        self.behind = 0 if n_drafted else self.behind + 1
+        draft_s, verify_s = drafter.clock - began, self.verify(len(draft) + 1) * self._factor()
+        self.behind = 0 if drafter.n_drafted else self.behind + 1
         self.time += draft_s + verify_s
         self.tokens += len(tokens)
         self.limits.append(len(draft))
-        drafter.accept(tokens)
-        drafter.learn(Round(tokens, accepted, (1,) * len(draft), len(draft) + 1, draft_s, verify_s, 0.0))
-
-    def drafter_of(self, policy: Policy) -> Drafter:
-        if not isinstance(policy, AdaptivePolicy):
-            return self._ones
-        if policy not in self._drafters:
-            self._drafters[policy] = AdaptiveDrafter([self._ones], policy)
-            self._drafters[policy].begin((), Sampler(SamplerSettings(), ()))
-        return self._drafters[policy]
+        chooser.learn(Round(tokens, accepted, (1,) * len(draft), len(draft) + 1, draft_s, verify_s, 0.0))
 
     def _factor(self) -> float:
         return 1 + self.noise * self._random.uniform(-1, 1)
 
 
-def adaptive(seconds: Callable[[int], float] = flat) -> AdaptivePolicy:
-    return AdaptivePolicy(seconds=first_estimates(seconds))
+def adaptive(seconds: Callable[[int], float] = flat) -> Choosing:
+    return Choosing(first_estimates(seconds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_spec.generation.context import ModelAccess
@@ -11,19 +11,18 @@ from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import Policy
 
 
 def reply_of(
     speculator: Speculator,
-    policy: Policy,
+    next_limit: Callable[[], int],
     vocabulary: Any,
     prompt: Sequence[int],
     settings: SamplerSettings,
     **asked: Any,
 ) -> Reply:
     """A reply of a speculator; ``asked`` are further fields of its request, and options."""
-    return Reply(ModelAccess(speculator, vocabulary), request_of(prompt, settings, **asked), policy)
+    return Reply(ModelAccess(speculator, vocabulary), request_of(prompt, settings, **asked), next_limit)
 
 
 def request_of(prompt: Sequence[int], settings: SamplerSettings, **asked: Any) -> ReplyRequest:

@@ -10,7 +10,6 @@ from speculator_replies import reply_of
 from edge_spec import SamplerSettings, TableModel, random_table
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.acceptance import Written, acceptance, rows_after, write
@@ -34,7 +33,7 @@ def test_the_text_is_the_one_that_a_reply_would_be(settings: SamplerSettings) ->
     assert [tuple(each.prompt) for each in found] == [tuple(prompt) for prompt in PROMPTS]
     for each in found:
         speculator = Speculator(TableModel(TABLE), NoDrafter())
-        reply = reply_of(speculator, FixedPolicy(0), LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
+        reply = reply_of(speculator, lambda: 0, LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
         reply.read()
         assert tuple(reply.token_ids) == each.reply
 

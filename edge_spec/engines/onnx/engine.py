@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.onnx.kernels import KINDS, features, packed_bytes, why_slow
-from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, head_settings, known_onnx_profile, onnx_settings
+from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
@@ -160,7 +160,9 @@ class OnnxEngine(Engine):
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        return head_settings(settings) if is_own_head(file) else onnx_settings(settings)
+        # What a drafter's cache rounds reaches no text.
+        left_open = file.graph is None and not settings.exact and settings.kv_k == settings.kv_v == "auto"
+        return drafter_settings(settings) if is_own_head(file) or left_open else onnx_settings(settings)
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.

@@ -38,7 +38,7 @@ from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
 __all__ = [
     "OnnxOpener",
     "cache_kind",
-    "head_settings",
+    "drafter_settings",
     "known_onnx_profile",
     "onnx_settings",
     "open_onnx",
@@ -65,8 +65,8 @@ def onnx_settings(settings: ModelSettings) -> ModelSettings:
     return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
 
 
-def head_settings(settings: ModelSettings) -> ModelSettings:
-    """Settings of a head: what its cache rounds reaches no text."""
+def drafter_settings(settings: ModelSettings) -> ModelSettings:
+    """Settings of a model that only drafts: a cache of half the size."""
     return replace(onnx_settings(settings), kv_k="f16", kv_v="f16")
 
 

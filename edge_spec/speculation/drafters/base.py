@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.followed_text import FollowedText
-from edge_spec.speculation.pause import Pause
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Choice", "Drafter"]
@@ -33,47 +34,30 @@ class Choice:
 class Drafter:
     """Guesses what the target will write next.
 
-    A drafter follows a text: the prompt, then whatever is accepted. Its guesses may be as bad as they like; they
-    change when a token arrives and never which. Override ``draft`` and what else is needed; the defaults do nothing.
+    Its guesses may be as bad as they like; they change when a token arrives and never which. Override ``draft`` and
+    what else is needed. A drafter with models names them in ``followed``; the other defaults then suit it.
 
     Attributes:
         name: short, shown in statistics.
+        takes_guidance: whether a reply's grammar may prune and extend its drafts.
+        text: the text that it drafts for. It grows, and may become shorter, without a word: see ``Text.since``.
     """
 
     name = "drafter"
+    takes_guidance = True
+    text: Text
 
     @property
     def last_name(self) -> str:
         """The name of what made the last draft: of one of several drafters, if it chooses among them."""
         return self.name
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """Start following a text that is ``prompt`` so far, drawn from ``sampler``; ``read`` comes next.
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        """Draft for a text from now on, which is drawn from ``sampler``; ``read`` comes next.
 
-        What an earlier text shares with this one may be reused.
+        What it knows of an earlier text may be reused.
         """
-
-    def read(self, most: int | None = None) -> bool:
-        """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
-        return True
-
-    @property
-    def n_unread(self) -> int:
-        """How many tokens its models have not read of the text, together."""
-        return 0
-
-    @property
-    def pause(self) -> Pause:
-        """In which rounds it need not be called; the decoding loop fetches this once per text. Never by default."""
-        return Pause()
-
-    def limit(self, left: int) -> int:
-        """Return the most tokens that it would draft in the next round; asked once before each.
-
-        Args:
-            left: the tokens that the text may still grow by.
-        """
-        return sys.maxsize
+        self.text = text
 
     def draft(self, limit: int) -> Tree:
         """Guess at most ``limit`` tokens that follow the text, likeliest path first; possibly none."""
@@ -87,33 +71,41 @@ class Drafter:
         """
         return self.draft(limit)
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        """The text has grown by ``tokens``."""
-
     def learn(self, done: Round) -> None:
-        """A round is over; comes after ``accept``."""
+        """A round is over, and its tokens are text."""
 
-    def rollback(self, length: int) -> None:
-        """The text is only its first ``length`` tokens after all; never shorter than the prompt."""
-
-    def save(self) -> dict[str, bytes]:
-        """Return what its models have committed of the text, by a name for each."""
+    @property
+    def followed(self) -> Mapping[str, Follower]:
+        """Its models and the texts that they follow, by names that are unique within the drafter."""
         return {}
 
-    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
-        """Restore what ``save`` returned while it followed ``text``; ``begin`` comes next.
+    def read(self, most: int | None = None) -> bool:
+        """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
+        return all([follower.read(most) for follower in self.followed.values()])
 
-        Raises:
-            StateError: a state is damaged or of another model; that model then starts with an empty cache.
+    def n_unread(self) -> int:
+        """Return how many tokens its models have not read of the text, together."""
+        return sum(follower.n_unread for follower in self.followed.values())
+
+    def save(self) -> dict[str, bytes]:
+        """Return what its models have committed of the text, by the names of ``followed``."""
+        return {name: follower.save() for name, follower in self.followed.items()}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        """Restore what ``save`` returned while it drafted for ``text``; ``begin`` comes next.
+
+        A model whose state is missing, damaged or of another model starts with an empty cache, and reads.
         """
+        for name, follower in self.followed.items():
+            follower.forget()
+            with suppress(StateError):
+                if name in states:
+                    follower.restore(states[name], text)
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
-
-    @property
-    def followed(self) -> Mapping[str, FollowedText]:
-        """Its models and the texts that they follow, by the names of ``save``."""
-        return {}
+        for follower in self.followed.values():
+            follower.model.close()
 
     @property
     def choices(self) -> Mapping[str, Choice]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from edge_spec.errors import Arguments, GrammarDeadEnd, Sentence, SettingsError
+from edge_spec.errors import Arguments, GrammarDeadEnd, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.followed_text import FollowedText, common_prefix
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.policy import FixedPolicy, Policy
+from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["HierarchyDrafter"]
@@ -31,15 +32,13 @@ class HierarchyDrafter(Drafter):
     Args:
         leaf: guesses what the intermediate model will write.
         intermediate: the intermediate model.
-        policy: how far the leaf drafts; at most 3 nodes a tree by default.
+        leaf_limit: the most nodes that the leaf drafts at a time.
         width: candidates considered per token of the sequence: itself and its siblings.
     """
 
     name = "hierarchy"
 
-    def __init__(
-        self, leaf: Drafter, intermediate: LanguageModel, *, policy: Policy | None = None, width: int = 1
-    ) -> None:
+    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, leaf_limit: int = 3, width: int = 1) -> None:
         if width < 1:
             raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
         if not intermediate.capabilities.rollback:
@@ -48,31 +47,51 @@ class HierarchyDrafter(Drafter):
                 hint=Sentence("use {instead}", instead=Arguments(speculation="ngram")),
             )
         self._inner = Speculator(intermediate, leaf)
-        self._policy = policy or FixedPolicy(3)
+        self._leaf_limit = leaf_limit
         self._width = width
         self._sampler: Sampler | None = None
-        # Of the target's text; the inner text may be longer. Each token of that has its claim and those of siblings.
+        # The intermediate model's text is the target's up to here, and then guesses: a fork of it. Each guess has its
+        # claim and those of its siblings.
+        self.text = Text()
         self._length = 0
+        self._cursor = self.text.cursor()
         self._claims: list[list[tuple[int, float]]] = []
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        super().begin(text, sampler)
+        self._cursor, self._length = text.cursor(), len(text)
+        self._cursor.place = len(text)
         self._sampler = sampler.over(self._inner.model.kept)
-        self._inner.begin(prompt, sampler, reuse=True, pick=self._pick)
-        self._length = len(prompt)
+        self._inner.begin(text.tokens, sampler, reuse=True, pick=self._pick)
         self._claims.clear()
 
-    def read(self, most: int | None = None) -> bool:
-        return self._inner.read(most)
+    def _catch_up(self) -> None:
+        """Take in how the text has gone on; guesses stay as far as they have come true."""
+        inner = self._inner
+        if self._cursor.place < self._length:
+            self._length = self._cursor.place
+            self._replace(self._length, ())
+        tokens = self.text.since(self._cursor)
+        agreed = common_prefix(inner.text[self._length : self._length + len(tokens)], tokens)
+        if agreed < len(tokens):
+            self._replace(self._length + agreed, tokens[agreed:])
+        del self._claims[: len(tokens)]
+        self._length += len(tokens)
 
-    @property
+    def read(self, most: int | None = None) -> bool:
+        self._catch_up()
+        return super().read(most)
+
     def n_unread(self) -> int:
-        return self._inner.n_unread
+        self._catch_up()
+        return super().n_unread()
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         inner = self._inner
+        self._catch_up()
         if self._length > inner.model.n_ctx:
             return EMPTY
         # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
@@ -81,7 +100,7 @@ class HierarchyDrafter(Drafter):
             inner.hold()
         while n < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
             try:
-                inner.step(self._policy, limit - n - 1, _never)
+                inner.step(self._leaf_limit, limit - n - 1, _never)
             except GrammarDeadEnd:
                 # Only for this guess: the target may never come here.
                 break
@@ -116,20 +135,9 @@ class HierarchyDrafter(Drafter):
         self._claims.append(guesses)
         return guesses[0][0]
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        text = self._inner.text
-        agreed = common_prefix(text[self._length : self._length + len(tokens)], tokens)
-        if agreed < len(tokens):
-            self._replace(self._length + agreed, tokens[agreed:])
-        del self._claims[: len(tokens)]
-        self._length += len(tokens)
-
-    def rollback(self, length: int) -> None:
-        self._replace(length, ())
-        self._length = length
-
     def drop_guesses(self) -> None:
         """Forget what the intermediate model has written beyond the target's text."""
+        self._catch_up()
         self._replace(self._length, ())
 
     def _replace(self, length: int, tokens: Sequence[int]) -> None:
@@ -141,15 +149,18 @@ class HierarchyDrafter(Drafter):
         return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        # Its own text is none any more, so that nothing is taken in from it before another one begins.
+        self.text = Text()
+        self._cursor, self._length = self.text.cursor(), 0
+        self._claims.clear()
         start = f"{self.name}."
-        own = {name[len(start) :]: state for name, state in states.items() if name.startswith(start)}
-        self._inner.restore(own, text)
-
-    def close(self) -> None:
-        self._inner.close()
+        own = {name.removeprefix(start): state for name, state in states.items() if name.startswith(start)}
+        # Without a usable state the intermediate model reads the text again.
+        with suppress(StateError):
+            self._inner.restore(own, text)
 
     @property
-    def followed(self) -> dict[str, FollowedText]:
+    def followed(self) -> dict[str, Follower]:
         return {f"{self.name}.{name}": followed for name, followed in self._inner.followed.items()}
 
     @property
@@ -158,5 +169,5 @@ class HierarchyDrafter(Drafter):
 
 
 def _never(token: int) -> bool:
-    """Return an intermediate model's text does not end: the target decides."""
+    """Return False: an intermediate model's text does not end, the target decides."""
     return False

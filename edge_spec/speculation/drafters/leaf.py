@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["LeafDrafter"]
@@ -33,9 +33,9 @@ class LeafDrafter(Drafter):
         self._hierarchy.drop_guesses()
         return self._leaf.read(most)
 
-    @property
     def n_unread(self) -> int:
-        return self._leaf.n_unread
+        self._hierarchy.drop_guesses()
+        return self._leaf.n_unread()
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
@@ -45,5 +45,14 @@ class LeafDrafter(Drafter):
         return self._leaf.draft_while(limit, worth_more)
 
     @property
-    def followed(self) -> Mapping[str, FollowedText]:
+    def followed(self) -> Mapping[str, Follower]:
         return self._leaf.followed
+
+    def save(self) -> dict[str, bytes]:
+        return {}
+
+    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

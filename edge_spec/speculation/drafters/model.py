@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.followed_text import FollowedText
+from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["ModelDrafter"]
@@ -55,44 +56,32 @@ class ModelDrafter(Drafter):
                 hint=Sentence("use {instead}", instead=Arguments(speculation="sequence")),
             )
         self.name = "sequence" if beam == 1 else "tree"
-        self._text = FollowedText(model)
+        self._follower = Follower(model)
         self._width = width
         self._beam = beam
         self._depth = depth
         self._min_value = min_value
-        # What has been decoded since the text grew last.
-        self._pending: Tree = EMPTY
         self._sampler: Sampler | None = None
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._text.begin(prompt, reuse=True)
-        self._sampler = sampler.over(self._text.model.kept)
-        self._pending = EMPTY
-
-    def read(self, most: int | None = None) -> bool:
-        return self._text.read(most)
-
-    @property
-    def n_unread(self) -> int:
-        return self._text.n_unread
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        super().begin(text, sampler)
+        self._follower.follow(text, reuse=True)
+        self._sampler = sampler.over(self._follower.model.kept)
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        sampler, text, model = self._sampler, self._text.tokens, self._text.model
+        sampler, text, follower = self._sampler, self.text.tokens, self._follower
+        model = follower.model
         assert sampler is not None, "begin() comes first"
         levels = min(limit if self._beam == 1 else self._depth, limit, model.n_ctx - len(text))
         if levels < 1:
             return EMPTY
-        if self._pending:
-            # A round was interrupted between draft and verdict; its guesses are still in the cache.
-            model.rollback(model.n_past)
-            self._pending = EMPTY
-        uncommitted = self._text.uncommitted(model.capabilities.max_rows // 2)
+        uncommitted = follower.uncommitted(model.capabilities.max_rows // 2)
         model.hold()
         decoded = Tree.sequence(uncommitted)
-        rows = model.decode(decoded)[-1:]
+        rows = follower.decode(decoded)[-1:]
         candidates = _Candidates(self._min_value)
         frontier = [-1]
         places = {-1: len(uncommitted) - 1}
@@ -106,38 +95,13 @@ class ModelDrafter(Drafter):
             if not frontier or not worth_more(candidates.tree()):
                 break
             decoded = candidates.grow(decoded, frontier, places)
-            rows = model.decode(decoded)
-        self._pending = decoded
+            rows = follower.decode(decoded)
         draft = candidates.tree()
         return draft if self._width == 1 else draft.best(limit)
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        text, model = self._text.tokens, self._text.model
-        if self._pending:
-            model.keep(self._pending.descend((*text[model.n_past :], *tokens)))
-            self._pending = EMPTY
-        text.extend(tokens)
-
-    def rollback(self, length: int) -> None:
-        self._pending = EMPTY
-        self._text.rollback(length)
-
-    def save(self) -> dict[str, bytes]:
-        self._pending = EMPTY
-        return {self.name: self._text.model.save()}
-
-    def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
-        self._pending = EMPTY
-        self._text.forget()
-        if self.name in states:
-            self._text.restore(states[self.name], text)
-
-    def close(self) -> None:
-        self._text.model.close()
-
     @property
-    def followed(self) -> dict[str, FollowedText]:
-        return {self.name: self._text}
+    def followed(self) -> dict[str, Follower]:
+        return {self.name: self._follower}
 
 
 class _Candidates:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.text import Cursor, Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["NgramDrafter", "table_bytes"]
 
-_LONGEST, _SHORTEST = 4, 2
+_LONGEST, _SHORTEST = 5, 1
 _MAX_BYTES = 16 << 20
 _MIN_BUCKETS = 256
 _BYTES = array("i").itemsize
@@ -41,84 +41,76 @@ class NgramDrafter(Drafter):
             raise SettingsError(f"n-grams of {longest} down to {shortest} tokens; at least 1 is needed")
         self._lengths = range(longest, shortest - 1, -1)
         self._most = max(_tokens_in(max_bytes, len(self._lengths)), 2 * longest)
-        # The end of the text, as far as it is not forgotten.
-        self._text = array("i")
+        # The end of the text, as far as it is not forgotten: what is taken out of a table has to be known still.
+        self._known = array("i")
         self._n_forgotten = 0
-        self._chains = [_Chains(self._text, n) for n in self._lengths]
+        self._cursor = Cursor()
+        self._chains = [_Chains(self._known, n) for n in self._lengths]
         # How often the first token copied after a match of this length was right: (right, tried).
         self._right = {n: [1, 2] for n in self._lengths}
-        self._tried: tuple[int, int] | None = None
+        # The length of the last match, and the place and the token that it was followed by.
+        self._tried: tuple[int, int, int] | None = None
 
     @property
     def held_bytes(self) -> int:
         """What the table takes now."""
-        return sys.getsizeof(self._text) + sum(chains.held_bytes for chains in self._chains)
+        return sys.getsizeof(self._known) + sum(chains.held_bytes for chains in self._chains)
 
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+    def begin(self, text: Text, sampler: Sampler) -> None:
+        super().begin(text, sampler)
         self._clear()
         self._tried = None
-        self._extend(prompt)
+        self._cursor = text.cursor()
         # A long prompt now, and not in the time of the first round.
         self._catch_up()
 
     def draft(self, limit: int) -> Tree:
-        self._tried = None
+        self._catch_up()
         for n, chains in zip(self._lengths, self._chains, strict=True):
             if limit < 1:
                 break
-            chains.catch_up()
             end = chains.before_last()
             if not end:
                 continue
-            copied = self._text[end : end + limit].tolist()
-            self._tried = (n, copied[0])
+            copied = self._known[end : end + limit].tolist()
+            self._tried = (n, len(self.text), copied[0])
             right, tried = self._right[n]
             chance = right / tried
             return Tree.sequence(copied, [chance ** (place + 1) for place in range(len(copied))])
         return EMPTY
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        if self._tried is not None and tokens:
-            n, token = self._tried
-            self._right[n][0] += token == tokens[0]
-            self._right[n][1] += 1
-            self._tried = None
-        self._extend(tokens)
-
-    def rollback(self, length: int) -> None:
-        left = length - self._n_forgotten
-        if left < 0:
-            self._clear()
-            self._n_forgotten = length
-        while len(self._text) > max(left, 0):
-            for chains in self._chains:
-                chains.drop_last()
-            self._text.pop()
-        self._tried = None
-
-    def close(self) -> None:
-        self._clear()
-
     def _clear(self) -> None:
-        del self._text[:]
+        del self._known[:]
         self._n_forgotten = 0
         for chains in self._chains:
             chains.build()
 
     def _catch_up(self) -> None:
-        for chains in self._chains:
-            chains.catch_up()
-
-    def _extend(self, tokens: Sequence[int]) -> None:
-        # Looked up when a draft is asked for: a round that does not ask costs next to nothing.
-        for token in tokens:
-            if len(self._text) >= self._most:
-                n_gone = len(self._text) // 2
-                del self._text[:n_gone]
+        """Take in how the text has gone on, and whether the last guess was right."""
+        place, tokens = self._cursor.place, self.text.tokens
+        if self._tried is not None:
+            n, tried_at, token = self._tried
+            if tried_at < len(tokens) and tried_at <= place:
+                self._right[n][0] += token == tokens[tried_at]
+                self._right[n][1] += 1
+            self._tried = None
+        if place < self._n_forgotten:
+            self._clear()
+            self._n_forgotten = place
+        while len(self._known) > place - self._n_forgotten:
+            for chains in self._chains:
+                chains.drop_last()
+            self._known.pop()
+        for token in self.text.since(self._cursor):
+            if len(self._known) >= self._most:
+                n_gone = len(self._known) // 2
+                del self._known[:n_gone]
                 self._n_forgotten += n_gone
                 for chains in self._chains:
                     chains.build()
-            self._text.append(token)
+            self._known.append(token)
+        for chains in self._chains:
+            chains.catch_up()
 
 
 class _Chains:

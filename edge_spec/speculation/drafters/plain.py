@@ -8,6 +8,7 @@ __all__ = ["NoDrafter"]
 
 
 class NoDrafter(Drafter):
-    """Drafts nothing."""
+    """Drafts nothing, even where a grammar knows what comes."""
 
     name = "off"
+    takes_guidance = False

@@ -1,4 +1,4 @@
-"""Numbers read from what an earlier run has kept: a damaged file must not become a policy."""
+"""Numbers read from what an earlier run has kept: a damaged file must not decide."""
 
 from __future__ import annotations
 

@@ -1,56 +1,67 @@
-"""A text, and a model whose cache holds its beginning."""
+"""A model, and the text whose beginning its cache holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.tree import Tree
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.text import Text, common_prefix
+from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["FollowedText", "OnRead", "common_prefix"]
+__all__ = ["Follower", "OnRead"]
 
 OnRead = Callable[[int, int], object]
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many tokens two texts have in common from the start."""
-    n = 0
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            break
-        n += 1
-    return n
-
-
-class FollowedText:
-    """A text that a model follows.
+class Follower:
+    """A model that follows a text.
 
     Between two rounds the model has committed all tokens but the last one, or fewer (see ``LanguageModel.keep``).
-    The others are *uncommitted*: the next decode begins with them.
+    The others are *uncommitted*: the next decode begins with them. A model that nobody asks falls behind, and catches
+    up when it is asked.
 
     Attributes:
-        model: the model; its cache holds the beginning of ``tokens`` and nothing else.
-        tokens: token ids of the whole text.
+        model: the model; its cache holds the beginning of the text and, after ``decode``, guesses.
+        text: the text.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.tokens: list[int] = []
+        self.text = Text()
+        self._cursor = self.text.cursor()
+        # Decoded beyond what is committed: the end of the text as it was then, and guesses below that.
+        self._pending: Tree = EMPTY
 
-    def begin(self, prompt: Sequence[int], *, reuse: bool) -> None:
+    def follow(self, text: Text, *, reuse: bool) -> None:
         """Follow another text; ``read`` comes next.
 
         Args:
             reuse: the cache keeps what both texts begin with, as far as the model can go back to it.
         """
         model = self.model
-        model.rollback(common_prefix(self.tokens[: model.n_past], prompt[:-1]) if reuse else 0)
-        self.tokens = list(prompt)
+        if reuse and text is self.text:
+            self._catch_up()
+            return
+        known = self.text.tokens[: min(model.n_past, self._cursor.place)]
+        self._pending = EMPTY
+        model.rollback(common_prefix(known, text.tokens[:-1]) if reuse else 0)
+        self.text, self._cursor = text, text.cursor()
+        self._cursor.place = len(text)
+
+    def _catch_up(self) -> None:
+        """Commit the guesses that have become text, and forget the others and what is no longer text."""
+        model, cursor = self.model, self._cursor
+        pending, self._pending = self._pending, EMPTY
+        if cursor.place < model.n_past:
+            model.rollback(cursor.place)
+        elif pending:
+            model.keep(pending.descend(self.text.tokens[model.n_past :]))
+        cursor.place = len(self.text)
 
     @property
     def n_unread(self) -> int:
         """How many tokens are not committed, beside the last one."""
-        return max(0, len(self.tokens) - 1 - self.model.n_past)
+        return max(0, len(self.text) - 1 - min(self.model.n_past, self._cursor.place))
 
     def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
         """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
@@ -60,14 +71,15 @@ class FollowedText:
         Args:
             on_read: called with the number of tokens that are read and of all that have to be, chunk by chunk.
         """
-        n_past, end = self.model.n_past, len(self.tokens) - 1
+        self._catch_up()
+        n_past, end = self.model.n_past, len(self.text) - 1
         if end >= self.model.n_ctx or (most is not None and end - n_past < self.model.capabilities.max_rows // 2):
             return True
         stop = end if most is None else min(end, n_past + most)
         step = self.model.capabilities.prefill_chunk or max(1, stop - n_past)
         for start in range(n_past, stop, step):
             on_read(start - n_past, stop - n_past)
-            self.model.prefill(self.tokens[start : min(start + step, stop)])
+            self.model.prefill(self.text.tokens[start : min(start + step, stop)])
         if stop > n_past:
             on_read(stop - n_past, stop - n_past)
         return stop == end
@@ -77,15 +89,33 @@ class FollowedText:
 
         All of them but the last one are prefilled, unless they take at most ``max_rows`` rows of the next decode.
         """
+        self._catch_up()
         model = self.model
-        if model.n_past >= len(self.tokens):
+        if model.n_past >= len(self.text):
             # After a rollback, or after a draft that was right. The row after the last token is needed all the same.
-            model.rollback(len(self.tokens) - 1)
-        tokens = self.tokens[model.n_past :]
+            model.rollback(len(self.text) - 1)
+        tokens = self.text.tokens[model.n_past :]
         if len(tokens) > max(max_rows, 1):
             model.prefill(tokens[:-1])
             tokens = tokens[-1:]
         return tokens
+
+    def decode(self, tree: Tree) -> Logits:
+        """Decode guesses; the nodes that become text are kept as soon as the model is asked again.
+
+        Args:
+            tree: begins with what ``uncommitted`` returned. It may be grown, see ``LanguageModel.decode``.
+        """
+        self._pending = EMPTY
+        rows = self.model.decode(tree)
+        self._pending = tree
+        return rows
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the nodes of what was decoded last that are text now, see ``LanguageModel.keep``."""
+        self._pending = EMPTY
+        self.model.keep(path)
+        self._cursor.place = len(self.text)
 
     def settle(self) -> None:
         """Commit all tokens but the last one, computed like those of a reply, not like those of a prompt.
@@ -93,16 +123,19 @@ class FollowedText:
         Afterwards the cache is the one that plain decoding would have left. Only what ``keep`` has left out after a
         side branch is committed; if more is missing, it has yet to be read, and is left to a prefill.
         """
-        model, n_tokens = self.model, len(self.tokens)
-        missing = self.tokens[model.n_past : -1]
+        self._catch_up()
+        model, n_tokens = self.model, len(self.text)
+        missing = self.text.tokens[model.n_past : -1]
         if missing and len(missing) <= model.capabilities.max_rows and n_tokens <= model.n_ctx:
             model.decode(Tree.sequence(missing))
             model.keep(range(len(missing)))
 
     def rollback(self, length: int) -> None:
         """Shorten the text to its first ``length`` tokens, and drop what is pending in the model."""
-        self.model.rollback(min(self.model.n_past, length))
-        del self.tokens[length:]
+        self.text.shorten(length)
+        self._pending = EMPTY
+        self.model.rollback(min(self.model.n_past, self._cursor.place))
+        self._cursor.place = len(self.text)
 
     def cut(self, first: int, last: int) -> None:
         """Take the tokens from ``first`` up to ``last`` out of the text.
@@ -120,19 +153,27 @@ class FollowedText:
             # Text and cache may differ now.
             self.forget()
             raise
-        del self.tokens[first:last]
+        self.text.cut(first, last)
+        self._cursor.place = len(self.text)
 
     def forget(self) -> None:
         """Empty the text and the cache."""
-        self.tokens = []
-        self.model.rollback(0)
+        self.rollback(0)
+
+    def save(self) -> bytes:
+        """Return what the model has committed of the text."""
+        self._catch_up()
+        return self.model.save()
 
     def restore(self, state: bytes, tokens: Sequence[int]) -> None:
-        """Follow ``tokens`` with a cache that ``model.save`` returned while it followed them.
+        """Follow ``tokens``, as a text of its own, with a cache that ``save`` returned while it followed them.
 
         Raises:
             StateError: the state is damaged or of another model; text and cache are empty then.
         """
+        self.text = Text()
+        self._cursor = self.text.cursor()
         self.forget()
         self.model.restore(state)
-        self.tokens = list(tokens)
+        self.text.tokens += tokens
+        self._cursor.place = len(tokens)

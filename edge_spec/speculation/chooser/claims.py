@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import exp
 from typing import Any
 
-from edge_spec.speculation.adaptive.records import chance, positive, whole
+from edge_spec.speculation.chooser.records import chance, positive, whole
 
 __all__ = ["Calibration"]
 

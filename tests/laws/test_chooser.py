@@ -1,4 +1,4 @@
-"""Laws of policies, by simulated clocks: draft where it pays, as far as it pays, and never lose much by trying."""
+"""Laws of the chooser, by simulated clocks: draft where it pays, as far as it pays, and never lose much by trying."""
 
 from __future__ import annotations
 
@@ -7,50 +7,44 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from simulated_device import World, adaptive, first_estimates, flat, kinked, linear
+from simulated_device import Choosing, World, adaptive, first_estimates, flat, kinked, linear
 
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.adaptive import AdaptivePolicy
-from edge_spec.speculation.policy import FixedPolicy
 from edge_spec.speculation.round import Round
-
-
-def test_a_fixed_policy_never_moves() -> None:
-    policy = FixedPolicy(5)
-    assert set(World(chance=0.0).run(policy, 50).limits) == {5}
+from edge_spec.speculation.text import Text
 
 
 def test_the_limit_is_never_more_than_the_most() -> None:
     for most in (1, 2, 5):
-        policy = AdaptivePolicy(most=most, seconds=first_estimates(flat))
-        assert max(World(chance=1.0, draft_s=0.01).run(policy, 300).limits) == most
+        chooser = Choosing(first_estimates(flat), most=most)
+        assert max(World(chance=1.0, draft_s=0.01).run(chooser, 300).limits) == most
 
 
 def test_before_anything_is_measured_it_decodes_plainly_once() -> None:
-    assert World().run(AdaptivePolicy(), 2).limits[0] == 0
+    assert World().run(Choosing(), 2).limits[0] == 0
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_nothing_is_drafted_where_verifying_costs_what_it_saves(known: bool) -> None:
     for chance in (0.3, 0.8, 0.99):
         world = World(linear, chance=chance)
-        world.run(adaptive(linear) if known else AdaptivePolicy(), 1000)
+        world.run(adaptive(linear) if known else Choosing(), 1000)
         assert world.gain > 0.985
 
 
 def test_a_drafter_that_is_never_right_is_left_alone() -> None:
-    policy = adaptive()
+    chooser = adaptive()
     world = World(chance=0.0)
-    world.run(policy, 300)
-    assert world.run(policy, 1000).gain > 0.99
+    world.run(chooser, 300)
+    assert world.run(chooser, 1000).gain > 0.99
 
 
 def test_drafts_go_as_far_as_the_cost_curve_pays() -> None:
     """A model of the curve would stop at one token; the kink makes three the best."""
-    policy = adaptive(kinked)
+    chooser = adaptive(kinked)
     world = World(kinked, draft_s=0.05)
-    world.run(policy, 300)
-    world.run(policy, 300)
+    world.run(chooser, 300)
+    world.run(chooser, 300)
     assert world.limits.count(3) > 290
     assert world.gain > 1.8
 
@@ -58,35 +52,37 @@ def test_drafts_go_as_far_as_the_cost_curve_pays() -> None:
 def test_better_drafts_go_further() -> None:
     lengths = []
     for chance in (0.5, 0.8, 0.97):
-        policy = adaptive()
+        chooser = adaptive()
         world = World(chance=chance, draft_s=0.15)
-        world.run(policy, 500)
-        lengths.append(sum(world.run(policy, 500).limits))
+        world.run(chooser, 500)
+        lengths.append(sum(world.run(chooser, 500).limits))
     assert lengths == sorted(lengths)
     assert lengths[0] < 0.6 * lengths[-1]
 
 
-def random_curve(chooser: random.Random, *, steepness: tuple[float, ...]) -> Callable[[int], float]:
-    costs = sorted([1.0, *(1 + chooser.random() * chooser.choice(steepness) for _ in range(7))])
+def random_curve(chance_of: random.Random, *, steepness: tuple[float, ...]) -> Callable[[int], float]:
+    costs = sorted([1.0, *(1 + chance_of.random() * chance_of.choice(steepness) for _ in range(9))])
     return lambda n_rows: costs[n_rows - 1]
 
 
 def test_a_hopeless_drafter_costs_at_most_a_twentieth() -> None:
     for seed in range(100):
-        chooser = random.Random(seed)
-        curve = random_curve(chooser, steepness=(0.1, 1.0, 7.0))
-        draft_s = chooser.choice([0.02, 0.1, 0.3])
-        world = World(curve, draft_s, chooser.choice([0.0, 0.02]), chooser.choice([0.0, 0.1, 0.3]), draft_s / 8, seed)
+        chance_of = random.Random(seed)
+        curve = random_curve(chance_of, steepness=(0.1, 1.0, 7.0))
+        draft_s = chance_of.choice([0.02, 0.1, 0.3])
+        world = World(
+            curve, draft_s, chance_of.choice([0.0, 0.02]), chance_of.choice([0.0, 0.1, 0.3]), draft_s / 8, seed
+        )
         world.run(adaptive(curve), 3000)
         assert world.time <= 1.05 * world.tokens, world
 
 
 def test_a_good_drafter_gains_most_of_what_can_be_gained() -> None:
     for seed in range(60):
-        chooser = random.Random(seed)
-        curve = random_curve(chooser, steepness=(0.3,))
-        chance, draft_s = chooser.choice([0.7, 0.8, 0.9]), chooser.choice([0.02, 0.05, 0.1])
-        world = World(curve, draft_s, chance, chooser.choice([0.0, 0.1]), draft_s / 8, seed)
+        chance_of = random.Random(seed)
+        curve = random_curve(chance_of, steepness=(0.3,))
+        chance, draft_s = chance_of.choice([0.7, 0.8, 0.9]), chance_of.choice([0.02, 0.05, 0.1])
+        world = World(curve, draft_s, chance, chance_of.choice([0.0, 0.1]), draft_s / 8, seed)
         world.run(adaptive(curve), 2000)
         best = max(sum(chance**n for n in range(k + 1)) / (k * draft_s + curve(k + 1)) for k in range(8))
         assert world.gain > 0.85 * best, world
@@ -97,18 +93,18 @@ def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> No
     """Where tokens per round, tau(d), exceed 1 + d * (r + beta): cost of a leaf token and of a further row."""
     n_paying: Counter[str] = Counter()
     for seed in range(60):
-        chooser = random.Random(seed)
-        beta, r, chance = chooser.uniform(0.02, 0.7), chooser.uniform(0.02, 0.5), chooser.uniform(0.2, 0.95)
+        chance_of = random.Random(seed)
+        beta, r, chance = chance_of.uniform(0.02, 0.7), chance_of.uniform(0.02, 0.5), chance_of.uniform(0.2, 0.95)
         taus = [sum(chance**n for n in range(d + 1)) for d in range(10)]
         best = max(tau / (1 + d * (r + beta)) for d, tau in enumerate(taus) if d)
 
         def verify(n_rows: int, beta: float = beta) -> float:
             return 1 + beta * (n_rows - 1)
 
-        policy = adaptive(verify)
+        chooser = adaptive(verify)
         world = World(verify, r, chance, seed=seed)
-        world.run(policy, 1000)
-        world.run(policy, 2000)
+        world.run(chooser, 1000)
+        world.run(chooser, 2000)
         pays = "surely" if best > 1.05 else "no" if best < 0.95 else "hardly"
         least, most = {"surely": (0.75, 1.0), "no": (0.0, 0.15), "hardly": (0.0, 1.0)}[pays]
         assert least <= world.drafting <= most, (beta, r, chance, best)
@@ -118,25 +114,24 @@ def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> No
 
 
 def test_choices_are_counted_and_explained() -> None:
-    policy = adaptive()
+    chooser = adaptive()
     world = World(chance=0.9)
-    world.run(policy, 300)
-    drafter = world.drafter_of(policy)
-    off, ones = drafter.choices["off"], drafter.choices["ones"]
+    world.run(chooser, 300)
+    off, ones = chooser.choices["off"], chooser.choices["ones"]
     assert (off.rounds + ones.rounds, off.tokens_per_round) == (300, 1.0)
     assert ones.rounds > 250
     assert off.round_s == pytest.approx(flat(1), rel=0.1)
     assert ones.tokens_per_round is not None
     assert ones.tokens_per_round > 3
-    drafter.begin((), Sampler(SamplerSettings(), ()))
-    assert drafter.choices["ones"].rounds == 0
+    chooser.begin(Text(), Sampler(SamplerSettings(), ()))
+    assert chooser.choices["ones"].rounds == 0
 
 
 @pytest.mark.parametrize("order", [(1, 8), (8, 1)])
 def test_rounds_of_many_tokens_do_not_make_plain_decoding_seem_slower(order: tuple[int, ...]) -> None:
     """Sampling takes time by the token, and a round without a draft writes one."""
-    policy = AdaptivePolicy(seconds={1: 1e-3, 16: 2e-3})
+    chooser = Choosing({1: 1e-3, 16: 2e-3})
     for _ in range(200):
         for n in order:
-            policy.learn(Round(tuple(range(n)), n - 1, (1,) * (n - 1), n, 0.0, 1e-3, 1e-4 + (n - 1) * 5e-5))
-    assert policy.plain_s == pytest.approx(policy.curve(1) + 1e-4, rel=1e-6)
+            chooser.learn(Round(tuple(range(n)), n - 1, (1,) * (n - 1), n, 0.0, 1e-3, 1e-4 + (n - 1) * 5e-5))
+    assert chooser.plain_s == pytest.approx(chooser.curve(1) + 1e-4, rel=1e-6)

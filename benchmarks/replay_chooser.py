@@ -1,11 +1,11 @@
-"""Replays recorded drafts against cost curves: what any policy would have reached, in seconds instead of hours.
+"""Replays recorded drafts against cost curves: what the chooser would have reached, in seconds instead of hours.
 
-    python benchmarks/replay_policy.py TRACES [--curve ours|llama|flat|cliff|fours|0.25 ...] [--step-ms 0.3]
+    python benchmarks/replay_chooser.py TRACES [--curve ours|llama|flat|cliff|fours|0.25 ...] [--step-ms 0.3]
         [--call-ms 0.1] [--first-factor 2] [--json]
 
 TRACES is a folder of recordings as ``record_drafts.py`` writes them, one per drafter and temperature. Time is
 computed, not measured: a decode of n rows costs what the curve says, each drafted level what its drafter costs. Printed
-are speeds relative to plain decoding: of the best fixed size in hindsight, and of the adaptive policy with each of the
+are speeds relative to plain decoding: of the best fixed size in hindsight, and of the chooser with each of the
 drafters and with all of them, over all rounds and after the first 30.
 
 Where there are recordings NAME-chain and NAME-tree, NAME is made of them: the chain, and the siblings along it that the

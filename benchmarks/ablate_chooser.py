@@ -1,0 +1,143 @@
+"""What each mechanism of the chooser brings: recorded drafts are replayed with it switched off.
+
+    python benchmarks/ablate_chooser.py [TRACES] [--repeat 3] [--json]
+
+TRACES is a folder of recordings as ``record_drafts.py`` writes them, by default those of the tests. Time is computed
+from the cost curves of ``replay_chooser.py`` and two lines, at both temperatures of the recordings, for five first
+curves: the right one, one that is twice and one that is half as dear, that of llama.cpp (``other``), and the right one
+on a device whose decodes vary by 12 %, one in a hundred of which takes five times as long (the mean of four seeds).
+Printed is, for each mechanism, the mean change of the speed over all curves and temperatures, by first curve, and the
+worst cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from replay import Replay, replayed_rounds
+from replay_chooser import OWN_S, curve_of, replies_of
+
+from edge_spec.speculation.chooser.candidate import Candidate
+from edge_spec.speculation.chooser.chooser import Chooser
+from edge_spec.speculation.chooser.claims import Calibration
+from edge_spec.speculation.chooser.curve import CostCurve
+
+TRACES = Path(__file__).parents[1] / "tests" / "laws" / "traces"
+CURVES = ("ours", "llama", "flat", "cliff", "fours", "0.25", "1.0")
+FIRST = {"right": 1.0, "twice": 2.0, "half": 0.5, "other": 1.0, "noise": 1.0}
+STEP_S, CALL_S = 0.3e-3, 0.1e-3
+
+Cells = dict[tuple[str, str, float], float]
+
+
+def _rank(self: Candidate, draft: Any, node: int) -> int:
+    return 0
+
+
+ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
+    "trials": (Candidate, "is_due", lambda self, now_s: False),
+    "credit for trials that gained": (
+        Candidate,
+        "tried",
+        lambda self, now_s, **lost: _without_credit(self, now_s, **lost),
+    ),
+    "claims": (Calibration, "__call__", lambda self, claim, rank=0: claim),
+    "claims by rank or depth": (Candidate, "_rank", _rank),
+    "the shape learns": (CostCurve, "learn", lambda self, n_rows, seconds: _factor_only(self, n_rows, seconds)),
+    "widths follow others": (CostCurve, "_lead", lambda self, n_rows, steeper: None),
+    "tables are left alone": (Chooser, "_tables_pay", True),
+    "further levels looked at": (Chooser, "_is_worth_more", lambda self, *asked: _next_level(self, *asked)),
+    "plain decoding measured again": (Chooser, "_plain_is_due", False),
+}
+"""Where each mechanism is, and what stands for it when it is off."""
+
+_tried, _learn, _is_worth_more = Candidate.tried, CostCurve.learn, Chooser._is_worth_more
+
+
+def _without_credit(self: Candidate, now_s: float, **lost: float) -> None:
+    self._lost_s = 0.0
+    _tried(self, now_s, **lost)
+
+
+def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:
+    shape = dict(self._shape)
+    _learn(self, n_rows, seconds)
+    self._shape.update(shape)
+
+
+def _next_level(self: Chooser, model: Candidate, value: float, n: int, depth: int) -> bool:
+    prices, gained = self._prices, value * model.reach[depth] * self._share if depth < self.most else 0.0
+    return n < self.most and gained > self.rate * self._step_s(model) + prices[n + 1] - prices[n]
+
+
+@contextmanager
+def without(mechanism: str) -> Iterator[None]:
+    where, name, instead = ABLATIONS[mechanism]
+    value = instead if callable(instead) else property(lambda self: instead)
+    with patch.object(where, name, value):
+        yield
+
+
+def speeds(traces: Path, repeat: int) -> Cells:
+    """Tokens per second of every cell, relative to plain decoding."""
+    found: Cells = {}
+    for temperature in (0.0, 0.8):
+        recorded = replies_of(traces, temperature)
+        for name in CURVES:
+            true = curve_of(name)
+            for first, factor in FIRST.items():
+                runs, begun = [], curve_of("llama") if first == "other" else true
+                for seed in range(4 if first == "noise" else 1):
+                    replays = [
+                        Replay(drafter, list(replies) * repeat, 0.0 if drafter == "ngram" else STEP_S)
+                        for drafter, replies in recorded.items()
+                    ]
+                    rounds = list(
+                        replayed_rounds(
+                            replays,
+                            noisy(true, seed) if first == "noise" else true,
+                            own_s=OWN_S,
+                            greedy=temperature == 0,
+                            first=lambda n, begun=begun, factor=factor: factor * begun(n),  # type: ignore[misc]
+                            call_s=CALL_S,
+                        )
+                    )
+                    runs.append(sum(n for n, _ in rounds) / sum(s for _, s in rounds) * (true(1) + OWN_S))
+                found[first, name, temperature] = sum(runs) / len(runs)
+    return found
+
+
+def noisy(curve: Callable[[int], float], seed: int) -> Callable[[int], float]:
+    chance = random.Random(seed)
+    return lambda n: curve(n) * chance.lognormvariate(0, 0.12) * (5 if chance.random() < 0.01 else 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, nargs="?", default=TRACES)
+    parser.add_argument("--repeat", type=int, default=3, help="how often the replies are written")
+    parser.add_argument("--json", action="store_true", help="one object per line")
+    options = parser.parse_args()
+    whole = speeds(options.traces, options.repeat)
+    for mechanism in ABLATIONS:
+        with without(mechanism):
+            part = speeds(options.traces, options.repeat)
+        change = {cell: part[cell] / whole[cell] - 1 for cell in whole}
+        means = {first: sum(change[cell] for cell in change if cell[0] == first) / (2 * len(CURVES)) for first in FIRST}
+        worst = min(change, key=change.__getitem__)
+        if options.json:
+            print(json.dumps({"without": mechanism, "mean": means, "worst": [*worst, change[worst]]}), flush=True)
+            continue
+        said = "  ".join(f"{first} {mean:+.1%}" for first, mean in means.items())
+        print(f"{mechanism:32} {said}  worst {change[worst]:+.1%} ({worst[1]}, {worst[0]}, {worst[2]})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

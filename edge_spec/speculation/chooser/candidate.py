@@ -1,0 +1,241 @@
+"""What is known of one drafter: what its drafts have brought, what they claim, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edge_spec.speculation.chooser.claims import Calibration
+from edge_spec.speculation.chooser.records import chance, positive
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.tree import EMPTY, Tree
+
+__all__ = ["Candidate"]
+
+_FIRST_CHANCE = 0.65
+_FOLLOW = 0.04
+_FADE, _PASSED_OVER = 0.97, 0.985
+"""How much what is known of its rounds counts after one more, and after one that used another drafter."""
+_SLOWER, _FASTER = 0.1, 0.5
+"""How fast the time of a step is believed."""
+
+_SHARE = 0.005
+"""Share of the time that trials of one drafter may cost."""
+
+_MOST_FAILED = 4
+_MOST_CREDIT = 1
+
+
+class Candidate:
+    """One drafter, as the chooser sees it.
+
+    Attributes:
+        drafter: the drafter.
+        has_model: whether it computes; else it is a table, whose drafts cost next to nothing.
+        draft: what it drafted last; all of it, whether it was verified or not.
+        reach: by depth, the chance that the next token of a path is accepted if all before it were.
+        expected: tokens that a round with the part of it that is verified is expected to write.
+        step_s: seconds of drafting one level; None before it was measured.
+        read_s: seconds of reading one token of the text; None before it was measured.
+        n_chosen: rounds of this reply that used it.
+    """
+
+    def __init__(self, drafter: Drafter, *, depth: int = 9) -> None:
+        self.drafter = drafter
+        self.has_model = bool(drafter.followed)
+        self.draft = EMPTY
+        self.expected = 1.0
+        self.step_s: float | None = None
+        self.read_s: float | None = None
+        self.n_chosen = 0
+        # Sampled and greedy: where noise decides, drafts are accepted less often. What tables claim was counted, at
+        # whatever temperature; what models claim are margins under noise.
+        self._reaches = ([_FIRST_CHANCE] * depth, [_FIRST_CHANCE] * depth)
+        self._calibrations = (Calibration(greedy=False), Calibration(greedy=self.has_model))
+        self._greedy = False
+        # Of the rounds in which it drafted, older ones fading: how many, tokens, seconds; and which was the last.
+        self._rounds = self._tokens = self._expected = self._seconds = 0.0
+        self._last_round = 0
+        # What trials have lost since one was due, negative if they gained; when the next one is due; how many failed.
+        self._lost_s = self._due_s = 0.0
+        self._n_failed = 0
+
+    @property
+    def name(self) -> str:
+        """Of the drafter."""
+        return self.drafter.name
+
+    @property
+    def reach(self) -> list[float]:
+        return self._reaches[self._greedy]
+
+    def begin(self, *, greedy: bool) -> None:
+        """A reply begins; its temperature decides what claims are worth."""
+        self._greedy, self.draft, self.n_chosen = greedy, EMPTY, 0
+
+    @property
+    def n_levels(self) -> int:
+        """How deep its draft is."""
+        return max(self.draft.depths) + 1 if self.draft else 0
+
+    def values(self, draft: Tree, known: Sequence[float] = ()) -> list[float]:
+        """Return the chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
+
+        Args:
+            known: those of its first nodes. A draft that grows is asked about after every level.
+        """
+        values = list(known)
+        parents, claims, calibration = draft.parents, draft.values, self._calibrations[self._greedy]
+        for node in range(len(values), len(parents)):
+            parent = parents[node]
+            above = values[parent] if parent >= 0 else 1.0
+            if claims:
+                values.append(above * calibration(_claim(claims, node, parent), self._rank(draft, node)))
+            else:
+                values.append(above * self.reach[min(draft.depths[node], len(self.reach) - 1)])
+        return values
+
+    def learn_outcome(self, tokens: Sequence[int]) -> None:
+        """Learn from how the text has continued: it decides the drafted nodes on its path, and their siblings."""
+        draft, calibration, parent = self.draft, self._calibrations[self._greedy], -1
+        for depth, token in enumerate(tokens):
+            siblings = draft.children(parent)
+            if not siblings:
+                break
+            if draft.values:
+                for node in siblings:
+                    right = draft.tokens[node] == token
+                    calibration.learn(_claim(draft.values, node, parent), right, self._rank(draft, node))
+            child = draft.child(parent, token)
+            # Deeper ones are assumed to be accepted as often, until they are drafted themselves.
+            reach, right = self.reach, child is not None
+            if depth < len(reach):
+                for deeper in range(depth, len(reach)):
+                    if deeper == depth or deeper >= self.n_levels:
+                        reach[deeper] += _FOLLOW * (right - reach[deeper])
+            if child is None:
+                break
+            parent = child
+
+    def learn_step(self, number: int, seconds: float, *, assumed_s: float) -> float:
+        """Learn from the seconds that drafting has taken in a round, and return what it usually takes at most.
+
+        Args:
+            number: of the round.
+            assumed_s: of a level, before anything was measured.
+        """
+        n_levels = self.n_levels
+        if not n_levels:
+            return seconds
+        step_s, known = seconds / n_levels, self.step_s
+        if known is None:
+            self.step_s = step_s
+            return min(seconds, 3 * assumed_s * n_levels)
+        if step_s < known:
+            self.step_s = known + _FASTER * (step_s - known)
+        elif number == self._last_round + 1:
+            # A drafter that was not asked before reads what it has missed: that says nothing of its speed.
+            self.step_s = known + _SLOWER * (min(step_s, 3 * known) - known)
+        return min(seconds, 3 * known * n_levels)
+
+    def learn_reading(self, n_tokens: int, seconds: float) -> None:
+        """Learn from the seconds that reading some tokens has taken."""
+        if n_tokens > 0:
+            now = seconds / n_tokens
+            self.read_s = now if self.read_s is None else self.read_s + 0.5 * (min(now, 3 * self.read_s) - self.read_s)
+
+    def learn_round(self, number: int, *, n_tokens: int, expected: float, seconds: float) -> None:
+        """Learn from a round, by its number, in which it drafted. What is older counts less, asked or not.
+
+        Args:
+            expected: tokens that the round was expected to write.
+        """
+        fade = _FADE * _PASSED_OVER ** max(0, number - self._last_round - 1)
+        self._last_round = number
+        self._rounds = self._rounds * fade + 1
+        self._tokens = self._tokens * fade + n_tokens
+        self._expected = self._expected * fade + expected
+        self._seconds = self._seconds * fade + seconds
+
+    def seen_gain(self, number: int, rate: float) -> tuple[float, float]:
+        """Tokens of its rounds beyond what their time would have brought at ``rate``, and how many rounds those are.
+
+        Tokens count half as they came and half as they were expected, which varies less.
+
+        Args:
+            number: of the last round.
+        """
+        if not self._rounds:
+            return 0.0, 0.0
+        n_rounds = self._rounds * _PASSED_OVER ** (number - self._last_round)
+        return ((self._tokens + self._expected) / 2 - rate * self._seconds) / self._rounds, n_rounds
+
+    @property
+    def usual_round(self) -> tuple[float, float] | None:
+        """Seconds and tokens of its last rounds; None before it was tried."""
+        return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is time to try it, though it is not expected to pay.
+
+        Args:
+            now_s: seconds of all rounds so far.
+        """
+        return now_s >= self._due_s
+
+    def tried(self, now_s: float, *, lost_s: float, caught_up_s: float, round_s: float) -> None:
+        """Note what a trial has lost against the best choice: the next one waits until that is little.
+
+        What it gained is credited, so that one that nearly pays is tried at length. Where drafts keep failing clearly,
+        trials become rarer.
+
+        Args:
+            caught_up_s: seconds besides, in which it took in what it had missed of the text.
+            round_s: seconds of a plain round; who loses more has met more than bad luck.
+        """
+        # A call of a table costs little, and nobody has bad luck at finding nothing.
+        failed = lost_s > (round_s if self.has_model else 0)
+        self._n_failed = min(self._n_failed + failed, _MOST_FAILED) if lost_s > 0 else 0
+        self._lost_s = max(self._lost_s + lost_s + caught_up_s, -_MOST_CREDIT * round_s)
+        self._due_s = now_s
+        if self._lost_s > 0:
+            self._due_s += max(1, self._n_failed) * self._lost_s / _SHARE
+            self._lost_s = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what was learned, as ``recall`` takes it."""
+        sampled, greedy = self._calibrations
+        return {
+            "step_s": self.step_s,
+            "read_s": self.read_s,
+            "reach": self._reaches,
+            "sampled": sampled.as_json(),
+            "greedy": greedy.as_json(),
+        }
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what was learned in an earlier run.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
+        """
+        reaches = [[chance(each) for each in reach][: len(self.reach)] for reach in learned["reach"]]
+        step_s = positive(learned["step_s"]) if learned["step_s"] is not None else None
+        read_s = positive(learned["read_s"]) if learned["read_s"] is not None else None
+        for calibration, kept in zip(self._calibrations, ("sampled", "greedy"), strict=True):
+            calibration.recall(learned[kept])
+        for known, reach in zip(self._reaches, reaches, strict=True):
+            known[: len(reach)] = reach
+        self.step_s, self.read_s = step_s, read_s
+
+    def _rank(self, draft: Tree, node: int) -> int:
+        """Return what claims are counted by: the place among siblings, of tables the depth."""
+        return draft.parents[:node].count(draft.parents[node]) if self.has_model else draft.depths[node]
+
+
+def _claim(claims: Sequence[float], node: int, parent: int) -> float:
+    """Return what is claimed for a node, given the one above it."""
+    if parent < 0:
+        return claims[node]
+    above = claims[parent]
+    return claims[node] / above if above > 0 else 0.0

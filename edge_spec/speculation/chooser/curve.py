@@ -1,0 +1,157 @@
+"""What decodes cost on this device now: seconds by number of rows."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping
+from typing import Any
+
+from edge_spec.speculation.chooser.records import positive, whole
+
+__all__ = ["CostCurve"]
+
+_COMMON, _OWN = 0.1, 0.04
+"""How fast the factor and the shape of one width follow what is measured."""
+
+_RECENT = 16
+"""A width that was decoded so many decodes ago, or fewer, tells how fast the device is now."""
+
+_STALE = 512
+"""A width that was not decoded for so long follows those that are."""
+
+_MAX_RATIO = 3.0
+"""One hiccup must not count like many decodes; a lasting change comes through, a step at a time."""
+
+_LITTLE = 0.1
+"""What every row counts as at least where widths are compared: small differences are mostly noise."""
+
+_MOST_MISSED, _UNSEEN = 4, 8
+"""Decodes that one of the narrowest width, or of another one, makes up for at most: it may be a hiccup."""
+
+_HOPE_EVERY, _HOPE = 64, 0.1
+"""How often, and how fast, widths that seem too dear to be tried are hoped to be cheaper."""
+
+
+class CostCurve:
+    """Seconds of a decode by its number of rows: a measured shape times one factor, refined while it runs.
+
+    The first shape comes from the probe. The factor follows what all decodes have in common: a second program, a
+    processor that throttles, a cache that fills. The shape of each width but the narrowest follows its own decodes, and
+    widths that are not decoded follow those that are: where one turns out steeper than it seemed, so do they, and more
+    rows never seem cheaper than fewer. Between known widths the curve is linear.
+
+    Args:
+        seconds: first estimates by number of rows.
+        only_shape: whether they are those of another model, so that the first decode says how fast this one is.
+    """
+
+    def __init__(self, seconds: Mapping[int, float] | None = None, *, only_shape: bool = False) -> None:
+        self._shape = _rising({n: s for n, s in (seconds or {}).items() if s > 0})
+        self._widths = sorted(self._shape)
+        self._factor = 1.0
+        self._only_shape = only_shape and bool(self._shape)
+        self._n_decodes = 0
+        self._last: dict[int, int] = {}
+
+    def __call__(self, n_rows: int) -> float:
+        """Return seconds of a decode of ``n_rows`` rows; 0 while nothing is known."""
+        return self.first(n_rows)[-1]
+
+    def first(self, most: int) -> list[float]:
+        """Return seconds of decodes of 1, 2, 3 and up to ``most`` rows; zeros while nothing is known."""
+        widths, found = self._widths, list[float]()
+        if not widths:
+            return [0.0] * most
+        below, low = 0, self._factor * self._shape[widths[0]]
+        for above in widths:
+            high = self._factor * self._shape[above]
+            step = (high - low) / (above - below)
+            found += [low + step * n for n in range(1, above - below + 1)]
+            if above >= most:
+                return found[:most]
+            below, low = above, high
+        # In proportion beyond the widest known: many rows do not become cheaper by the row.
+        return found + [low * n / below for n in range(below + 1, most + 1)]
+
+    def learn(self, n_rows: int, seconds: float) -> None:
+        """Learn from the seconds that a decode of ``n_rows`` rows has taken."""
+        self._n_decodes += 1
+        if self._n_decodes % _HOPE_EVERY == 0 and self._widths:
+            self._hope()
+        unseen = 1 if n_rows in self._widths[:1] else _UNSEEN
+        age, self._last[n_rows] = self._n_decodes - self._last.get(n_rows, self._n_decodes - unseen), self._n_decodes
+        if n_rows not in self._shape:
+            known = self(n_rows) / self._factor
+            self._shape[n_rows] = known or seconds / self._factor
+            insort(self._widths, n_rows)
+            if not known:
+                return
+        expected = self._factor * self._shape[n_rows]
+        if self._only_shape and seconds > 0:
+            self._only_shape = False
+            self._factor *= seconds / expected
+            return
+        ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
+        if n_rows == self._widths[0]:
+            # The shape is relative to this width: with a correction of its own, the factor could drift without end.
+            self._factor *= ratio ** (1 - (1 - _COMMON - _OWN) ** min(age, _MOST_MISSED))
+            return
+        if age <= _RECENT:
+            self._factor *= ratio**_COMMON
+        before = self._rise(n_rows)
+        # A width that was not decoded for long has missed corrections.
+        self._shape[n_rows] *= ratio ** (1 - (1 - _OWN) ** min(age, _UNSEEN))
+        self._lead(n_rows, self._rise(n_rows) / before)
+
+    def as_json(self) -> dict[str, float]:
+        """Return seconds by number of rows, as ``recall`` takes them."""
+        return {str(n): self._factor * shape for n, shape in self._shape.items()}
+
+    def recall(self, seconds: Mapping[str, Any]) -> None:
+        """Begin with what was known at the end of an earlier run.
+
+        Raises:
+            ValueError, TypeError: it is damaged; nothing has changed.
+        """
+        shape = _rising({whole(n, least=1): positive(s) for n, s in seconds.items()})
+        if not shape:
+            raise ValueError("a curve of no width")
+        self._shape, self._widths, self._factor = shape, sorted(shape), 1.0
+        # Now it is known how fast this model is.
+        self._only_shape = False
+
+    def _rise(self, n_rows: int) -> float:
+        """Return how much more than the narrowest width a width takes, and a little for every row."""
+        narrowest = self._shape[self._widths[0]]
+        return max(0.0, self._shape[n_rows] - narrowest) + _LITTLE * narrowest * (n_rows - self._widths[0])
+
+    def _hope(self) -> None:
+        """Let the widths that were not decoded for long become what narrower ones suggest, so that they are tried."""
+        shape, narrowest, below = self._shape, self._widths[0], self._widths[0]
+        for n in self._widths[1:]:
+            if self._n_decodes - self._last.get(n, 0) <= _STALE:
+                below = n
+            elif below > narrowest:
+                slope = max(0.0, shape[below] - shape[narrowest]) / (below - narrowest)
+                hoped = shape[below] + slope * (n - below)
+                shape[n] -= _HOPE * max(0.0, shape[n] - hoped)
+
+    def _is_stale(self, n_rows: int) -> bool:
+        return n_rows not in self._last or self._n_decodes - self._last[n_rows] > _STALE
+
+    def _lead(self, n_rows: int, steeper: float) -> None:
+        """Let the widths that were not decoded for long follow one that is steeper by so much than it seemed."""
+        shape, narrowest = self._shape, self._shape[self._widths[0]]
+        for n in self._widths[1:]:
+            if self._is_stale(n):
+                little = _LITTLE * narrowest * (n - self._widths[0])
+                followed = narrowest + max(0.0, self._rise(n) * steeper - little)
+                shape[n] = max(followed, shape[n_rows]) if n > n_rows else min(followed, shape[n_rows])
+
+
+def _rising(seconds: Mapping[int, float]) -> dict[int, float]:
+    """Return a curve in which fewer rows never take longer than more: what does has met a slow moment."""
+    least, rising = float("inf"), dict[int, float]()
+    for n in sorted(seconds, reverse=True):
+        rising[n] = least = min(least, seconds[n])
+    return rising
