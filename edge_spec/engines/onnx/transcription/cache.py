@@ -24,6 +24,7 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     record_source,
     remove,
 )
+from edge_spec.engines.onnx.transcription.experts import bias_bytes
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
@@ -229,7 +230,7 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     """
     if network.head_dim not in ATTENTION_HEADS:
         raise llama_only(file, f"has heads of {network.head_dim} numbers, which edge-spec's attention does not know")
-    total = 1 << 20
+    total = (1 << 20) + bias_bytes(network)
     for matrix in matrices_of(network):
         try:
             total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
+from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
 from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
@@ -178,10 +179,12 @@ class Writer:
             packed = y + ".packed"
             graph.node("Concat", qkv, [packed], axis=-1)
         rotary = net.rotary_of(layer)
-        scales = ["query_scales"] if net.rotary["all"].temperature else []
+        further = ["query_scales"] if net.rotary["all"].temperature else []
+        if net.kind.sinks:
+            further = [*(further or [""]), self._vector(f"blk.{layer}.attn_sinks.weight")]
         graph.node(
             "AttendRows",
-            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *scales],
+            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *further],
             [y],
             DOMAIN,
             n_head=net.n_head,
@@ -215,6 +218,10 @@ class Writer:
 
     def _feed_forward(self, layer: int, x: str) -> str:
         graph, blk = self._graph, f"blk.{layer}."
+        if self._net.n_expert:
+            self._products(x, [f"{blk}ffn_gate_inp"], f"{blk}scores")
+            scores = self._biased(f"{blk}scores", f"{blk}ffn_gate_inp")
+            return add_experts(graph, self._store, self._net, layer, x, scores)
         both = self._products(x, [blk + part for part in gated_of(self._net)], f"{blk}ffn")
         if self._net.kind.squared:
             graph.node("Relu", [self._biased(both[0], f"{blk}ffn_up")], [f"{blk}gate"])
@@ -269,5 +276,8 @@ def matrices_of(net: Network) -> Iterator[Matrix]:
     """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
-        for names in (qkv_of(net, layer), ("attn_output",), gated_of(net), ("ffn_down",)):
+        of_rows = [("ffn_gate_inp",)] if net.n_expert else [gated_of(net), ("ffn_down",)]
+        for names in (qkv_of(net, layer), ("attn_output",), *of_rows):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
+        if net.n_expert:
+            yield from expert_matrices(net, layer)
