@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from hashlib import blake2b
-from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
@@ -14,7 +13,7 @@ from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
-from edge_spec.models.split_files import parts_of
+from edge_spec.models.split_files import parts_of, stem_of
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["inspect_gguf", "read_vocabulary"]
@@ -35,7 +34,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         UnsupportedModel: it does not hold a whole language model, or is a later part of one.
     """
     header = read_header(path)
-    headers = (header, *map(read_header, _further_parts(header)))
+    headers = (header, *_further_parts(header))
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
     _require_a_whole_model(header, len(tensors))
     facts = _Facts(header, len(tensors))
@@ -63,7 +62,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         parts=tuple(part.path for part in headers),
         fingerprint=_fingerprint(headers),
         architecture=facts.architecture,
-        name=(_printable(name) if isinstance(name, str) else "") or header.path.stem,
+        name=(_printable(name) if isinstance(name, str) else "") or stem_of(header.path.name),
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
@@ -95,8 +94,8 @@ def _has_latent_attention(facts: _Facts) -> bool:
     return all(lengths) or facts.architecture == "deepseek4"
 
 
-def _further_parts(header: GGUFHeader) -> list[Path]:
-    """Return the other files of a split model, named as by llama-gguf-split."""
+def _further_parts(header: GGUFHeader) -> list[GGUFHeader]:
+    """Return the headers of the other files of a split model, named as by llama-gguf-split."""
     n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
     if type(n_parts) is not int or n_parts < 2:
         return []
@@ -105,7 +104,23 @@ def _further_parts(header: GGUFHeader) -> list[Path]:
         raise UnsupportedModel(
             f"{path} is one of {n_parts} parts of a model", hint=f"use the first one, ...-00001-of-{n_parts:05}.gguf"
         )
-    return [path.with_name(name) for name in names[1:]]
+    missing = next((name for name in names if not path.with_name(name).exists()), None)
+    if missing is not None:
+        raise ModelNotFound(
+            f"{path} is the first of {n_parts} parts of a model, and {path.with_name(missing)} is missing",
+            hint="get it again: all parts belong in one folder",
+        )
+    parts = [read_header(path.with_name(name)) for name in names[1:]]
+    for place, part in enumerate(parts, start=1):
+        if (part.metadata.get("split.no"), part.metadata.get("split.count")) != (place, n_parts):
+            raise UnsupportedModel(
+                f"{part.path} is not part {place + 1} of {n_parts} of a model, as its name says",
+                hint="get all parts again",
+            )
+    held = [tensor.name for part in (header, *parts) for tensor in part.tensors]
+    if len(set(held)) < len(held):
+        raise UnsupportedModel(f"{path} and its parts hold a tensor twice", hint="get all parts again")
+    return parts
 
 
 def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
@@ -192,7 +207,7 @@ def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
                 state.update(file.read(header.data_offset))
                 for tensor in header.tensors:
                     n = min(tensor.n_bytes, _SAMPLE_BYTES)
-                    file.seek(header.data_offset + tensor.offset + (tensor.n_bytes - n) // 2)
+                    file.seek(tensor.offset + (tensor.n_bytes - n) // 2)
                     sample = file.read(n)
                     if len(sample) < n:
                         raise truncated(header.path, n - len(sample))

@@ -149,7 +149,7 @@ def test_what_is_no_number_stays_in_its_row(name: str, poison: float) -> None:
 
 
 def test_large_gates_are_gated_like_others() -> None:
-    world = ExpertWorld(n_expert=1, n_used=1, size=300.0)
+    world = ExpertWorld(n_expert=1, n_used=1, size=100.0)
     x, scores = world.rows(8)
     exact = world.exact(x, scores)
     assert np.allclose(world.run(world.session(), x, scores), exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())

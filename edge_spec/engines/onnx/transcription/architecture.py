@@ -147,8 +147,6 @@ def unfit(file: ModelFile) -> str | None:
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
     if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
         return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"
-    if len(file.parts) > 1:
-        return "is split into several files"
     if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
         return "has heads of several shapes"
     return None

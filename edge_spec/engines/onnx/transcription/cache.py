@@ -106,7 +106,7 @@ def transcribe(
         check_space(file, cache_dir, 2 * total if sparing else total)
         on_start()
         with new_part(cache_dir) as made:
-            _write(network, Path(made), lambda done: progress(done, total))
+            _write(file, network, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -127,7 +127,7 @@ def _folder(file: ModelFile, cache_dir: Path) -> Path:
 
 def _found(file: ModelFile, folder: Path) -> Transcription | None:
     found = read_transcription(folder)
-    if found is None or not is_of(folder, file.path):
+    if found is None or not is_of(folder, file.parts):
         return None
     mark_used(folder)
     return found
@@ -164,13 +164,13 @@ def read_transcription(folder: Path) -> Transcription | None:
         return None
 
 
-def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> None:
-    with (folder / WEIGHTS).open("wb") as file:
-        store = WeightsFile(file, progress)
+def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
+    with (folder / WEIGHTS).open("wb") as weights:
+        store = WeightsFile(weights, progress)
         for name, f16 in _GRAPHS.items():
             (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
-        file.flush()
-        os.fsync(file.fileno())
+        weights.flush()
+        os.fsync(weights.fileno())
     facts: dict[str, Any] = {
         "version": VERSION,
         "network": {
@@ -185,7 +185,7 @@ def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> N
         "files": _digests(folder),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
-    record_source(folder, network.header.path)
+    record_source(folder, file.parts)
 
 
 def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
@@ -198,7 +198,7 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES):
                 raise
-        if read_transcription(folder) is not None and is_of(folder, file.path):
+        if read_transcription(folder) is not None and is_of(folder, file.parts):
             return
         # Damaged or of other content: moved away first, so that no process sees half of it.
         with suppress(FileNotFoundError):

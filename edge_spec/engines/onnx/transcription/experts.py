@@ -29,7 +29,7 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
     inputs = [x, scores, *(packed(graph, store, matrix) for matrix in expert_matrices(net, layer))]
     for name in _MATRICES if experts.biased else ():
         bias = f"{blk}{name}.bias"
-        store.put(bias, lambda bias=bias: tensor_values(net.header, net.tensors[bias]))  # type: ignore[misc]
+        store.put(bias, lambda bias=bias: tensor_values(net.tensors[bias]))  # type: ignore[misc]
         inputs.append(store.use(graph, bias))
     graph.node(
         EXPERT_ROWS,
@@ -58,7 +58,7 @@ def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
             kind=tensor.type_name,
             n_out=n_expert * group_outputs(n_out),
             n_in=n_in,
-            parts=[tensor_blocks(net.header, tensor)],
+            parts=[tensor_blocks(tensor)],
             n_expert=n_expert,
         )
 

@@ -91,7 +91,7 @@ class Writer:
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
     def _vector(self, name: str) -> str:
-        return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
+        return self._graph.constant(name, tensor_values(self._net.tensors[name]).reshape(-1))
 
     def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
         """Normalize ``x + added``; returns the names of the result and of the sum."""
@@ -262,7 +262,7 @@ def matrix_of(net: Network, *names: str) -> Matrix:
         kind=tensors[0].type_name,
         n_out=sum(tensor.shape[-1] for tensor in tensors),
         n_in=tensors[0].shape[0],
-        parts=[tensor_blocks(net.header, tensor) for tensor in tensors],
+        parts=[tensor_blocks(tensor) for tensor in tensors],
     )
 
 

@@ -86,7 +86,6 @@ class Network:
     """
 
     kind: Kind
-    header: GGUFHeader
     tensors: dict[str, TensorInfo]
     n_layers: int
     n_embd: int
@@ -150,7 +149,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     for name in kind.required:
         if prefix + name not in header.metadata:
             raise llama_only(file, f"does not set {prefix + name}")
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors = {tensor.name: tensor for tensor in file.tensors}
     windows, turned = _windows(file, header, kind), _turned(file, header, kind)
     rotary = read_rotary(file, header, tensors, windows=any(windows))
     if not all(turned):
@@ -167,7 +166,6 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
     network = Network(
         kind=kind,
-        header=header,
         tensors=tensors,
         n_layers=file.n_layers,
         n_embd=file.n_embd,
@@ -247,7 +245,7 @@ def read_rotary(
             return None
         if tensor.shape != (n_rotary // 2,):
             raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_rotary // 2,)}")
-        return tensor_values(header, tensor).astype(np.float64)
+        return tensor_values(tensor).astype(np.float64)
 
     def setting(name: str, default: float) -> float:
         """Return a setting of YaRN, where it is heeded."""
@@ -368,20 +366,19 @@ def _number(header: GGUFHeader, key: str, default: float, *, least: float = math
     return value
 
 
-def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+def tensor_blocks(tensor: TensorInfo) -> npt.NDArray[np.uint8]:
     """Return a matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
     rows = tensor.n_elements // tensor.shape[0]
-    offset = header.data_offset + tensor.offset
-    return np.memmap(header.path, np.uint8, "r", offset, (rows, tensor.n_bytes // rows))
+    return np.memmap(tensor.path, np.uint8, "r", tensor.offset, (rows, tensor.n_bytes // rows))
 
 
-def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
+def tensor_values(tensor: TensorInfo) -> npt.NDArray[np.float32]:
     """Return the numbers of a small unquantized tensor, float32, slowest dimension first.
 
     Raises:
         UnsupportedModel: it is quantized.
     """
-    raw = np.asarray(tensor_blocks(header, tensor))
+    raw = np.asarray(tensor_blocks(tensor))
     shape = tensor.shape[::-1]
     if tensor.type_name == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
