@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gguf_files import EXPERTS, MATRICES
+from gguf_files import EXPERTS, MATRICES, SHARED
 
 __all__ = ["EXPERT_FAMILIES", "FAMILIES", "FLOAT_KINDS"]
 
-FLOAT_KINDS = dict.fromkeys((*MATRICES, *EXPERTS), "F32")
+FLOAT_KINDS = dict.fromkeys((*MATRICES, *EXPERTS, *SHARED), "F32")
 """Weight types for ``write_gguf``: floats, so that only sums round."""
 
 _BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -83,6 +83,33 @@ EXPERT_FAMILIES: dict[str, dict[str, Any]] = {
         "experts": (32, 4, 64),
         "heads": (4, 1),
         "extra": {"attention.sliding_window": 16, "rope.freq_base_swa": 500.0},
+    },
+    "llama, 2 of 8": {"architecture": "llama", "experts": (8, 2, 96), "extra": {"feed_forward_length": 96}},
+    "olmoe, 4 of 32": {
+        "architecture": "olmoe",
+        "whole_norms": True,
+        "heads": (4, 4),
+        "experts": (32, 4, 64),
+        "extra": {"feed_forward_length": 64},
+    },
+    "qwen2moe, 2 of 8, one shared": {
+        "architecture": "qwen2moe",
+        "biases": True,
+        "experts": (8, 2, 96),
+        "shared": 128,
+        "shared_gate": True,
+        "extra": {"expert_shared_feed_forward_length": 128},
+    },
+    "granitemoe, 2 of 8": {
+        "architecture": "granitemoe",
+        "experts": (8, 2, 96),
+        "extra": {**_MULTIPLIERS, "attention.scale": 0.2, "feed_forward_length": 96},
+    },
+    "granitemoe, 4 of 32, one shared": {
+        "architecture": "granitemoe",
+        "experts": (32, 4, 64),
+        "shared": 96,
+        "extra": {**_MULTIPLIERS, "feed_forward_length": 64, "expert_shared_feed_forward_length": 96},
     },
 }
 """The same of models with experts."""

@@ -14,7 +14,7 @@ __all__ = ["float_logits", "rows_near_a_tie"]
 Array = npt.NDArray[np.float64]
 
 _INTERLEAVED = {
-    *("llama", "mistral3", "smollm3", "granite", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
+    *("llama", "mistral3", "smollm3", "granite", "granitemoe", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
 }
 
 
@@ -86,7 +86,7 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
     n_head, n_kv = file.fact("attention.head_count"), file.fact("attention.head_count_kv")
     width = file.fact("attention.key_length")
     q, k, v = (_product(file, x, f"{blk}attn_{part}") for part in "qkv")
-    if made == "olmo2":
+    if made in ("olmo2", "olmoe"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
     if made in ("exaone4", "qwen3moe"):
@@ -170,7 +170,7 @@ def _experts(file: _File, blk: str, x: Array) -> Array:
             shares = weights[used] / weights[used].sum()
         else:
             shares = weights[used] / weights.sum()
-            shares = shares / shares.sum()
+            shares = shares if file.architecture in ("olmoe", "qwen2moe") else shares / shares.sum()
         for share, expert in zip(shares, used, strict=True):
             gate, up = (_of_expert(file, x[row], f"{blk}ffn_{side}_exps", expert) for side in ("gate", "up"))
             if file.architecture == "gpt-oss":
@@ -179,7 +179,12 @@ def _experts(file: _File, blk: str, x: Array) -> Array:
             else:
                 hidden = gate / (1 + np.exp(-gate)) * up
             out[row] += share * _of_expert(file, hidden, f"{blk}ffn_down_exps", expert)
-    return out
+    if file.tensor(f"{blk}ffn_up_shexp.weight") is None:
+        return out
+    gate, up = (_product(file, x, f"{blk}ffn_{side}_shexp") for side in ("gate", "up"))
+    shared = _product(file, gate / (1 + np.exp(-gate)) * up, f"{blk}ffn_down_shexp")
+    weight = file.tensor(f"{blk}ffn_gate_inp_shexp.weight")
+    return out + (shared if weight is None else shared / (1 + np.exp(-(x @ weight)))[:, None])
 
 
 def _of_expert(file: _File, x: Array, name: str, expert: int) -> Array:

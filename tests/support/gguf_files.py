@@ -19,6 +19,9 @@ MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output",
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 """The same of those of experts."""
 
+SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+"""The same of a network that all rows go through besides."""
+
 Fact = str | bool | int | float
 """What metadata say of a model."""
 
@@ -68,6 +71,8 @@ def write_gguf(
     long_factors: int = 0,
     experts: tuple[int, int, int] | None = None,
     expert_biases: bool = False,
+    shared: int = 0,
+    shared_gate: bool = False,
     sinks: bool = False,
     n_layers: int = N_LAYERS,
     heads: tuple[int, int] = (N_HEAD, N_HEAD_KV),
@@ -87,6 +92,8 @@ def write_gguf(
         fused: queries, keys and values are one matrix, and so are gate and up.
         experts: how many a layer has, how many of them a row uses, and how wide each is.
         expert_biases: the router and the experts have biases.
+        shared: how wide a network is that all rows go through besides.
+        shared_gate: a number of each row says how much of it is added.
         sinks: each head of queries has a score that belongs to no token.
         long_factors: pairs of numbers that are turned by other angles in short and in long contexts.
         extra: further metadata; the architecture is put before its names, unless they begin with ``general.``.
@@ -120,6 +127,8 @@ def write_gguf(
             experts=experts,
             expert_biases=expert_biases,
         )
+        if shared:
+            tensors.add_shared(f"blk.{layer}.", shared, gate=shared_gate)
         if sinks:
             tensors.add_vector(f"blk.{layer}.attn_sinks.weight", heads[0], 1)
     writer.write_header_to_file()
@@ -211,6 +220,14 @@ class _Tensors:
         for name in ("ffn_up",) if fused or not gated else ("ffn_gate", "ffn_up"):
             add(name, N_EMBD, 2 * N_FF if fused else N_FF)
         add("ffn_down", N_FF, N_EMBD)
+
+    def add_shared(self, blk: str, n_ff: int, *, gate: bool) -> None:
+        """Add a network that all rows go through besides the experts."""
+        for name in SHARED:
+            n_in, n_out = (n_ff, N_EMBD) if name == "ffn_down_shexp" else (N_EMBD, n_ff)
+            self.add_matrix(blk + name, n_in, n_out)
+        if gate:
+            self.add_vector(f"{blk}ffn_gate_inp_shexp.weight", N_EMBD, 0)
 
     def _add_experts(self, blk: str, n_expert: int, n_used: int, n_ff: int, *, biased: bool) -> None:
         self.add_matrix(f"{blk}ffn_gate_inp", N_EMBD, n_expert)

@@ -10,6 +10,7 @@ from edge_spec.models.model_file import ModelFile
 __all__ = ["ARCHITECTURES", "Experts", "Kind", "llama_only", "unfit"]
 
 
+_MULTIPLIERS = ("embedding_scale", "attention.scale", "residual_scale", "logit_scale")
 _BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -23,6 +24,9 @@ class Experts:
         limit: what goes into a gate is at most this, and what it multiplies is within it and 1 more; 0 for no limit.
         alpha: how steep a gate is.
         biased: the router and all matrices have biases.
+        optional: a file without experts is a model whose rows go through all of a network.
+        shared: there may be a further network that every row goes through.
+        shared_gate: there is one, and a number of each row's, from 0 to 1, says how much of it is added.
     """
 
     of_all: bool = True
@@ -30,6 +34,9 @@ class Experts:
     limit: float = 0.0
     alpha: float = 1.0
     biased: bool = False
+    optional: bool = False
+    shared: bool = False
+    shared_gate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +97,23 @@ class Kind:
 
 
 ARCHITECTURES = {
-    "llama": Kind(interleaved=True),
+    "llama": Kind(interleaved=True, experts=Experts(normalized=True, optional=True)),
     "mistral3": Kind(interleaved=True, temperature=True, yarn_settings=True, biases=_BIASED),
     "smollm3": Kind(interleaved=True, unturned_every=4),
     "granite": Kind(
         interleaved=True,
         unturned_setting=True,
-        multipliers=("embedding_scale", "attention.scale", "residual_scale", "logit_scale"),
+        multipliers=_MULTIPLIERS,
         required=("logit_scale",),
         biases=_BIASED,
         ignored=("expert_shared_feed_forward_length",),
+    ),
+    "granitemoe": Kind(
+        interleaved=True,
+        multipliers=_MULTIPLIERS,
+        required=("logit_scale",),
+        biases=("attn_output",),
+        experts=Experts(normalized=True, shared=True),
     ),
     "minicpm": Kind(
         interleaved=True,
@@ -112,12 +126,14 @@ ARCHITECTURES = {
     "xverse": Kind(interleaved=True),
     "arcee": Kind(interleaved=True, squared=True),
     "qwen2": Kind(),
+    "qwen2moe": Kind(experts=Experts(shared=True, shared_gate=True)),
     "exaone": Kind(),
     "seed_oss": Kind(ffn_norm="post_attention_norm"),
     "pangu-embedded": Kind(biases=("attn_output",)),
     "qwen3": Kind(head_norms=True),
     "qwen3moe": Kind(head_norms=True, experts=Experts(normalized=True)),
     "olmo2": Kind(whole_norms=True, pre_norms=False, post_norms=True, window_every=4),
+    "olmoe": Kind(whole_norms=True, experts=Experts()),
     "exaone4": Kind(
         head_norms=True,
         pre_norms=False,

@@ -31,6 +31,8 @@ _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 _EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
 
+_SHARED_LENGTH = "expert_shared_feed_forward_length"
+
 _MOST_EXPERTS = 1 << 16
 
 Shape = tuple[int, ...]
@@ -115,6 +117,13 @@ class Network:
         gate = self.tensors.get("blk.0.ffn_gate_exps.weight")
         return gate.shape[1] if gate is not None and len(gate.shape) == 3 else 0
 
+    @property
+    def has_shared(self) -> bool:
+        """Whether all rows go through a network besides those of the experts."""
+        experts = self.kind.experts
+        is_there = experts is not None and experts.shared and self.has("blk.0.ffn_up_shexp")
+        return self.n_expert > 0 and (is_there or (experts is not None and experts.shared_gate))
+
     def has(self, name: str) -> bool:
         """Return whether there is a matrix or vector of weights of this name."""
         return name + ".weight" in self.tensors
@@ -139,7 +148,8 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     prefix = file.architecture + "."
     known_keys = _KNOWN.union(kind.ignored, kind.multipliers, _WINDOW if kind.window_every else ())
     known_keys |= {_TEMPERATURE} if kind.temperature else set()
-    known_keys |= set(_EXPERTS) if kind.experts is not None else set()
+    if kind.experts is not None:
+        known_keys |= {*_EXPERTS, *([_SHARED_LENGTH] if kind.experts.shared else [])}
     known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
     for key in header.metadata:
         if header.metadata[key] == 0 and key.removeprefix(prefix) in _NONE_IF_ZERO:
@@ -206,6 +216,8 @@ def _experts(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, int]
         return 0, 0
     found = [header.metadata.get(f"{file.architecture}.{key}", 0) for key in _EXPERTS[:2]]
     counts = [count if isinstance(count, int) and not isinstance(count, bool) else -1 for count in found]
+    if kind.experts.optional and counts == [0, 0]:
+        return 0, 0
     if not 1 <= counts[1] <= counts[0] <= _MOST_EXPERTS:
         of_layers = "other numbers by layer" if -1 in counts else f"{counts[1]} of {counts[0]}"
         raise llama_only(file, f"uses {of_layers} experts")
@@ -356,6 +368,12 @@ def _expert_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[s
     if experts.biased:
         needed |= {"ffn_gate_inp.bias": (n,), "ffn_gate_exps.bias": (n_ff, n), "ffn_up_exps.bias": (n_ff, n)}
         needed["ffn_down_exps.bias"] = (embd, n)
+    if network.has_shared:
+        up = network.tensors.get("blk.0.ffn_up_shexp.weight")
+        n_shared = up.shape[-1] if up is not None else 0
+        needed |= {f"ffn_{side}_shexp.weight": (embd, n_shared) for side in ("gate", "up")}
+        needed["ffn_down_shexp.weight"] = (n_shared, embd)
+        needed |= {"ffn_gate_inp_shexp.weight": (embd,)} if experts.shared_gate else {}
     return needed, {}
 
 
