@@ -27,6 +27,7 @@ from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
 from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
@@ -303,8 +304,13 @@ def test_the_plan_knows_what_experts_take(tmp_path: Path, made: dict[str, Any], 
     kinds = dict.fromkeys((*MATRICES, *EXPERTS), kind)
     path = write_gguf(tmp_path / "model.gguf", kinds=kinds, **{**made, "experts": (16, 2, 512)})
     planned = onnx_footprint(inspect(path), ModelSettings(n_ctx=64, n_threads=1))
-    folder = transcribe(inspect(path), tmp_path / "cache").folder
+    folder = transcribe(inspect(path), tmp_path / "cache" / "onnx").folder
     assert (folder / "weights.bin").stat().st_size == pytest.approx(planned.mapped_bytes, rel=0.04)
+    found = {
+        cache: plan(path, engine="onnx", n_ctx=64, speculation="off", cache_dir=tmp_path / cache).disk_bytes
+        for cache in ("none", "cache")
+    }
+    assert found == {"none": planned.mapped_bytes, "cache": 0}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, head_settings,
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
+from edge_spec.engines.onnx.transcription.cache import is_transcribed
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
@@ -54,8 +55,9 @@ what 512 tokens took in shapes of 14 million to a billion parameters."""
 
 _LARGEST = (7, 2)
 
-_ATTENTION_ROWS, _EXPERT_ROWS = 3, 3
-"""The same for models with experts, in units of what attention reads and of the model's width."""
+_ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
+"""The same for models with experts, in units of what attention reads and of the model's width: fitted to what 128 and
+512 tokens took in three shapes."""
 
 _EXPERT_USES = 512
 """Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
@@ -108,8 +110,9 @@ def _reading_bytes(file: ModelFile, chunk: int) -> int:
         return 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd)
     # What one expert hides is held for a bounded number of rows; attention's rows are the widest arrays.
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
-    of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * file.n_embd + expert.shape[-1]
-    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (2 * file.n_embd + 3 * expert.shape[1])
+    shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
+    of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
+    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[1])
 
 
 def _n_ff(file: ModelFile) -> int:
@@ -165,6 +168,11 @@ class OnnxEngine(Engine):
         if file.head_dim_k not in ATTENTION_HEADS:
             return f"edge-spec's kernels have no attention for heads of {file.head_dim_k} numbers"
         return why_slow()
+
+    def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
+        if file.graph is not None or is_own_head(file):
+            return 0
+        return 0 if cache_dir is not None and is_transcribed(file, cache_dir / "onnx") else footprint.mapped_bytes
 
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:

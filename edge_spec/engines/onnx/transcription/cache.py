@@ -33,7 +33,7 @@ from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, Un
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Transcription", "check_transcription", "read_transcription", "stored_bytes", "transcribe"]
+__all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
 
 VERSION = 4
 """Of the content of a folder; transcriptions of other versions are made again."""
@@ -133,9 +133,14 @@ def _found(file: ModelFile, folder: Path) -> Transcription | None:
     return found
 
 
+def is_transcribed(file: ModelFile, cache_dir: Path) -> bool:
+    """Return whether the cache has a transcription of a model file."""
+    return _found(file, _folder(file, cache_dir)) is not None
+
+
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
     """Raise what a sparing ``transcribe`` would, as far as that can be told without writing anything."""
-    if _found(file, _folder(file, cache_dir)) is not None:
+    if is_transcribed(file, cache_dir):
         return
     total = stored_bytes(file, read_network(file, read_header(file.path)))
     existing = next(folder for folder in (cache_dir, *cache_dir.parents) if folder.exists())
