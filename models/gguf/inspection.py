@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
+from edge_spec.models.gguf.experts import wrong_experts
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
 from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
@@ -19,6 +20,8 @@ from edge_spec.tokens.tokenizer import VocabularyIdentity
 __all__ = ["inspect_gguf", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
+
+_GROUPS = {"n_groups": "group_count", "n_groups_used": "group_used_count"}
 
 _DIFFUSION = frozenset(("dream", "llada", "llada-moe", "rnd1"))
 """Architectures that llama.cpp runs by diffusion; as a model that writes token after token they end the process."""
@@ -48,6 +51,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
+    _require_experts(header, facts, n_layers)
     recurrence = recurrence_of(tensors, n_embd, facts.optional)
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     vocabulary = read_vocabulary(header)
@@ -86,6 +90,14 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         license=_printable(named_license) if isinstance(named_license, str) else "",
         sampling=of_gguf(header.metadata),
     )
+
+
+def _require_experts(header: GGUFHeader, facts: _Facts, n_layers: int) -> None:
+    groups = {name: facts.optional(f"expert_{key}", 0) for name, key in _GROUPS.items()}
+    n_used = max(facts.per_layer("expert_used_count", n_layers, default=(0,)))
+    wrong = wrong_experts(facts.architecture, facts.optional("expert_count", 0), n_used, **groups)
+    if wrong is not None:
+        raise UnsupportedModel(f"{header.path} {wrong}", hint="convert the model again with a current llama.cpp")
 
 
 def _has_latent_attention(facts: _Facts) -> bool:

@@ -316,13 +316,9 @@ def test_the_plan_knows_what_experts_take(tmp_path: Path, made: dict[str, Any], 
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ({"extra": {"expert_count": 0}}, "uses 2 of 0 experts"),
-        ({"extra": {"expert_used_count": 0}}, "uses 0 of 8 experts"),
-        ({"extra": {"expert_used_count": 9}}, "uses 9 of 8 experts"),
-        ({"extra": {"expert_count": 2**31}}, "experts"),
         ({"extra": {"expert_count": 16}}, "ffn_gate_inp.weight in the shape"),
         ({"extra": {"expert_weights_scale": 2.0}}, "expert_weights_scale"),
-        ({"extra": {"expert_group_count": 2}}, "expert_group_count"),
+        ({"extra": {"expert_group_count": 2, "expert_group_used_count": 1}}, "expert_group_count"),
         ({"expert_biases": True}, "blk.0.ffn_gate"),
         ({"sinks": True}, "blk.0.attn_sinks.weight"),
         ({"experts": None}, "uses 0 of 0 experts"),
@@ -338,3 +334,26 @@ def test_experts_that_the_graph_cannot_express_are_left_to_llama_cpp(
     with pytest.raises(UnsupportedModel, match=named):
         transcribe(inspect(path), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("architecture", ["qwen3moe", "deepseek2"])
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"expert_count": 0}, "uses 2 of 0 experts"),
+        ({"expert_used_count": 0}, "uses 0 of 8 experts"),
+        ({"expert_used_count": 9}, "uses 9 of 8 experts"),
+        ({"expert_count": 1025}, "has 1,025 experts"),
+        ({"expert_count": 2**31}, "no valid number for .*expert_count"),
+        ({"expert_group_count": 8}, "has 8 groups of 8 experts"),
+        ({"expert_group_count": 3, "expert_group_used_count": 1}, "uses 1 of 3 groups"),
+        ({"expert_group_count": 4}, "uses 0 of 4 groups"),
+    ],
+)
+def test_numbers_of_experts_that_would_end_the_process_in_llama_cpp_are_refused_before(
+    tmp_path: Path, architecture: str, extra: dict[str, int], named: str
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **{**QWEN, "architecture": architecture, "extra": extra})
+    with pytest.raises(UnsupportedModel, match=named) as caught:
+        inspect(path)
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,7 @@
 /* Registers of 16 floats. What is written once for all vector widths is made of these operations.
  *
  * LOAD_HALF is of 16-bit floats; FMA(a, b, c) = a * b + c; EXPONENT(p, t) = p with the lowest bits of t added to its
- * exponent. MAX and MIN give b where a is no number.
+ * exponent. MAX and MIN of a number and of what is none give the latter if it comes second; else it is not defined.
  */
 #define vec __m512
 #define WIDTH 16
