@@ -219,7 +219,7 @@ MUTATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_changed_setting_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutation: str) -> None:
     """What the comparison of logits is worth: it fails with each of these."""
     made, change = MUTATIONS[mutation]
-    # Large enough that gates reach the limit, and with one place for every value.
+    # Large enough that gates reach the limit.
     loud: dict[str, Change] = {f"ffn_{side}_exps.weight": lambda x: 4 * x for side in ("gate", "up")}
     right = changed(write_gguf(tmp_path / "right.gguf", kinds=FLOAT_KINDS, **made), loud)
     model = on_onnx(right, tmp_path / "right")
