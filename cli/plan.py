@@ -78,6 +78,7 @@ def as_json(found: PlanReport) -> dict[str, Any]:
         "gains": {stage: vars(gain) for stage, gain in found.gains.items()},
         "pays": {stage: _least(candidate) for stage, candidate in found.pays.items()},
         "needed_chances": dict(found.needed_chances),
+        "disk_bytes": found.disk_bytes,
     }
 
 
@@ -123,6 +124,8 @@ def _print(found: PlanReport) -> None:
     cells.append(("", "left", _mib(found.budget_bytes - chosen.needed_bytes), ""))
     cells.append(("", "budget", _mib(found.budget_bytes), ""))
     print_table(("who", "what", "MiB", ""), cells, right=(2,))
+    if found.disk_bytes:
+        echo(f"\non the disk, written when it is first loaded: {_mib(found.disk_bytes)} MiB in another order")
     if found.runners_up:
         echo("\nother options that fit:")
         for other in found.runners_up:

@@ -151,7 +151,12 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
-    return report(found, _frugal(requests, budget), named, Measurements(asked.folder, files))
+    written = {
+        files[role].path: each.disk_bytes(files[role], found.chosen.parts[role], cache_dir=asked.folder)
+        for role, each in found.chosen.engines.items()
+    }
+    measurements = Measurements(asked.folder, files)
+    return report(found, _frugal(requests, budget), named, measurements, sum(written.values()))
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:

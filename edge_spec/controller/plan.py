@@ -155,6 +155,7 @@ class PlanReport(Plan):
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
         needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
             decodes were measured; None where no share would be enough.
+        disk_bytes: what is written to the disk before the chosen way first runs, beside the models' own files.
     """
 
     least: Mapping[str, Candidate]
@@ -162,6 +163,7 @@ class PlanReport(Plan):
     gains: Mapping[str, Gain]
     pays: Mapping[str, Candidate]
     needed_chances: Mapping[str, float | None]
+    disk_bytes: int
 
     @property
     def engine(self) -> str:
@@ -205,7 +207,11 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
 
 
 def report(
-    found: Plan, frugal: Sequence[Candidate], profile: Mapping[str, str] | None, measurements: Measurements
+    found: Plan,
+    frugal: Sequence[Candidate],
+    profile: Mapping[str, str] | None,
+    measurements: Measurements,
+    disk_bytes: int,
 ) -> PlanReport:
     """Return a plan with what is known of it on this device.
 
@@ -213,6 +219,7 @@ def report(
         frugal: ways to run with each kind of speculation that need little memory.
         profile: see ``PlanReport``.
         measurements: what was measured of ways to draft.
+        disk_bytes: see ``PlanReport``.
     """
     ways = [way for way in (found.chosen, *frugal) if way.mode.limit]
     measured = [(way, gain) for way in ways if (gain := measurements.gain(way)) is not None]
@@ -234,6 +241,7 @@ def report(
         gains=gains,
         pays={stage: way for stage, way in pays.items() if stage in STAGES},
         needed_chances=needed,
+        disk_bytes=disk_bytes,
     )
 
 

@@ -229,6 +229,10 @@ class Engine(ABC):
         Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
         """
 
+    def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
+        """Return what is written to the disk before a file first runs; 0 if nothing is, or it is there."""
+        return 0
+
     def why_not_here(self, file: ModelFile) -> str | None:
         """Return what this installation or processor lacks to run a file well, as a clause; None if nothing.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -44,12 +44,14 @@ class TensorInfo:
         name: such as ``blk.0.attn_q.weight``.
         shape: as in the file, the fastest dimension first: ``(inputs, outputs)`` for a matrix.
         type: of its values.
-        offset: bytes from the header's ``data_offset``.
+        path: the file that has it.
+        offset: where it begins there, in bytes.
     """
 
     name: str
     shape: tuple[int, ...]
     type: TensorType
+    path: Path = field(compare=False, repr=False)
     offset: int
 
     @property
@@ -165,10 +167,8 @@ def _parse(cursor: Cursor) -> GGUFHeader:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise damaged(path, "an alignment that is not a power of two")
-    tensors = _tensors(cursor, n_tensors, alignment)
-
-    data_offset = cursor.at + -cursor.at % alignment
-    end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else cursor.at
+    tensors, data_offset = _tensors(cursor, n_tensors, alignment)
+    end = tensors[-1].offset + tensors[-1].n_bytes if tensors else cursor.at
     if end > cursor.file_bytes:
         raise truncated(path, end - cursor.file_bytes)
     return GGUFHeader(
@@ -192,11 +192,10 @@ def _value(cursor: Cursor, key: str) -> Value:
     return cursor.number(VALUE_TYPES[value_type])
 
 
-def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[TensorInfo, ...]:
-    if n_tensors == 0:
-        return ()
+def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[tuple[TensorInfo, ...], int]:
+    """All tensors, and where their data begin."""
     path = cursor.path
-    tensors: dict[str, TensorInfo] = {}
+    tensors: dict[str, tuple[tuple[int, ...], TensorType, int]] = {}
     expected = 0
     for _ in range(n_tensors):
         name = cursor.name("tensor")
@@ -222,7 +221,12 @@ def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[TensorInfo
         # llama.cpp, too, accepts only tensors that follow each other without gaps.
         if offset != expected:
             raise damaged(path, f"the tensor {shown} begins at {offset} instead of {expected}")
-        tensors[name] = TensorInfo(name=name, shape=shape, type=kind, offset=offset)
-        expected += tensors[name].n_bytes
+        tensors[name] = (shape, kind, offset)
+        expected += kind.row_bytes(prod(shape))
         expected += -expected % alignment
-    return tuple(tensors.values())
+    start = cursor.at + -cursor.at % alignment
+    found = (
+        TensorInfo(name=name, shape=shape, type=kind, path=path, offset=start + offset)
+        for name, (shape, kind, offset) in tensors.items()
+    )
+    return tuple(found), start

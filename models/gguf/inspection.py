@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from hashlib import blake2b
-from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
+from edge_spec.models.gguf.experts import wrong_experts
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
 from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
-from edge_spec.models.split_files import parts_of
+from edge_spec.models.split_files import parts_of, stem_of
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = ["inspect_gguf", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
+
+_GROUPS = {"n_groups": "group_count", "n_groups_used": "group_used_count"}
 
 _DIFFUSION = frozenset(("dream", "llada", "llada-moe", "rnd1"))
 """Architectures that llama.cpp runs by diffusion; as a model that writes token after token they end the process."""
@@ -35,7 +37,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         UnsupportedModel: it does not hold a whole language model, or is a later part of one.
     """
     header = read_header(path)
-    headers = (header, *map(read_header, _further_parts(header)))
+    headers = (header, *_further_parts(header))
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
     _require_a_whole_model(header, len(tensors))
     facts = _Facts(header, len(tensors))
@@ -49,6 +51,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
+    _require_experts(header, facts, n_layers)
     recurrence = recurrence_of(tensors, n_embd, facts.optional)
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     vocabulary = read_vocabulary(header)
@@ -63,7 +66,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         parts=tuple(part.path for part in headers),
         fingerprint=_fingerprint(headers),
         architecture=facts.architecture,
-        name=(_printable(name) if isinstance(name, str) else "") or header.path.stem,
+        name=(_printable(name) if isinstance(name, str) else "") or stem_of(header.path.name),
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
@@ -89,14 +92,22 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     )
 
 
+def _require_experts(header: GGUFHeader, facts: _Facts, n_layers: int) -> None:
+    groups = {name: facts.optional(f"expert_{key}", 0) for name, key in _GROUPS.items()}
+    n_used = max(facts.per_layer("expert_used_count", n_layers, default=(0,)))
+    wrong = wrong_experts(facts.architecture, facts.optional("expert_count", 0), n_used, **groups)
+    if wrong is not None:
+        raise UnsupportedModel(f"{header.path} {wrong}", hint="convert the model again with a current llama.cpp")
+
+
 def _has_latent_attention(facts: _Facts) -> bool:
     """See ``ModelFile.latent_attention``; deepseek4 is built so without saying it in these keys."""
     lengths = (facts.optional("attention.key_length_mla", 0), facts.optional("attention.value_length_mla", 0))
     return all(lengths) or facts.architecture == "deepseek4"
 
 
-def _further_parts(header: GGUFHeader) -> list[Path]:
-    """Return the other files of a split model, named as by llama-gguf-split."""
+def _further_parts(header: GGUFHeader) -> list[GGUFHeader]:
+    """Return the headers of the other files of a split model, named as by llama-gguf-split."""
     n_parts, number, path = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0), header.path
     if type(n_parts) is not int or n_parts < 2:
         return []
@@ -105,7 +116,23 @@ def _further_parts(header: GGUFHeader) -> list[Path]:
         raise UnsupportedModel(
             f"{path} is one of {n_parts} parts of a model", hint=f"use the first one, ...-00001-of-{n_parts:05}.gguf"
         )
-    return [path.with_name(name) for name in names[1:]]
+    missing = next((name for name in names if not path.with_name(name).exists()), None)
+    if missing is not None:
+        raise ModelNotFound(
+            f"{path} is the first of {n_parts} parts of a model, and {path.with_name(missing)} is missing",
+            hint="get it again: all parts belong in one folder",
+        )
+    parts = [read_header(path.with_name(name)) for name in names[1:]]
+    for place, part in enumerate(parts, start=1):
+        if (part.metadata.get("split.no"), part.metadata.get("split.count")) != (place, n_parts):
+            raise UnsupportedModel(
+                f"{part.path} is not part {place + 1} of {n_parts} of a model, as its name says",
+                hint="get all parts again",
+            )
+    held = [tensor.name for part in (header, *parts) for tensor in part.tensors]
+    if len(set(held)) < len(held):
+        raise UnsupportedModel(f"{path} and its parts hold a tensor twice", hint="get all parts again")
+    return parts
 
 
 def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
@@ -192,7 +219,7 @@ def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
                 state.update(file.read(header.data_offset))
                 for tensor in header.tensors:
                     n = min(tensor.n_bytes, _SAMPLE_BYTES)
-                    file.seek(header.data_offset + tensor.offset + (tensor.n_bytes - n) // 2)
+                    file.seek(tensor.offset + (tensor.n_bytes - n) // 2)
                     sample = file.read(n)
                     if len(sample) < n:
                         raise truncated(header.path, n - len(sample))

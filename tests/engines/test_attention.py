@@ -63,6 +63,29 @@ def test_queries_grow_with_their_place() -> None:
         world.run(open_session(grows=True))
 
 
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("window", [0, 7])
+def test_sinks_take_a_share_of_each_heads_attention(grows: bool, window: int) -> None:
+    sinks = [-3.0, 0.0, 1.5, 4.0, 30.0, -200.0]
+    world = World(20, [-1, 0, 1, 1, -1], grows=grows, sinks=sinks)
+    together = world.run(open_session(grows=grows, sinks=True, window=window))
+    assert np.allclose(together, world.exact(window=window), atol=2e-5)
+    calls = world.run(open_session(grows=grows, sinks=True, window=window), calls=[2, 1, 2])
+    assert np.array_equal(calls, together)
+    for variant in ("avx512", "avx2", "neon", "reference"):
+        try:
+            session = open_session(variant, grows=grows, sinks=True, window=window)
+        except Exception:
+            continue  # it does not run here
+        assert np.array_equal(world.run(session), together)
+    world.sinks = np.full(6, -np.inf, np.float32)
+    without = World(20, [-1, 0, 1, 1, -1], grows=grows).run(open_session(grows=grows, window=window))
+    assert np.allclose(world.run(open_session(grows=grows, sinks=True, window=window)), without, atol=1e-6)
+    world.sinks = world.sinks[:-1]
+    with pytest.raises(Exception, match="one sink for every head"):
+        world.run(open_session(grows=grows, sinks=True))
+
+
 def test_a_window_as_long_as_the_text_changes_nothing(session: Any) -> None:
     world = World(30, [-1, 0, 1, 2])
     assert np.array_equal(world.run(open_session(window=34)), world.run(session))

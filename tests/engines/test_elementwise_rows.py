@@ -24,6 +24,8 @@ def added_to(operator: str, graph: Graph, vector: str) -> None:
         graph.node("FastGelu", ["x"], ["y"], MS)
     elif operator == "SiLU":
         graph.node("QuickGelu", ["x"], ["y"], MS, alpha=1.0)
+    elif operator == "sigmoid":
+        graph.node("Sigmoid", ["x"], ["y"])
     elif operator == "product":
         graph.node("Mul", ["x", "a"], ["y"])
     elif operator == "scale":
@@ -45,7 +47,9 @@ def session(operator: str, width: int, n_threads: int) -> ort.InferenceSession:
     return ort.InferenceSession(graph.serialize(), settings, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("operator", ["norm", "norm of a sum", "GELU", "SiLU", "product", "scale", "sum", "bias"])
+@pytest.mark.parametrize(
+    "operator", ["norm", "norm of a sum", "GELU", "SiLU", "sigmoid", "product", "scale", "sum", "bias"]
+)
 def test_a_row_does_not_depend_on_the_other_rows_or_the_threads(operator: str) -> None:
     rng = np.random.default_rng(0)
     for width in (1, 3, 31, 100, 513, 5633):

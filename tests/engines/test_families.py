@@ -77,7 +77,7 @@ def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, famil
     ("made", "named"),
     [
         ({"architecture": "granite"}, "does not set granite.logit_scale"),
-        ({"architecture": "granite", "extra": {"logit_scale": 2.0, "expert_count": 8}}, "expert_count"),
+        ({"architecture": "granite", "experts": (8, 2, 96), "extra": {"logit_scale": 2.0}}, "expert_count"),
         ({"architecture": "granite", "extra": {"logit_scale": -2.0}}, "granite.logit_scale"),
         ({"architecture": "minicpm", "extra": {"embedding_scale": 12.0}}, "does not set minicpm.residual_scale"),
         ({"architecture": "qwen2", "extra": {"logit_scale": 2.0}}, "qwen2.logit_scale"),

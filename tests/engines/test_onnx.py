@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import EXPERT_FAMILIES, FAMILIES
 from gguf_files import GEMMA3, MATRICES, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +117,9 @@ def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
         pytest.param(FAMILIES["mistral3"], id="mistral3"),
         pytest.param(FAMILIES["granite"], id="granite"),
         pytest.param(FAMILIES["olmo2 with windows"], id="olmo2"),
+        pytest.param(EXPERT_FAMILIES["qwen3moe, 4 of 32"], id="qwen3moe"),
+        pytest.param(EXPERT_FAMILIES["gpt-oss, 4 of 32"], id="gpt-oss"),
+        pytest.param(EXPERT_FAMILIES["qwen2moe, 2 of 8, one shared"], id="qwen2moe"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "BF16")}, id="BF16"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "Q2_K")}, id="Q2_K"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import EXPERT_FAMILIES, FAMILIES
 from gguf_files import write_gguf
 
 from edge_spec.engines.llama.engine import open_llama
@@ -37,6 +37,7 @@ MADE: dict[str, dict[str, Any]] = {
     },
     "granite without positions": FAMILIES["granite without positions"],
     "smollm3": {**FAMILIES["smollm3"], "n_layers": 1},
+    "qwen3moe": EXPERT_FAMILIES["qwen3moe, 2 of 8"],
     "phi3": {"architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}},
 }
 

@@ -161,7 +161,7 @@ def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str)
         ({"architecture": "qwen2", "extra": {"rope.dimension_count": 66}}, "66 of the 64"),
         ({"architecture": "qwen2", "extra": {"rope.freq_base": 1.0}}, "powers of 1.0"),
         ({"architecture": "phi3", "fused": True, "long_factors": 7}, "rope_factors_short"),
-        ({"extra": {"expert_count": 8}}, "expert_count"),
+        ({"extra": {"expert_count": 8}}, "uses 0 of 8 experts"),
         ({"extra": {"rope.scaling.yarn_log_multiplier": 0.1}}, "yarn_log_multiplier"),
         ({**GEMMA3, "extra": {"final_logit_softcapping": 30.0}}, "softcapping"),
         ({**GEMMA3, "extra": {"attention.sliding_window": 8, "attention.sliding_window_pattern": "?"}}, "window"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_gguf
 from hybrid_files import HybridFiles
+from split_gguf import split_gguf
 
 from edge_spec.engines.llama.footprint import DryModel, llama_footprint
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -135,27 +136,8 @@ def test_lists_of_operations_that_grow_with_the_chunk_are_counted(hybrids: Hybri
 
 
 def test_a_model_in_several_files_is_planned_like_one(tmp_path: Path, probe_cache: Path) -> None:
-    import gguf
-
     whole = inspect(DEMO.target)
-    reader = gguf.GGUFReader(DEMO.target)
-    names = [tmp_path / f"demo-{number:05}-of-00002.gguf" for number in (1, 2)]
-    for number, path in enumerate(names):
-        writer = gguf.GGUFWriter(path, "llama")
-        for key, field in reader.fields.items():
-            if number == 0 and not key.startswith("GGUF.") and key != "general.architecture":
-                kind = field.types[0]
-                sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-                writer.add_key_value(key, field.contents(), kind, sub_type=sub)
-        writer.add_uint16("split.no", number)
-        writer.add_uint16("split.count", 2)
-        writer.add_int32("split.tensors.count", len(reader.tensors))
-        for tensor in reader.tensors[number::2]:
-            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+    names = split_gguf(DEMO.target, tmp_path, 2)
     split = inspect(names[0])
     assert split.parts == tuple(names)
     assert (split.weight_bytes, split.n_params, split.n_vocab) == (whole.weight_bytes, whole.n_params, whole.n_vocab)

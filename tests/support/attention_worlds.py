@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112
 WIDTH = (N_HEAD + 2 * N_HEAD_KV) * HEAD_DIM
 
 
-def open_session(variant: str = "", *, f16: bool = False, grows: bool = False, **changes: int) -> Any:
-    """Attention alone; ``grows`` for worlds whose queries grow with their place."""
+def open_session(
+    variant: str = "", *, f16: bool = False, grows: bool = False, sinks: bool = False, **changes: int
+) -> Any:
+    """Attention alone; ``grows`` for worlds whose queries grow with their place, ``sinks`` for those with sinks."""
     import onnxruntime
 
     from edge_spec.engines.onnx.kernels import library_path
@@ -32,6 +35,9 @@ def open_session(variant: str = "", *, f16: bool = False, grows: bool = False, *
     if grows:
         inputs.append("scales")
         graph.takes("scales", FLOAT, ["scales0"])
+    if sinks:
+        inputs += ["sinks"] if grows else ["", "sinks"]
+        graph.takes("sinks", FLOAT, ["sinks0"])
     graph.gives("y", FLOAT, ["b", "s", "w"])
     graph.node("AttendRows", inputs, ["y"], "edge_spec", variant=variant, **facts)
     options = onnxruntime.SessionOptions()
@@ -47,6 +53,7 @@ class World:
         n_rotated: numbers of a head that are rotated by position.
         f16: whether the cache holds 16-bit floats.
         grows: whether queries grow with their place.
+        sinks: a score for each head that belongs to no token; None for none.
     """
 
     def __init__(
@@ -58,12 +65,14 @@ class World:
         n_rotated: int = HEAD_DIM,
         f16: bool = False,
         grows: bool = False,
+        sinks: Sequence[float] | None = None,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.n_text, self.parents, self.n_rotated = n_text, parents, n_rotated
         self.kind = np.float16 if f16 else np.float32
         self.rows = rng.standard_normal((len(parents), WIDTH)).astype(np.float32)
         self.text = rng.standard_normal((n_text, WIDTH)).astype(np.float32)
+        self.sinks = None if sinks is None else np.array(sinks, np.float32)
         angles = np.arange(N_CELLS)[:, None] * 0.3 ** np.arange(n_rotated // 2)
         self.scales = 1 + rng.random(N_CELLS).astype(np.float32) if grows else None
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
@@ -76,6 +85,8 @@ class World:
         cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
         if self.scales is not None:
             cache["scales"] = self.scales
+        if self.sinks is not None:
+            cache["sinks"] = self.sinks
 
         def call(rows: Array, tree: list[int]) -> Array:
             result: Array = session.run(None, cache | {"qkv": rows[None], "tree": np.array(tree, np.int32)})[0][0]
@@ -106,7 +117,8 @@ class World:
                 kv = head // (N_HEAD // N_HEAD_KV)
                 scores = k[:, kv] @ q[head] / np.sqrt(HEAD_DIM)
                 weights = np.exp(scores - scores.max())
-                out[row, head] = weights @ v[:, kv] / weights.sum()
+                sunk = 0 if self.sinks is None else np.exp(np.float64(self.sinks[head]) - scores.max())
+                out[row, head] = weights @ v[:, kv] / (weights.sum() + sunk)
         return out.reshape(len(self.parents), -1)
 
     def _rotated(self, whole: Array, interleaved: bool) -> Array:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gguf_files import MATRICES
+from gguf_files import EXPERTS, MATRICES, SHARED
 
-__all__ = ["FAMILIES", "FLOAT_KINDS"]
+__all__ = ["EXPERT_FAMILIES", "FAMILIES", "FLOAT_KINDS"]
 
-FLOAT_KINDS = dict.fromkeys(MATRICES, "F32")
+FLOAT_KINDS = dict.fromkeys((*MATRICES, *EXPERTS, *SHARED), "F32")
 """Weight types for ``write_gguf``: floats, so that only sums round."""
 
 _BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -17,6 +17,15 @@ _YARN = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 16,
+}
+
+_GPT_OSS: dict[str, Any] = {
+    "architecture": "gpt-oss",
+    "biases": True,
+    "more_biases": ("attn_output",),
+    "pre_norms": ("attn_norm", "post_attention_norm"),
+    "expert_biases": True,
+    "sinks": True,
 }
 
 _AFTER: dict[str, Any] = {"pre_norms": (), "post_norms": True}
@@ -64,3 +73,43 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"architecture": "gemma", "tied": True},
 }
 """Arguments of ``write_gguf``."""
+
+EXPERT_FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3moe, 2 of 8": {"architecture": "qwen3moe", "head_norms": True, "experts": (8, 2, 96)},
+    "qwen3moe, 4 of 32": {"architecture": "qwen3moe", "head_norms": True, "experts": (32, 4, 64), "heads": (4, 1)},
+    "gpt-oss, 2 of 8": {**_GPT_OSS, "experts": (8, 2, 96), "extra": {**_YARN, "attention.sliding_window": 16}},
+    "gpt-oss, 4 of 32": {
+        **_GPT_OSS,
+        "experts": (32, 4, 64),
+        "heads": (4, 1),
+        "extra": {"attention.sliding_window": 16, "rope.freq_base_swa": 500.0},
+    },
+    "llama, 2 of 8": {"architecture": "llama", "experts": (8, 2, 96), "extra": {"feed_forward_length": 96}},
+    "olmoe, 4 of 32": {
+        "architecture": "olmoe",
+        "whole_norms": True,
+        "heads": (4, 4),
+        "experts": (32, 4, 64),
+        "extra": {"feed_forward_length": 64},
+    },
+    "qwen2moe, 2 of 8, one shared": {
+        "architecture": "qwen2moe",
+        "biases": True,
+        "experts": (8, 2, 96),
+        "shared": 128,
+        "shared_gate": True,
+        "extra": {"expert_shared_feed_forward_length": 128},
+    },
+    "granitemoe, 2 of 8": {
+        "architecture": "granitemoe",
+        "experts": (8, 2, 96),
+        "extra": {**_MULTIPLIERS, "attention.scale": 0.2, "feed_forward_length": 96},
+    },
+    "granitemoe, 4 of 32, one shared": {
+        "architecture": "granitemoe",
+        "experts": (32, 4, 64),
+        "shared": 96,
+        "extra": {**_MULTIPLIERS, "feed_forward_length": 64, "expert_shared_feed_forward_length": 96},
+    },
+}
+"""The same of models with experts."""

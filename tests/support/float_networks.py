@@ -9,12 +9,12 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["float_logits"]
+__all__ = ["float_logits", "rows_near_a_tie"]
 
 Array = npt.NDArray[np.float64]
 
 _INTERLEAVED = {
-    *("llama", "mistral3", "smollm3", "granite", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
+    *("llama", "mistral3", "smollm3", "granite", "granitemoe", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
 }
 
 
@@ -29,6 +29,7 @@ class _File:
             tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
             for tensor in reader.tensors
         }
+        self.margins: list[Array] = []
 
     def fact(self, name: str, default: Any = None) -> Any:
         return self._facts.get(f"{self.architecture}.{name}", default)
@@ -39,13 +40,23 @@ class _File:
 
 def float_logits(path: Path, tokens: list[int]) -> Array:
     """Logits after every token, ``[n, n_vocab]``."""
+    return _logits(_File(path), tokens)
+
+
+def rows_near_a_tie(path: Path, tokens: list[int], *, within: float) -> npt.NDArray[np.bool_]:
+    """Which rows choose between experts, in any layer, whose scores are so close that rounding decides, ``[n]``."""
     file = _File(path)
+    _logits(file, tokens)
+    return np.min(file.margins, axis=0) < within
+
+
+def _logits(file: _File, tokens: list[int]) -> Array:
     made, n_embd = file.architecture, file.fact("embedding_length")
     embeddings = file.tensor("token_embd.weight")
     assert embeddings is not None
     x = embeddings[tokens] * {"gemma": np.sqrt(n_embd)}.get(made, file.fact("embedding_scale", 1.0))
     added = file.fact("residual_scale", 1.0)
-    before_ffn = "post_attention_norm" if made == "seed_oss" else "ffn_norm"
+    before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss") else "ffn_norm"
     after = made in ("olmo2", "exaone4")
     for layer in range(file.fact("block_count")):
         blk = f"blk.{layer}."
@@ -75,18 +86,14 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
     n_head, n_kv = file.fact("attention.head_count"), file.fact("attention.head_count_kv")
     width = file.fact("attention.key_length")
     q, k, v = (_product(file, x, f"{blk}attn_{part}") for part in "qkv")
-    if made == "olmo2":
+    if made in ("olmo2", "olmoe"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
-    if made == "exaone4":
+    if made in ("exaone4", "qwen3moe"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
-    window = file.fact("attention.sliding_window", 0) if made == "olmo2" else 0
-    if (
-        window
-        and layer % file.fact("attention.sliding_window_pattern", 4)
-        == file.fact("attention.sliding_window_pattern", 4) - 1
-    ):
-        window = 0
+    every = {"olmo2": file.fact("attention.sliding_window_pattern", 4), "gpt-oss": 2}.get(made, 0)
+    window = file.fact("attention.sliding_window", 0) if every and layer % every != every - 1 else 0
+    sinks = file.tensor(f"{blk}attn_sinks.weight")
     unturned = (made == "smollm3" and layer % 4 == 3) or not file.fact("rope.scaling.finetuned", True)
     if not unturned:
         q, k = (_turned(file, part, local=window > 0) for part in (q, k))
@@ -101,19 +108,21 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
         seen &= place[None] > place[:, None] - window
     for head in range(n_head):
         scores = np.where(seen, q[:, head] @ k[:, head // (n_head // n_kv)].T * scale, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        out[:, head] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, head // (n_head // n_kv)]
+        weights = np.exp(scores)
+        total = weights.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks[head]))
+        out[:, head] = weights / total @ v[:, head // (n_head // n_kv)]
     return _product(file, out.reshape(n, -1), blk + "attn_output")
 
 
 def _turned(file: _File, x: Array, *, local: bool) -> Array:
     """Rotary embeddings, scaled linearly or as YaRN does."""
-    n, width, base = len(x), x.shape[-1], file.fact("rope.freq_base")
+    width, base = x.shape[-1], file.fact("rope.freq_base")
     pairs = np.arange(width // 2)
+    base = file.fact("rope.freq_base_swa", base) if local else base
     angles, grown = base ** (-2.0 * pairs / width), 1.0
-    if local:
-        angles = file.fact("rope.freq_base_swa", base) ** (-2.0 * pairs / width)
-    elif file.fact("rope.scaling.type") == "yarn":
+    if local and file.architecture != "gpt-oss":
+        return _by_angles(file, x, angles)
+    if file.fact("rope.scaling.type") == "yarn":
         factor, original = file.fact("rope.scaling.factor"), file.fact("rope.scaling.original_context_length")
         bounds = [file.fact(f"rope.scaling.yarn_beta_{name}", 0) for name in ("fast", "slow")]
         fast, slow = bounds if file.architecture == "mistral3" and all(bounds) else (32.0, 1.0)
@@ -124,7 +133,11 @@ def _turned(file: _File, x: Array, *, local: bool) -> Array:
         multiplier = file.fact("rope.scaling.yarn_log_multiplier", 0.0)
         grown = (1 + 0.1 * np.log(factor)) / (1 + 0.1 * multiplier * np.log(factor))
         grown *= file.fact("rope.scaling.attn_factor", 1.0)
-    turn = np.exp(1j * np.arange(n)[:, None] * angles)[:, None] * grown
+    return grown * _by_angles(file, x, angles)
+
+
+def _by_angles(file: _File, x: Array, angles: Array) -> Array:
+    width, turn = x.shape[-1], np.exp(1j * np.arange(len(x))[:, None] * angles)[:, None]
     if file.architecture in _INTERLEAVED:
         turned = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
         return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
@@ -133,6 +146,8 @@ def _turned(file: _File, x: Array, *, local: bool) -> Array:
 
 
 def _feed_forward(file: _File, blk: str, x: Array) -> Array:
+    if file.fact("expert_count"):
+        return _experts(file, blk, x)
     up = _product(file, x, blk + "ffn_up")
     if file.architecture == "arcee":
         return _product(file, np.maximum(up, 0) ** 2, blk + "ffn_down")
@@ -142,3 +157,45 @@ def _feed_forward(file: _File, blk: str, x: Array) -> Array:
     else:
         gate = gate / (1 + np.exp(-gate))
     return _product(file, gate * up, blk + "ffn_down")
+
+
+def _experts(file: _File, blk: str, x: Array) -> Array:
+    scores = _product(file, x, blk + "ffn_gate_inp")
+    n_used, out = file.fact("expert_used_count"), np.zeros_like(x)
+    file.margins.append(_margins(scores, n_used))
+    for row, scored in enumerate(scores):
+        used = np.argsort(-scored, kind="stable")[:n_used]
+        weights = np.exp(scored - scored.max())
+        if file.architecture == "gpt-oss":
+            shares = weights[used] / weights[used].sum()
+        else:
+            shares = weights[used] / weights.sum()
+            shares = shares if file.architecture in ("olmoe", "qwen2moe") else shares / shares.sum()
+        for share, expert in zip(shares, used, strict=True):
+            gate, up = (_of_expert(file, x[row], f"{blk}ffn_{side}_exps", expert) for side in ("gate", "up"))
+            if file.architecture == "gpt-oss":
+                gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+                hidden = gate / (1 + np.exp(-1.702 * gate)) * up
+            else:
+                hidden = gate / (1 + np.exp(-gate)) * up
+            out[row] += share * _of_expert(file, hidden, f"{blk}ffn_down_exps", expert)
+    if file.tensor(f"{blk}ffn_up_shexp.weight") is None:
+        return out
+    gate, up = (_product(file, x, f"{blk}ffn_{side}_shexp") for side in ("gate", "up"))
+    shared = _product(file, gate / (1 + np.exp(-gate)) * up, f"{blk}ffn_down_shexp")
+    weight = file.tensor(f"{blk}ffn_gate_inp_shexp.weight")
+    return out + (shared if weight is None else shared / (1 + np.exp(-(x @ weight)))[:, None])
+
+
+def _of_expert(file: _File, x: Array, name: str, expert: int) -> Array:
+    weight, bias = file.tensor(name + ".weight"), file.tensor(name + ".bias")
+    assert weight is not None
+    return weight[expert] @ x + (0 if bias is None else bias[expert])
+
+
+def _margins(scores: Array, n_used: int) -> Array:
+    """By how much the last expert that is used is ahead of the first that is not, by row; infinite if all are used."""
+    ordered = np.sort(scores, axis=-1)[:, ::-1]
+    if n_used == scores.shape[1]:
+        return np.full(len(scores), np.inf)
+    return np.asarray(ordered[:, n_used - 1] - ordered[:, n_used])

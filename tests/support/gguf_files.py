@@ -16,6 +16,12 @@ N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_DIM, N_LAYERS, N_VOCAB = 256, 512, 4, 2, 6
 MATRICES = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """The last parts of the names of all matrices."""
 
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+"""The same of those of experts."""
+
+SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+"""The same of a network that all rows go through besides."""
+
 Fact = str | bool | int | float
 """What metadata say of a model."""
 
@@ -63,6 +69,11 @@ def write_gguf(
     gated: bool = True,
     rope_factors: bool = False,
     long_factors: int = 0,
+    experts: tuple[int, int, int] | None = None,
+    expert_biases: bool = False,
+    shared: int = 0,
+    shared_gate: bool = False,
+    sinks: bool = False,
     n_layers: int = N_LAYERS,
     heads: tuple[int, int] = (N_HEAD, N_HEAD_KV),
     head_dim: int = HEAD_DIM,
@@ -79,11 +90,16 @@ def write_gguf(
         pre_norms: names of norms before attention and the feed-forward network.
         heads: of queries, and of keys and values.
         fused: queries, keys and values are one matrix, and so are gate and up.
+        experts: how many a layer has, how many of them a row uses, and how wide each is.
+        expert_biases: the router and the experts have biases.
+        shared: how wide a network is that all rows go through besides.
+        shared_gate: a number of each row says how much of it is added.
+        sinks: each head of queries has a score that belongs to no token.
         long_factors: pairs of numbers that are turned by other angles in short and in long contexts.
         extra: further metadata; the architecture is put before its names, unless they begin with ``general.``.
     """
     writer = GGUFWriter(path, architecture)
-    _add_facts(writer, architecture, n_layers, heads, head_dim, extra or {})
+    _add_facts(writer, architecture, n_layers, heads, head_dim, {**_expert_facts(experts), **(extra or {})})
     _add_vocabulary(writer)
     tensors = _Tensors(writer, kinds or {}, seed)
     tensors.add_matrix("token_embd", N_EMBD, N_VOCAB)
@@ -108,7 +124,13 @@ def write_gguf(
             biases=(*(("attn_q", "attn_k", "attn_v") if biases else ()), *more_biases),
             norms=(head_dim, head_dim) if head_norms else (heads[0] * head_dim, heads[1] * head_dim),
             normed=head_norms or whole_norms,
+            experts=experts,
+            expert_biases=expert_biases,
         )
+        if shared:
+            tensors.add_shared(f"blk.{layer}.", shared, gate=shared_gate)
+        if sinks:
+            tensors.add_vector(f"blk.{layer}.attn_sinks.weight", heads[0], 1)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -143,6 +165,11 @@ def _add_facts(
         add(name if name.startswith("general.") else f"{architecture}.{name}", value)
 
 
+def _expert_facts(experts: tuple[int, int, int] | None) -> dict[str, Fact]:
+    names = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+    return dict(zip(names, experts, strict=True)) if experts else {}
+
+
 class _Tensors:
     """Adds random tensors to a file; ``kinds`` are weight types by the last part of a matrix's name."""
 
@@ -150,12 +177,14 @@ class _Tensors:
         self._writer, self._kinds = writer, kinds
         self._rng = np.random.default_rng(seed)
 
-    def add_matrix(self, name: str, n_in: int, n_out: int) -> None:
-        kind = self._kinds.get(name.split(".")[-1], "Q4_0")
-        blocks = _random_blocks(self._rng, kind, n_out, n_in)
+    def add_matrix(self, name: str, n_in: int, n_out: int, *, n_expert: int = 0) -> None:
+        """Add a matrix, or one of every expert."""
+        kind = self._kinds.get(name.split(".")[-1], "F32" if name.endswith("gate_inp") else "Q4_0")
+        blocks = _random_blocks(self._rng, kind, max(1, n_expert) * n_out, n_in)
+        blocks = blocks.reshape(n_expert, n_out, -1) if n_expert else blocks
         self._writer.add_tensor(name + ".weight", blocks, raw_dtype=GGMLQuantizationType[kind])
 
-    def add_vector(self, name: str, n: int, mean: float) -> None:
+    def add_vector(self, name: str, n: int | tuple[int, ...], mean: float) -> None:
         self._writer.add_tensor(name, (mean + 0.1 * self._rng.standard_normal(n)).astype(np.float32))
 
     def add_layer(
@@ -169,6 +198,8 @@ class _Tensors:
         biases: Sequence[str],
         norms: tuple[int, int],
         normed: bool,
+        experts: tuple[int, int, int] | None,
+        expert_biases: bool,
     ) -> None:
         def add(name: str, n_in: int, n_out: int) -> None:
             self.add_matrix(blk + name, n_in, n_out)
@@ -183,9 +214,30 @@ class _Tensors:
         if normed:
             for name, n in zip(("attn_q_norm", "attn_k_norm"), norms, strict=True):
                 self.add_vector(f"{blk}{name}.weight", n, 1)
+        if experts:
+            self._add_experts(blk, *experts, biased=expert_biases)
+            return
         for name in ("ffn_up",) if fused or not gated else ("ffn_gate", "ffn_up"):
             add(name, N_EMBD, 2 * N_FF if fused else N_FF)
         add("ffn_down", N_FF, N_EMBD)
+
+    def add_shared(self, blk: str, n_ff: int, *, gate: bool) -> None:
+        """Add a network that all rows go through besides the experts."""
+        for name in SHARED:
+            n_in, n_out = (n_ff, N_EMBD) if name == "ffn_down_shexp" else (N_EMBD, n_ff)
+            self.add_matrix(blk + name, n_in, n_out)
+        if gate:
+            self.add_vector(f"{blk}ffn_gate_inp_shexp.weight", N_EMBD, 0)
+
+    def _add_experts(self, blk: str, n_expert: int, n_used: int, n_ff: int, *, biased: bool) -> None:
+        self.add_matrix(f"{blk}ffn_gate_inp", N_EMBD, n_expert)
+        for name in EXPERTS:
+            n_in, n_out = (n_ff, N_EMBD) if name == "ffn_down_exps" else (N_EMBD, n_ff)
+            self.add_matrix(blk + name, n_in, n_out, n_expert=n_expert)
+            if biased:
+                self.add_vector(f"{blk}{name}.bias", (n_expert, n_out), 0)
+        if biased:
+            self.add_vector(f"{blk}ffn_gate_inp.bias", n_expert, 0)
 
 
 def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:

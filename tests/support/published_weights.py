@@ -37,7 +37,7 @@ def read_weights(path: Path) -> Weights:
     file, header = inspect(path), read_header(path)
     arrays = {}
     for tensor in header.tensors:
-        raw = np.asarray(tensor_blocks(header, tensor))
+        raw = np.asarray(tensor_blocks(tensor))
         values = gguf.quants.dequantize(raw, GGMLQuantizationType[tensor.type_name]).astype(np.float32)
         arrays[tensor.name.removesuffix(".weight")] = values.reshape(tensor.shape[::-1])
     for layer in range(file.n_layers):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile, read_header
-from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value
+from edge_spec.models.gguf.header import GGUFArray, TensorInfo, Value
 from edge_spec.models.heads import EAGLE3, head_layers, is_own_head
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.target_rows import EMBEDDING, OUTPUT
@@ -53,9 +53,9 @@ def export_for_llama_cpp(head: ModelFile, target: ModelFile, path: Path) -> None
             if key.startswith(_TOKENIZER) and key != _CHAT_TEMPLATE:
                 _add(writer, key, value)
         for tensor in own.tensors:
-            _add_tensor(writer, tensor, _stored(own, tensor))
-        found, tensor = _output_of(target)
-        _add_tensor(writer, tensor, _stored(found, tensor)[kept], name=OUTPUT)
+            _add_tensor(writer, tensor, _stored(tensor))
+        tensor = _output_of(target)
+        _add_tensor(writer, tensor, _stored(tensor)[kept], name=OUTPUT)
         writer.add_tensor(_D2T, kept)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -76,21 +76,18 @@ def _add(writer: Any, key: str, value: Value) -> None:
     writer.add_key_value(key, value, kind)
 
 
-def _output_of(target: ModelFile) -> tuple[GGUFHeader, TensorInfo]:
+def _output_of(target: ModelFile) -> TensorInfo:
     """Return the target's matrix of output rows: often that is its embedding."""
     for name in (OUTPUT, EMBEDDING) if target.graph is None else ():
-        for part in target.parts:
-            header = read_header(part)
-            for tensor in header.tensors:
-                if tensor.name == name:
-                    return header, tensor
+        for tensor in target.tensors:
+            if tensor.name == name:
+                return tensor
     raise UnsupportedModel(f"{target.path.name} has no output rows to copy", hint="give the GGUF of the head's target")
 
 
-def _stored(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+def _stored(tensor: TensorInfo) -> npt.NDArray[np.uint8]:
     """Return a tensor's bytes, ``[rows, bytes per row]``, or ``[bytes]`` of a vector."""
-    offset = header.data_offset + tensor.offset
-    data = np.fromfile(header.path, np.uint8, tensor.n_bytes, offset=offset)
+    data = np.fromfile(tensor.path, np.uint8, tensor.n_bytes, offset=tensor.offset)
     return data if len(tensor.shape) == 1 else data.reshape(tensor.shape[-1], -1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.models import ModelFile, read_header
+from edge_spec.models import ModelFile
 
 __all__ = ["EMBEDDING", "OUTPUT", "embedding_rows", "rows_of"]
 
@@ -26,19 +26,16 @@ def rows_of(target: ModelFile, name: str) -> npt.NDArray[np.float32] | None:
 
     if target.graph is not None:
         return None
-    for part in target.parts:
-        header = read_header(part)
-        tensor = next((tensor for tensor in header.tensors if tensor.name == name), None)
-        if tensor is None or tensor.type_name not in GGMLQuantizationType.__members__:
-            continue
-        kind = GGMLQuantizationType[tensor.type_name]
-        raw: Any = np.fromfile(part, np.uint8, tensor.n_bytes, offset=header.data_offset + tensor.offset)
-        try:
-            rows = dequantize(_as_stored(raw, kind).reshape(tensor.shape[-1], -1), kind)
-        except NotImplementedError:  # gguf reads most types, but not all
-            return None
-        return np.asarray(rows, np.float32)
-    return None
+    tensor = next((tensor for tensor in target.tensors if tensor.name == name), None)
+    if tensor is None or tensor.type_name not in GGMLQuantizationType.__members__:
+        return None
+    kind = GGMLQuantizationType[tensor.type_name]
+    raw: Any = np.fromfile(tensor.path, np.uint8, tensor.n_bytes, offset=tensor.offset)
+    try:
+        rows = dequantize(_as_stored(raw, kind).reshape(tensor.shape[-1], -1), kind)
+    except NotImplementedError:  # gguf reads most types, but not all
+        return None
+    return np.asarray(rows, np.float32)
 
 
 def embedding_rows(target: ModelFile, kept: npt.NDArray[np.int64]) -> npt.NDArray[np.float32] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settin
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.transcription.architecture import unfit
+from edge_spec.engines.onnx.transcription.cache import is_transcribed
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
+from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.library import library
 from edge_spec.memory import Footprint
-from edge_spec.models import ModelFile
+from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_own_head
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -52,6 +55,13 @@ what 512 tokens took in shapes of 14 million to a billion parameters."""
 
 _LARGEST = (7, 2)
 
+_ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
+"""The same for models with experts, in units of what attention reads and of the model's width: fitted to what 128 and
+512 tokens took in three shapes."""
+
+_EXPERT_USES = 512
+"""Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
+
 _SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""
 
@@ -65,7 +75,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
     # A type that is not transcribed counts like floats until the file is refused.
     stored = [
-        packed_bytes(tensor.type_name, tensor.shape[1], tensor.shape[0])
+        packed_bytes(tensor.type_name, _stored_outputs(tensor), tensor.shape[0])
         if tensor.type_name in KINDS
         else 4 * tensor.n_elements
         for tensor in matrices
@@ -74,17 +84,35 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * file.head_dim_k
-    of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
     held = sum(stored)
     return Footprint(
         mapped_bytes=held,
         kv_cache_bytes=cache + tables,
         compute_bytes=_SESSION_BYTES,
-        reading_bytes=4 * settings.prefill_chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd),
+        reading_bytes=_reading_bytes(file, settings.prefill_chunk),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+def _stored_outputs(tensor: TensorInfo) -> int:
+    """Outputs of a matrix, or of those of all experts, each with groups of its own."""
+    _, n_out, *n_expert = tensor.shape
+    return math.prod(n_expert) * group_outputs(n_out) if n_expert else n_out
+
+
+def _reading_bytes(file: ModelFile, chunk: int) -> int:
+    """What is held besides while a chunk is read."""
+    expert = next((t for t in file.tensors if t.name.endswith("ffn_gate_exps.weight")), None)
+    if expert is None:
+        of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
+        return 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd)
+    # What one expert hides is held for a bounded number of rows; attention's rows are the widest arrays.
+    of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
+    shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
+    of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
+    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[1])
 
 
 def _n_ff(file: ModelFile) -> int:
@@ -140,6 +168,11 @@ class OnnxEngine(Engine):
         if file.head_dim_k not in ATTENTION_HEADS:
             return f"edge-spec's kernels have no attention for heads of {file.head_dim_k} numbers"
         return why_slow()
+
+    def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
+        if file.graph is not None or is_own_head(file):
+            return 0
+        return 0 if cache_dir is not None and is_transcribed(file, cache_dir / "onnx") else footprint.mapped_bytes
 
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:

@@ -1,5 +1,5 @@
 /* Compares every variant of attention that runs here with the reference, bit for bit, on random trees, in so many
- * rounds (64 show every combination of settings). on_arm.sh and sanitize.sh build and run it.
+ * rounds (128 show every combination of settings). on_arm.sh and sanitize.sh build and run it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 300;
     static const char *const names[] = {"avx512", "avx2", "neon"};
     static float qkv[ROWS * WIDTH], keys[KV * CELLS * HD], values[KV * CELLS * HD], cosines[CELLS * HD / 2],
-        sines[CELLS * HD / 2], scales[CELLS], out[2][ROWS * HEADS * HD];
+        sines[CELLS * HD / 2], scales[CELLS], sinks[HEADS], out[2][ROWS * HEADS * HD];
     int32_t parents[ROWS], depths[ROWS];
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
@@ -48,12 +48,14 @@ int main(int argc, char **argv) {
         fill(cosines, CELLS * HD / 2);
         fill(sines, CELLS * HD / 2);
         fill(scales, CELLS);
+        fill(sinks, HEADS);
         for (int round = 0; round < rounds; round++) {
             er_attention a = {.qkv = qkv, .keys = keys, .values = values, .cosines = cosines, .sines = sines,
                               .parents = parents, .depths = depths, .n_text = below(90), .n_cells = CELLS,
                               .n_head = HEADS, .n_head_kv = KV, .head_dim = HD,
                               .n_rotated = round & 4 ? HD : HD - 16, .window = round & 8 ? 1 + below(40) : 0,
                               .f16 = round & 16, .query_scales = round & 32 ? scales : NULL, .interleaved = round & 1,
+                              .sinks = round & 64 ? sinks : NULL,
                               .is_chain = true};
             a.n_rows = a.n_pending = 1 + below(ROWS);
             for (size_t i = 0; i < a.n_pending; i++) {

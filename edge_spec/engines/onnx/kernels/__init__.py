@@ -7,9 +7,11 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
     MatMulRows(x f32 [..., n_in], packed u8 [bytes]) -> f32 [..., n_out]     attributes n_in, n_out, variant
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
 
-A graph that uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX
-Runtime maps from external data. GatherRows reads an embedding from the same packed weights that MatMulRows
-multiplies with as the output layer. The session's options must know the library before the session is made:
+and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), and ``AttendRows``
+(``src/attention.h``). A graph that uses them imports version 1 of that domain, and keeps packed weights as
+initializers, which ONNX Runtime maps from external data. GatherRows reads an embedding from the same packed weights
+that MatMulRows multiplies with as the output layer. The session's options must know the library before the session is
+made:
 
     options.register_custom_ops_library(str(edge_spec.engines.onnx.kernels.library_path()))
 
@@ -25,11 +27,13 @@ again as 0x7fc00000.
 """
 
 from edge_spec.engines.onnx.kernels.library import available, features, library_path, why_slow
-from edge_spec.engines.onnx.kernels.packing import KINDS, pack, packed_bytes
+from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
 
 __all__ = [
     "DOMAIN",
+    "EXPERT_ROWS",
     "GATHER_ROWS",
+    "GROUP",
     "KINDS",
     "MATMUL_ROWS",
     "available",
@@ -43,3 +47,4 @@ __all__ = [
 DOMAIN = "edge_spec"
 MATMUL_ROWS = "MatMulRows"
 GATHER_ROWS = "GatherRows"
+EXPERT_ROWS = "ExpertRows"

@@ -7,10 +7,36 @@ from dataclasses import dataclass
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["ARCHITECTURES", "Kind", "llama_only", "unfit"]
+__all__ = ["ARCHITECTURES", "Experts", "Kind", "llama_only", "unfit"]
 
 
+_MULTIPLIERS = ("embedding_scale", "attention.scale", "residual_scale", "logit_scale")
 _BIASED = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """What distinguishes an architecture whose feed-forward networks are experts, of which each row uses some.
+
+    Attributes:
+        of_all: an expert's share is that of its weight in the softmax of all, else of those that are used.
+        normalized: shares are divided by the sum of those that are used.
+        limit: what goes into a gate is at most this, and what it multiplies is within it and 1 more; 0 for no limit.
+        alpha: how steep a gate is.
+        biased: the router and all matrices have biases.
+        optional: a file without experts is a model whose rows go through all of a network.
+        shared: there may be a further network that every row goes through.
+        shared_gate: there is one, and a number of each row's, from 0 to 1, says how much of it is added.
+    """
+
+    of_all: bool = True
+    normalized: bool = False
+    limit: float = 0.0
+    alpha: float = 1.0
+    biased: bool = False
+    optional: bool = False
+    shared: bool = False
+    shared_gate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +59,12 @@ class Kind:
         required: settings that must be there.
         window_every: of so many layers all but the last have a sliding window; 0 if none has.
         own_window_base: layers with a window turn by a base of their own, 10,000 if it is not said.
+        windows_scaled: positions in layers with a window are scaled as those in others are.
         temperature: queries grow with their place beyond the original context.
         yarn_settings: YaRN's bounds are those of the file.
         fused_gate: gate and up are one matrix in the file.
+        experts: feed-forward networks are experts; None if each row goes through all of a network.
+        sinks: each head has a score that belongs to no token.
         biases: matrices, besides those of queries, keys and values, that may have biases.
         other_layers: numbers of layers with which the architecture is another one.
         ignored: settings that llama.cpp ignores as well.
@@ -56,25 +85,35 @@ class Kind:
     required: tuple[str, ...] = ()
     window_every: int = 0
     own_window_base: bool = False
+    windows_scaled: bool = False
     temperature: bool = False
     yarn_settings: bool = False
     fused_gate: bool = False
+    experts: Experts | None = None
+    sinks: bool = False
     biases: tuple[str, ...] = ()
     other_layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {
-    "llama": Kind(interleaved=True),
+    "llama": Kind(interleaved=True, experts=Experts(normalized=True, optional=True)),
     "mistral3": Kind(interleaved=True, temperature=True, yarn_settings=True, biases=_BIASED),
     "smollm3": Kind(interleaved=True, unturned_every=4),
     "granite": Kind(
         interleaved=True,
         unturned_setting=True,
-        multipliers=("embedding_scale", "attention.scale", "residual_scale", "logit_scale"),
+        multipliers=_MULTIPLIERS,
         required=("logit_scale",),
         biases=_BIASED,
         ignored=("expert_shared_feed_forward_length",),
+    ),
+    "granitemoe": Kind(
+        interleaved=True,
+        multipliers=_MULTIPLIERS,
+        required=("logit_scale",),
+        biases=("attn_output",),
+        experts=Experts(normalized=True, shared=True),
     ),
     "minicpm": Kind(
         interleaved=True,
@@ -87,11 +126,14 @@ ARCHITECTURES = {
     "xverse": Kind(interleaved=True),
     "arcee": Kind(interleaved=True, squared=True),
     "qwen2": Kind(),
+    "qwen2moe": Kind(experts=Experts(shared=True, shared_gate=True)),
     "exaone": Kind(),
     "seed_oss": Kind(ffn_norm="post_attention_norm"),
     "pangu-embedded": Kind(biases=("attn_output",)),
     "qwen3": Kind(head_norms=True),
+    "qwen3moe": Kind(head_norms=True, experts=Experts(normalized=True)),
     "olmo2": Kind(whole_norms=True, pre_norms=False, post_norms=True, window_every=4),
+    "olmoe": Kind(whole_norms=True, experts=Experts()),
     "exaone4": Kind(
         head_norms=True,
         pre_norms=False,
@@ -101,6 +143,14 @@ ARCHITECTURES = {
     ),
     "gemma": Kind(gelu=True, scales=True),
     "gemma3": Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6, own_window_base=True),
+    "gpt-oss": Kind(
+        ffn_norm="post_attention_norm",
+        window_every=2,
+        windows_scaled=True,
+        biases=("attn_output",),
+        sinks=True,
+        experts=Experts(of_all=False, limit=7.0, alpha=1.702, biased=True),
+    ),
     "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }
 """Architectures of GGUFs that can be transcribed."""
@@ -113,8 +163,6 @@ def unfit(file: ModelFile) -> str | None:
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
     if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
         return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"
-    if len(file.parts) > 1:
-        return "is split into several files"
     if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
         return "has heads of several shapes"
     return None

@@ -24,6 +24,7 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     record_source,
     remove,
 )
+from edge_spec.engines.onnx.transcription.experts import bias_bytes
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
@@ -32,7 +33,7 @@ from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, Un
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Transcription", "check_transcription", "read_transcription", "stored_bytes", "transcribe"]
+__all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
 
 VERSION = 4
 """Of the content of a folder; transcriptions of other versions are made again."""
@@ -105,7 +106,7 @@ def transcribe(
         check_space(file, cache_dir, 2 * total if sparing else total)
         on_start()
         with new_part(cache_dir) as made:
-            _write(network, Path(made), lambda done: progress(done, total))
+            _write(file, network, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -126,15 +127,20 @@ def _folder(file: ModelFile, cache_dir: Path) -> Path:
 
 def _found(file: ModelFile, folder: Path) -> Transcription | None:
     found = read_transcription(folder)
-    if found is None or not is_of(folder, file.path):
+    if found is None or not is_of(folder, file.parts):
         return None
     mark_used(folder)
     return found
 
 
+def is_transcribed(file: ModelFile, cache_dir: Path) -> bool:
+    """Return whether the cache has a transcription of a model file."""
+    return _found(file, _folder(file, cache_dir)) is not None
+
+
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
     """Raise what a sparing ``transcribe`` would, as far as that can be told without writing anything."""
-    if _found(file, _folder(file, cache_dir)) is not None:
+    if is_transcribed(file, cache_dir):
         return
     total = stored_bytes(file, read_network(file, read_header(file.path)))
     existing = next(folder for folder in (cache_dir, *cache_dir.parents) if folder.exists())
@@ -163,13 +169,13 @@ def read_transcription(folder: Path) -> Transcription | None:
         return None
 
 
-def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> None:
-    with (folder / WEIGHTS).open("wb") as file:
-        store = WeightsFile(file, progress)
+def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
+    with (folder / WEIGHTS).open("wb") as weights:
+        store = WeightsFile(weights, progress)
         for name, f16 in _GRAPHS.items():
             (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
-        file.flush()
-        os.fsync(file.fileno())
+        weights.flush()
+        os.fsync(weights.fileno())
     facts: dict[str, Any] = {
         "version": VERSION,
         "network": {
@@ -184,7 +190,7 @@ def _write(network: Network, folder: Path, progress: Callable[[int], None]) -> N
         "files": _digests(folder),
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
-    record_source(folder, network.header.path)
+    record_source(folder, file.parts)
 
 
 def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
@@ -197,7 +203,7 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES):
                 raise
-        if read_transcription(folder) is not None and is_of(folder, file.path):
+        if read_transcription(folder) is not None and is_of(folder, file.parts):
             return
         # Damaged or of other content: moved away first, so that no process sees half of it.
         with suppress(FileNotFoundError):
@@ -229,7 +235,7 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     """
     if network.head_dim not in ATTENTION_HEADS:
         raise llama_only(file, f"has heads of {network.head_dim} numbers, which edge-spec's attention does not know")
-    total = 1 << 20
+    total = (1 << 20) + bias_bytes(network)
     for matrix in matrices_of(network):
         try:
             total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096

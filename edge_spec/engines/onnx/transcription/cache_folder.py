@@ -18,7 +18,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,30 +67,30 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
     )
 
 
-def is_of(folder: Path, file: Path) -> bool:
+def is_of(folder: Path, files: Sequence[Path]) -> bool:
     """Return whether a transcription was made of exactly this content, which a fingerprint of samples cannot promise.
 
-    To read all of a large file takes a second, so a file that was found equal counts as equal as long as its size and
-    its modification time stay the same.
+    To read all of a large file takes a second, so files that were found equal count as equal as long as their sizes
+    and their modification times stay the same.
     """
     try:
         source = json.loads((folder / _SOURCE).read_text("utf-8"))
         content, seen = str(source["content"]), list(source["seen"])
-        now = _seen(file)
+        now = _seen(files)
         if now in seen:
             return True
-        if _content(file) != content:
+        if _content(files) != content:
             return False
     except (OSError, *BAD_RECORD):
         return False
     with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
-        _write(folder, {"content": content, "seen": [*seen[-7:], now], "name": file.name})
+        _write(folder, {"content": content, "seen": [*seen[-7:], now], "name": files[0].name})
     return True
 
 
-def record_source(folder: Path, file: Path) -> None:
-    """Record what a transcription is made of."""
-    _write(folder, {"content": _content(file), "seen": [_seen(file)], "name": file.name})
+def record_source(folder: Path, files: Sequence[Path]) -> None:
+    """Record what a transcription is made of: the files of a model."""
+    _write(folder, {"content": _content(files), "seen": [_seen(files)], "name": files[0].name})
 
 
 def _write(folder: Path, source: dict[str, Any]) -> None:
@@ -99,14 +99,18 @@ def _write(folder: Path, source: dict[str, Any]) -> None:
     Path(note.name).replace(folder / _SOURCE)
 
 
-def _seen(path: Path) -> list[int]:
-    facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns]
+def _seen(files: Sequence[Path]) -> list[int]:
+    facts = [path.stat() for path in files]
+    return [number for each in facts for number in (each.st_size, each.st_mtime_ns)]
 
 
-def _content(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+def _content(files: Sequence[Path]) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for path in files:
+        with path.open("rb") as file:
+            # It goes on with what it is given.
+            hashlib.file_digest(file, lambda: state)
+    return state.hexdigest()
 
 
 def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:

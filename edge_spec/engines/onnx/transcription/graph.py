@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
+from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
 from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
@@ -36,6 +37,9 @@ ATTENTION_HEADS = range(16, 513, 16)
 
 QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 """Matrices of a layer that are multiplied with the same input."""
+
+_SHARED = "_shexp"
+"""How the names of a network end that all rows go through besides the experts."""
 
 _MS = "com.microsoft"
 
@@ -90,7 +94,7 @@ class Writer:
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
     def _vector(self, name: str) -> str:
-        return self._graph.constant(name, tensor_values(self._net.header, self._net.tensors[name]).reshape(-1))
+        return self._graph.constant(name, tensor_values(self._net.tensors[name]).reshape(-1))
 
     def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
         """Normalize ``x + added``; returns the names of the result and of the sum."""
@@ -178,10 +182,12 @@ class Writer:
             packed = y + ".packed"
             graph.node("Concat", qkv, [packed], axis=-1)
         rotary = net.rotary_of(layer)
-        scales = ["query_scales"] if net.rotary["all"].temperature else []
+        further = ["query_scales"] if net.rotary["all"].temperature else []
+        if net.kind.sinks:
+            further = [*(further or [""]), self._vector(f"blk.{layer}.attn_sinks.weight")]
         graph.node(
             "AttendRows",
-            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *scales],
+            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *further],
             [y],
             DOMAIN,
             n_head=net.n_head,
@@ -214,22 +220,52 @@ class Writer:
         return x + ".flat"
 
     def _feed_forward(self, layer: int, x: str) -> str:
-        graph, blk = self._graph, f"blk.{layer}."
-        both = self._products(x, [blk + part for part in gated_of(self._net)], f"{blk}ffn")
+        blk = f"blk.{layer}."
+        return self._experts(layer, x) if self._net.n_expert else self._whole_network(blk, x, gated_of(self._net), "")
+
+    def _experts(self, layer: int, x: str) -> str:
+        net, graph, blk = self._net, self._graph, f"blk.{layer}."
+        self._products(x, [f"{blk}ffn_gate_inp"], f"{blk}scores")
+        scores = self._biased(f"{blk}scores", f"{blk}ffn_gate_inp")
+        out = add_experts(graph, self._store, net, layer, x, scores)
+        if not net.has_shared:
+            return out
+        shared = self._whole_network(blk, x, GATED, _SHARED)
+        if net.has(f"{blk}ffn_gate_inp_shexp"):
+            self._products(x, [f"{blk}ffn_gate_inp_shexp"], f"{blk}shared_score")
+            graph.node("Sigmoid", [f"{blk}shared_score"], [f"{blk}shared_share"])
+            graph.node("Mul", [shared, f"{blk}shared_share"], [f"{blk}shared"])
+            shared = f"{blk}shared"
+        graph.node("Add", [out, shared], [f"{blk}with_shared"])
+        return f"{blk}with_shared"
+
+    def _whole_network(self, blk: str, x: str, gated: Sequence[str], end: str) -> str:
+        """What a network that all rows go through makes of them.
+
+        Args:
+            gated: its matrices for gate and up.
+            end: how the names of its tensors end.
+        """
+        graph, gate_name, up_name, down_name = (
+            self._graph,
+            *(f"{blk}ffn_{side}{end}" for side in ("gate", "up", "down")),
+        )
+        both = self._products(x, [f"{blk}{part}{end}" for part in gated], f"{blk}ffn{end}")
+        hidden = f"{blk}gate{end}"
         if self._net.kind.squared:
-            graph.node("Relu", [self._biased(both[0], f"{blk}ffn_up")], [f"{blk}gate"])
-            up = f"{blk}gate"
+            graph.node("Relu", [self._biased(both[0], up_name)], [hidden])
+            up = hidden
         else:
-            n_ff = self._net.tensors[f"{blk}ffn_down.weight"].shape[0]
+            n_ff = self._net.tensors[f"{down_name}.weight"].shape[0]
             gate, up = both if len(both) == 2 else self._split(both[0], (n_ff, n_ff))
-            gate, up = self._biased(gate, f"{blk}ffn_gate"), self._biased(up, f"{blk}ffn_up")
+            gate, up = self._biased(gate, gate_name), self._biased(up, up_name)
             if self._net.kind.gelu:
-                graph.node("FastGelu", [gate], [f"{blk}gate"], _MS)
+                graph.node("FastGelu", [gate], [hidden], _MS)
             else:
-                graph.node("QuickGelu", [gate], [f"{blk}gate"], _MS, alpha=1.0)
-        graph.node("Mul", [f"{blk}gate", up], [f"{blk}gated"])
-        self._products(f"{blk}gated", [blk + "ffn_down"], f"{blk}down")
-        return self._biased(f"{blk}down", f"{blk}ffn_down")
+                graph.node("QuickGelu", [gate], [hidden], _MS, alpha=1.0)
+        graph.node("Mul", [hidden, up], [f"{blk}gated{end}"])
+        self._products(f"{blk}gated{end}", [down_name], f"{blk}down{end}")
+        return self._biased(f"{blk}down{end}", down_name)
 
 
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
@@ -253,9 +289,9 @@ def matrix_of(net: Network, *names: str) -> Matrix:
     return Matrix(
         name="+".join(names),
         kind=tensors[0].type_name,
-        n_out=sum(tensor.shape[-1] for tensor in tensors),
+        n_out=sum(tensor.n_elements // tensor.shape[0] for tensor in tensors),
         n_in=tensors[0].shape[0],
-        parts=[tensor_blocks(net.header, tensor) for tensor in tensors],
+        parts=[tensor_blocks(tensor) for tensor in tensors],
     )
 
 
@@ -269,5 +305,19 @@ def matrices_of(net: Network) -> Iterator[Matrix]:
     """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
-        for names in (qkv_of(net, layer), ("attn_output",), gated_of(net), ("ffn_down",)):
+        for names in (qkv_of(net, layer), ("attn_output",), *_feed_forward_products(net, layer)):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
+        if net.n_expert:
+            yield from expert_matrices(net, layer)
+
+
+def _feed_forward_products(net: Network, layer: int) -> Iterator[Sequence[str]]:
+    """Yield the matrices that are multiplied together."""
+    end = _SHARED if net.n_expert else ""
+    if net.n_expert:
+        yield ("ffn_gate_inp",)
+        if net.has(f"blk.{layer}.ffn_gate_inp{end}"):
+            yield (f"ffn_gate_inp{end}",)
+    if net.has_shared or not net.n_expert:
+        yield [name + end for name in (GATED if net.n_expert else gated_of(net))]
+        yield (f"ffn_down{end}",)

@@ -156,14 +156,13 @@ class _Inline:
 
 
 def _network(file: ModelFile, header: GGUFHeader) -> Network:
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors = {tensor.name: tensor for tensor in file.tensors}
     _check_tensors(file, tensors)
     epsilon = header.metadata.get(f"{file.architecture}.attention.layer_norm_rms_epsilon", 1e-5)
     if isinstance(epsilon, bool) or not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
         raise UnsupportedModel(f"{file.path.name} has no valid epsilon of its norms", hint="make the head again")
     return Network(
         kind=ARCHITECTURES["llama"],
-        header=header,
         tensors=tensors,
         n_layers=1,
         n_embd=file.n_embd,
@@ -206,19 +205,18 @@ def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix, Matrix]:
     """Return the target's embeddings and output rows of the tokens that a head knows; often they are the same."""
     assert file.trimmed is not None
     kept = np.array(file.trimmed.ids.decode(), np.int64)
-    header = read_header(target.path)
-    tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in header.tensors}
-    embedding = _rows(header, tensors["token_embd"], kept, "rows of embeddings")
+    tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in target.tensors}
+    embedding = _rows(tensors["token_embd"], kept, "rows of embeddings")
     if "output" not in tensors:
         return embedding, embedding
-    return embedding, _rows(header, tensors["output"], kept, "rows of the output")
+    return embedding, _rows(tensors["output"], kept, "rows of the output")
 
 
-def _rows(header: GGUFHeader, tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str) -> Matrix:
+def _rows(tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str) -> Matrix:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize, quantize
 
-    stored: Any = np.ascontiguousarray(tensor_blocks(header, tensor)[kept])
+    stored: Any = np.ascontiguousarray(tensor_blocks(tensor)[kept])
     kind = tensor.type_name
     if kind != _TABLE:
         stored = stored.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
@@ -226,7 +224,7 @@ def _rows(header: GGUFHeader, tensor: TensorInfo, kept: npt.NDArray[np.int64], n
             stored = quantize(dequantize(stored, GGMLQuantizationType[kind]), GGMLQuantizationType[_TABLE])
         except (KeyError, NotImplementedError) as error:
             raise UnsupportedModel(
-                f"{header.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
+                f"{tensor.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
                 hint=Sentence("use a small model as {draft}, or none"),
             ) from error
     # A block of zeros stands for zeros.

@@ -1,25 +1,37 @@
 """Matrices of a transcription, in the graphs and in the file next to them.
 
-Every matrix is packed for edge-spec's kernels, no weight rounded.
+Every matrix is packed for edge-spec's kernels, no weight rounded. Those of experts lie on top of each other, each with
+groups of outputs of its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, MATMUL_ROWS, pack
+from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, GROUP, MATMUL_ROWS, pack
 from edge_spec.engines.onnx.kernels.packing import VERSION
-from edge_spec.engines.onnx.transcription.proto import UINT8, Graph
+from edge_spec.engines.onnx.transcription.proto import Graph
+from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
 
-__all__ = ["LAYOUT", "WEIGHTS", "Array", "Matrix", "Weights", "WeightsFile", "gather", "multiply"]
+__all__ = [
+    "LAYOUT",
+    "WEIGHTS",
+    "Array",
+    "Matrix",
+    "Weights",
+    "WeightsFile",
+    "gather",
+    "group_outputs",
+    "multiply",
+    "packed",
+]
 
-Array = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
 
 LAYOUT = f"rows{VERSION}"
 """The name and the version of how matrices are stored."""
@@ -37,7 +49,9 @@ class Matrix:
     Attributes:
         name: of the whole.
         kind: its type, such as ``Q4_0``.
+        n_out: outputs as they are stored: of several experts, whole groups for each.
         parts: GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
+        n_expert: of how many experts it holds the matrices, on top of each other.
     """
 
     name: str
@@ -45,20 +59,35 @@ class Matrix:
     n_out: int
     n_in: int
     parts: Sequence[npt.NDArray[np.uint8]]
+    n_expert: int = 1
 
     def blocks(self) -> npt.NDArray[np.uint8]:
         """Return all blocks, ``[n_out, bytes per row]``."""
-        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        blocks = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        missing = (self.n_out - len(blocks)) // self.n_expert
+        if missing:  # zero bytes are zero scales
+            by_expert = blocks.reshape(self.n_expert, -1, blocks.shape[1])
+            blocks = np.pad(by_expert, ((0, 0), (0, missing), (0, 0))).reshape(self.n_out, -1)
+        return blocks
 
 
 class Weights(Protocol):
-    """Where the matrices of graphs are put, each once under its name."""
+    """Where the matrices of graphs, and other large arrays, are put, each once under its name."""
 
     def put(self, name: str, make: Callable[[], Array]) -> None:
         """Store what ``make`` returns, unless there is an array of that name."""
 
     def use(self, graph: Graph, name: str) -> str:
         """Declare a stored array in a graph; returns its name."""
+
+
+class _Stored(NamedTuple):
+    """Where an array is in the file, and what it is."""
+
+    start: int
+    kind: int
+    shape: tuple[int, ...]
+    n_bytes: int
 
 
 class WeightsFile:
@@ -75,7 +104,7 @@ class WeightsFile:
         self._file = file
         self._progress = progress
         self._end = 0
-        self._known: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._known: dict[str, _Stored] = {}
 
     def put(self, name: str, make: Callable[[], Array]) -> None:
         """Store what ``make`` returns, unless there is an array of that name."""
@@ -86,14 +115,26 @@ class WeightsFile:
         self._file.write(bytes(padding))
         self._file.write(array.data)
         start = self._end + padding
-        self._known[name] = (start, array.shape)
+        self._known[name] = _Stored(start, ELEMENT_NUMBERS[array.dtype.name], array.shape, array.nbytes)
         self._end = start + array.nbytes
         self._progress(self._end)
 
     def use(self, graph: Graph, name: str) -> str:
         """Declare a stored array in a graph; returns its name."""
-        offset, shape = self._known[name]
-        return graph.external(name, UINT8, shape, {"location": WEIGHTS, "offset": offset, "length": math.prod(shape)})
+        at = self._known[name]
+        place: dict[str, str | int] = {"location": WEIGHTS, "offset": at.start, "length": at.n_bytes}
+        return graph.external(name, at.kind, at.shape, place)
+
+
+def group_outputs(n_out: int) -> int:
+    """Return how many outputs are stored where an expert has so many: whole groups."""
+    return n_out + -n_out % GROUP
+
+
+def packed(graph: Graph, store: Weights, matrix: Matrix) -> str:
+    """Store a matrix and declare it in a graph; returns its name."""
+    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
+    return store.use(graph, matrix.name)
 
 
 def multiply(graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
@@ -107,6 +148,4 @@ def gather(graph: Graph, store: Weights, matrix: Matrix, ids: str, y: str) -> No
 
 
 def _add_node(operator: str, graph: Graph, store: Weights, matrix: Matrix, x: str, y: str) -> None:
-    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
-    packed = store.use(graph, matrix.name)
-    graph.node(operator, [x, packed], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)
+    graph.node(operator, [x, packed(graph, store, matrix)], [y], DOMAIN, n_in=matrix.n_in, n_out=matrix.n_out)

@@ -29,6 +29,14 @@ _TEMPERATURE = "attention.temperature_scale"
 
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
+_EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+
+_SHARED_LENGTH = "expert_shared_feed_forward_length"
+
+_MOST_EXPERTS = 1 << 16
+
+Shape = tuple[int, ...]
+
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 
 _KNOWN = frozenset(
@@ -60,7 +68,7 @@ _SCALINGS = ("none", "linear", "yarn", "longrope")
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
+    """A decoder-only transformer with grouped-query attention and gated feed-forward networks.
 
     Attributes:
         kind: what distinguishes its architecture.
@@ -76,10 +84,10 @@ class Network:
         query_scale: queries are multiplied by it besides 1 / sqrt(head_dim).
         residual_scale: what attention and the feed-forward network add is multiplied by it.
         logit_scale: logits are multiplied by it.
+        n_expert, n_used: experts of a layer, and how many of them each row uses; 0 where there are none.
     """
 
     kind: Kind
-    header: GGUFHeader
     tensors: dict[str, TensorInfo]
     n_layers: int
     n_embd: int
@@ -95,11 +103,26 @@ class Network:
     query_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    n_expert: int = 0
+    n_used: int = 0
 
     @property
     def n_rotary(self) -> int:
         """Numbers at the beginning of a head that rotary embeddings turn."""
         return 2 * len(self.rotary["all"].frequencies)
+
+    @property
+    def n_ff_expert(self) -> int:
+        """How wide an expert is: how many numbers it hides."""
+        gate = self.tensors.get("blk.0.ffn_gate_exps.weight")
+        return gate.shape[1] if gate is not None and len(gate.shape) == 3 else 0
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether all rows go through a network besides those of the experts."""
+        experts = self.kind.experts
+        is_there = experts is not None and experts.shared and self.has("blk.0.ffn_up_shexp")
+        return self.n_expert > 0 and (is_there or (experts is not None and experts.shared_gate))
 
     def has(self, name: str) -> bool:
         """Return whether there is a matrix or vector of weights of this name."""
@@ -125,6 +148,8 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     prefix = file.architecture + "."
     known_keys = _KNOWN.union(kind.ignored, kind.multipliers, _WINDOW if kind.window_every else ())
     known_keys |= {_TEMPERATURE} if kind.temperature else set()
+    if kind.experts is not None:
+        known_keys |= {*_EXPERTS, *([_SHARED_LENGTH] if kind.experts.shared else [])}
     known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
     for key in header.metadata:
         if header.metadata[key] == 0 and key.removeprefix(prefix) in _NONE_IF_ZERO:
@@ -134,7 +159,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     for name in kind.required:
         if prefix + name not in header.metadata:
             raise llama_only(file, f"does not set {prefix + name}")
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors = {tensor.name: tensor for tensor in file.tensors}
     windows, turned = _windows(file, header, kind), _turned(file, header, kind)
     rotary = read_rotary(file, header, tensors, windows=any(windows))
     if not all(turned):
@@ -145,12 +170,12 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         value = header.metadata.get(prefix + name, 0) if name in kind.multipliers else 0
         return _number(header, prefix + name, default) if value != 0 else default
 
+    n_expert, n_used = _experts(file, header, kind)
     query_scale = multiplier("attention.scale", 0.0) * math.sqrt(file.head_dim_k) or 1.0
     if file.architecture == "gemma3" and file.n_layers == 62:  # Gemma 3 27B scales by another width than that of heads.
         query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
     network = Network(
         kind=kind,
-        header=header,
         tensors=tensors,
         n_layers=file.n_layers,
         n_embd=file.n_embd,
@@ -166,6 +191,8 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         query_scale=query_scale,
         residual_scale=multiplier("residual_scale", 1.0),
         logit_scale=1 / multiplier("logit_scale", 1.0),
+        n_expert=n_expert,
+        n_used=n_used,
     )
     _check_tensors(file, network)
     return network
@@ -181,6 +208,20 @@ def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]
         raise llama_only(file, "does not say in a known way which layers have a window")
     wide = [every > 0 and layer % every == every - 1 for layer in range(file.n_layers)]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
+
+
+def _experts(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, int]:
+    """How many experts a layer has, and how many of them a row uses."""
+    if kind.experts is None:
+        return 0, 0
+    found = [header.metadata.get(f"{file.architecture}.{key}", 0) for key in _EXPERTS[:2]]
+    counts = [count if isinstance(count, int) and not isinstance(count, bool) else -1 for count in found]
+    if kind.experts.optional and counts == [0, 0]:
+        return 0, 0
+    if not 1 <= counts[1] <= counts[0] <= _MOST_EXPERTS:
+        of_layers = "other numbers by layer" if -1 in counts else f"{counts[1]} of {counts[0]}"
+        raise llama_only(file, f"uses {of_layers} experts")
+    return counts[0], counts[1]
 
 
 def _turned(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[bool, ...]:
@@ -216,7 +257,7 @@ def read_rotary(
             return None
         if tensor.shape != (n_rotary // 2,):
             raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_rotary // 2,)}")
-        return tensor_values(header, tensor).astype(np.float64)
+        return tensor_values(tensor).astype(np.float64)
 
     def setting(name: str, default: float) -> float:
         """Return a setting of YaRN, where it is heeded."""
@@ -248,41 +289,25 @@ def read_rotary(
     if min(base, window_base) <= 1:
         raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
     found = {"all": rotary(base, factor, attention_factor)}
-    if windows:
+    if windows and kind.windows_scaled:
+        if window_base != base:
+            found["window"] = rotary(window_base, factor, attention_factor)
+    elif windows:
         found["window"] = rotary(window_base, 1.0, attention_factor if kind.own_window_base else 1.0, divided=False)
     return found
 
 
 def _check_tensors(file: ModelFile, network: Network) -> None:
     """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
-    q, kv, embd = network.n_head * network.head_dim, network.n_head_kv * network.head_dim, network.n_embd
-    half = (network.n_rotary // 2,)
-    n_up = network.tensors["blk.0.ffn_up.weight"].shape[-1] if network.has("blk.0.ffn_up") else 0
-    n_ff = n_up // 2 if network.kind.fused_gate else n_up
-    needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
-    optional: dict[str, tuple[int, ...]] = {"output.weight": (embd, network.n_vocab)}
+    embd, half = network.n_embd, (network.n_rotary // 2,)
+    needed: dict[str, Shape] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
+    optional: dict[str, Shape] = {"output.weight": (embd, network.n_vocab)}
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
-    kind = network.kind
-    bias_sizes = {"attn_output": embd, "ffn_gate": n_ff, "ffn_up": n_up, "ffn_down": embd}
     for layer in range(network.n_layers):
-        parts: dict[str, tuple[int, ...]] = {"attn_output": (q, embd), "ffn_up": (embd, n_up), "ffn_down": (n_ff, embd)}
-        if kind.pre_norms:
-            parts |= {"attn_norm": (embd,), kind.ffn_norm: (embd,)}
-        if not kind.fused_gate and not kind.squared:
-            parts["ffn_gate"] = (embd, n_ff)
-        optional |= {f"blk.{layer}.{name}.bias": (bias_sizes[name],) for name in kind.biases}
-        if network.has(f"blk.{layer}.attn_qkv"):
-            parts["attn_qkv"] = (embd, q + 2 * kv)
-        else:
-            parts |= {"attn_q": (embd, q), "attn_k": (embd, kv), "attn_v": (embd, kv)}
-            optional |= {f"blk.{layer}.attn_{part}.bias": (n,) for part, n in (("q", q), ("k", kv), ("v", kv))}
-        if kind.head_norms:
-            parts |= {"attn_q_norm": (network.head_dim,), "attn_k_norm": (network.head_dim,)}
-        if kind.whole_norms:
-            parts |= {"attn_q_norm": (q,), "attn_k_norm": (kv,)}
-        if kind.post_norms:
-            parts |= {"post_attention_norm": (embd,), "post_ffw_norm": (embd,)}
-        needed |= {f"blk.{layer}.{part}.weight": shape for part, shape in parts.items()}
+        for shapes_of in (_attention_shapes, _expert_shapes if network.n_expert else _feed_forward_shapes):
+            parts, further = shapes_of(network, f"blk.{layer}.")
+            needed |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
+            optional |= {f"blk.{layer}.{name}": shape for name, shape in further.items()}
     for name, shape in needed.items():
         if name not in network.tensors:
             raise llama_only(file, f"lacks the tensor {name}")
@@ -293,6 +318,65 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
             raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
 
 
+def _attention_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Tensors of attention and of a layer's norms: those that must be there, and those that may."""
+    kind, embd = network.kind, network.n_embd
+    q, kv = network.n_head * network.head_dim, network.n_head_kv * network.head_dim
+    needed: dict[str, Shape] = {"attn_output.weight": (q, embd)}
+    optional: dict[str, Shape] = {"attn_output.bias": (embd,)} if "attn_output" in kind.biases else {}
+    if kind.pre_norms:
+        needed |= {"attn_norm.weight": (embd,), f"{kind.ffn_norm}.weight": (embd,)}
+    if kind.post_norms:
+        needed |= {"post_attention_norm.weight": (embd,), "post_ffw_norm.weight": (embd,)}
+    if kind.head_norms:
+        needed |= {"attn_q_norm.weight": (network.head_dim,), "attn_k_norm.weight": (network.head_dim,)}
+    if kind.whole_norms:
+        needed |= {"attn_q_norm.weight": (q,), "attn_k_norm.weight": (kv,)}
+    if kind.sinks:
+        needed["attn_sinks.weight"] = (network.n_head,)
+    if network.has(f"{blk}attn_qkv"):
+        needed["attn_qkv.weight"] = (embd, q + 2 * kv)
+    else:
+        sizes = {"attn_q": q, "attn_k": kv, "attn_v": kv}
+        needed |= {f"{name}.weight": (embd, n) for name, n in sizes.items()}
+        optional |= {f"{name}.bias": (n,) for name, n in sizes.items()}
+    return needed, optional
+
+
+def _feed_forward_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    kind, embd = network.kind, network.n_embd
+    n_up = network.tensors["blk.0.ffn_up.weight"].shape[-1] if network.has("blk.0.ffn_up") else 0
+    n_ff = n_up // 2 if kind.fused_gate else n_up
+    needed: dict[str, Shape] = {"ffn_up.weight": (embd, n_up), "ffn_down.weight": (n_ff, embd)}
+    if not kind.fused_gate and not kind.squared:
+        needed["ffn_gate.weight"] = (embd, n_ff)
+    sizes = {"ffn_gate": n_ff, "ffn_up": n_up, "ffn_down": embd}
+    return needed, {f"{name}.bias": (n,) for name, n in sizes.items() if name in kind.biases}
+
+
+def _expert_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Tensors of experts; how wide these are is told by the first layer."""
+    experts, embd, n = network.kind.experts, network.n_embd, network.n_expert
+    assert experts is not None
+    n_ff = network.n_ff_expert
+    needed: dict[str, Shape] = {
+        "ffn_gate_inp.weight": (embd, n),
+        "ffn_gate_exps.weight": (embd, n_ff, n),
+        "ffn_up_exps.weight": (embd, n_ff, n),
+        "ffn_down_exps.weight": (n_ff, embd, n),
+    }
+    if experts.biased:
+        needed |= {"ffn_gate_inp.bias": (n,), "ffn_gate_exps.bias": (n_ff, n), "ffn_up_exps.bias": (n_ff, n)}
+        needed["ffn_down_exps.bias"] = (embd, n)
+    if network.has_shared:
+        up = network.tensors.get("blk.0.ffn_up_shexp.weight")
+        n_shared = up.shape[-1] if up is not None else 0
+        needed |= {f"ffn_{side}_shexp.weight": (embd, n_shared) for side in ("gate", "up")}
+        needed["ffn_down_shexp.weight"] = (n_shared, embd)
+        needed |= {"ffn_gate_inp_shexp.weight": (embd,)} if experts.shared_gate else {}
+    return needed, {}
+
+
 def _number(header: GGUFHeader, key: str, default: float, *, least: float = math.nextafter(0, 1)) -> float:
     value = header.metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
@@ -300,20 +384,19 @@ def _number(header: GGUFHeader, key: str, default: float, *, least: float = math
     return value
 
 
-def tensor_blocks(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+def tensor_blocks(tensor: TensorInfo) -> npt.NDArray[np.uint8]:
     """Return a matrix as it lies in the file, mapped: ``[n_out, bytes per row]``."""
     rows = tensor.n_elements // tensor.shape[0]
-    offset = header.data_offset + tensor.offset
-    return np.memmap(header.path, np.uint8, "r", offset, (rows, tensor.n_bytes // rows))
+    return np.memmap(tensor.path, np.uint8, "r", tensor.offset, (rows, tensor.n_bytes // rows))
 
 
-def tensor_values(header: GGUFHeader, tensor: TensorInfo) -> npt.NDArray[np.float32]:
+def tensor_values(tensor: TensorInfo) -> npt.NDArray[np.float32]:
     """Return the numbers of a small unquantized tensor, float32, slowest dimension first.
 
     Raises:
         UnsupportedModel: it is quantized.
     """
-    raw = np.asarray(tensor_blocks(header, tensor))
+    raw = np.asarray(tensor_blocks(tensor))
     shape = tensor.shape[::-1]
     if tensor.type_name == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)

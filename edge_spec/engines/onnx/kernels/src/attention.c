@@ -2,34 +2,12 @@
 #include "attention.h"
 
 #include "target.h"
-
-#define vec float
-#define WIDTH 1
+#include "vectors_scalar.h"
 #define VARIANT er_attention_reference
 #define VARIANT_NAME "reference"
 #define RUNS_HERE true
 #define SCORE_QUERIES 4
 #define VALUE_QUERIES 2
-#define LOAD(at) (*(at))
-#define LOAD_HALF(at) er_half((const uint8_t *)(at))
-#define STORE(at, x) (*(at) = (x))
-#define SET1(x) (x)
-#define FMA(a, b, c) fmaf(a, b, c)
-#define ADD(a, b) ((a) + (b))
-#define SUB(a, b) ((a) - (b))
-#define MUL(a, b) ((a) * (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
-#define EXPONENT(p, t) exponent(p, t)
-
-#include <string.h>
-static float exponent(float p, float t) {
-    uint32_t bits, whole;
-    memcpy(&bits, &p, 4);
-    memcpy(&whole, &t, 4);
-    bits += whole << 23;
-    memcpy(&p, &bits, 4);
-    return p;
-}
 #include "attention_body.h"
 
 #if ER_X86

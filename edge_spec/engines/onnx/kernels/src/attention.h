@@ -11,6 +11,9 @@
  *     total = sum of weights in 16 lanes, lane j % 16 in ascending order of j, then lanes pairwise 8, 4, 2, 1 apart
  *     out_d = (sum over j ascending of weight_j * value_jd) * (1 / total)
  *
+ * A head may have a sink, a score without a value: it counts for the highest score, and its weight is added to the total
+ * last.
+ *
  * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
  *
  * Rows can also continue several texts that lie in one cache. Each row then names its text's first cell, a multiple of
@@ -35,6 +38,7 @@ typedef struct {
     void *keys, *values;          /* float, or uint16_t holding 16-bit floats */
     const float *cosines, *sines; /* [n_cells, n_rotated / 2] */
     const float *query_scales;    /* by place; NULL where queries do not grow */
+    const float *sinks;           /* by head; NULL where there are none */
     const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
     const int32_t *depths;        /* [n_pending] */
     const int32_t *texts;         /* [n_rows, 2]: first cell and place of each row; NULL where there is one text */

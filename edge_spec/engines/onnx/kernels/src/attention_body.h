@@ -1,13 +1,13 @@
 /* Attention, written once for all vector widths. A file that includes this defines
  *
- *     vec, WIDTH (lanes), VARIANT, VARIANT_NAME, RUNS_HERE, SCORE_QUERIES, VALUE_QUERIES (queries at once: as many
- *     as there are registers for), and the operations LOAD, LOAD_HALF (of 16-bit floats), STORE, SET1,
- *     FMA(a, b, c) = a * b + c, ADD, SUB, MUL, MAX, EXPONENT(p, t) = p with the lowest bits of t added to its exponent
+ *     VARIANT, VARIANT_NAME, RUNS_HERE, SCORE_QUERIES, VALUE_QUERIES (queries at once: as many as there are registers
+ *     for), and includes one of the files vectors_*.h.
  */
 #include <math.h>
 #include <string.h>
 
 #include "attention.h"
+#include "exponential.h"
 #include "half.h"
 #include "layout.h"
 
@@ -111,25 +111,9 @@ ER_INLINE void score(int n, const float *queries, size_t hd, const void *tile, b
     }
 }
 
-/* exp of numbers from -86 to 0 to about one unit in the last place; what is lower counts as -86. */
-ER_INLINE vec exponential(vec x) {
-    x = MAX(x, SET1(-86.0f));
-    const vec shift = SET1(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number */
-    const vec t = FMA(x, SET1(1.44269504f), shift), n = SUB(t, shift);
-    vec r = FMA(n, SET1(-0.693359375f), x);
-    r = FMA(n, SET1(2.12194440e-4f), r);
-    vec p = SET1(1.9875691500e-4f); /* Cephes, expf */
-    p = FMA(p, r, SET1(1.3981999507e-3f));
-    p = FMA(p, r, SET1(8.3334519073e-3f));
-    p = FMA(p, r, SET1(4.1665795894e-2f));
-    p = FMA(p, r, SET1(1.6666665459e-1f));
-    p = FMA(p, r, SET1(5.0000001201e-1f));
-    p = FMA(MUL(r, r), p, ADD(r, SET1(1.0f)));
-    return EXPONENT(p, t);
-}
-
-/* Turns scores from place `from` to n into weights, in place; returns 1 / their sum. There is room for whole tiles. */
-static float softmax(float *scores, size_t from, size_t n) {
+/* Turns scores from place `from` to n into weights, in place; returns 1 / their sum, to which a sink's weight is added,
+ * if there is one. There is room for whole tiles. */
+static float softmax(float *scores, size_t from, size_t n, const float *sink) {
     const size_t start = from / ER_LANES * ER_LANES, end = (n + ER_LANES - 1) / ER_LANES * ER_LANES;
     float lanes[ER_LANES];
     for (size_t j = start; j < from; j++)
@@ -143,6 +127,7 @@ static float softmax(float *scores, size_t from, size_t n) {
     float most = lanes[0];
     for (int i = 1; i < WIDTH; i++)
         most = lanes[i] > most ? lanes[i] : most;
+    most = sink != NULL && *sink > most ? *sink : most;
     for (size_t j = start; j < end; j += WIDTH)
         STORE(scores + j, exponential(SUB(LOAD(scores + j), SET1(most))));
     for (size_t j = start; j < from; j++)
@@ -160,7 +145,11 @@ static float softmax(float *scores, size_t from, size_t n) {
     for (int apart = ER_LANES / 2; apart > 0; apart /= 2)
         for (int i = 0; i < apart; i++)
             lanes[i] += lanes[i + apart];
-    return 1.0f / lanes[0];
+    const float total = lanes[0];
+    if (sink == NULL)
+        return 1.0f / total;
+    STORE(lanes, exponential(SET1(*sink - most)));
+    return 1.0f / (total + lanes[0]);
 }
 
 /* Adds cells [from, to) of values, [cells, head_dim], to n outputs, for vecs * WIDTH of their numbers. */
@@ -275,8 +264,10 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
             score((int)n, queries, hd, tile, f16, scores + j, stride);
         }
         float over_total[ER_LANES];
-        for (size_t i = 0; i < n; i++)
-            over_total[i] = softmax(scores + i * stride, starts[i], lengths[i]);
+        for (size_t i = 0; i < n; i++) {
+            const float *sink = a->sinks != NULL ? a->sinks + kv_head * group + (done + i) % group : NULL;
+            over_total[i] = softmax(scores + i * stride, starts[i], lengths[i], sink);
+        }
         /* Together where all rows go, before and after that each row by itself. */
         const size_t end = a->is_chain ? least : a->n_text, begin = last_start < end ? last_start : end;
         for (size_t i = 0; i < n; i++)

@@ -3,7 +3,7 @@
  *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
  *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, rotated / 2],
  *                tree i32[1 + pending] or i32[1 + 2 rows],
- *                query_scales f32[cells], optional) -> f32[1, rows, n_head head_dim]
+ *                query_scales f32[cells], optional, sinks f32[n_head], optional) -> f32[1, rows, n_head head_dim]
  *
  * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree`
  * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
@@ -26,7 +26,8 @@ enum {
     JOB_ROWS = 16,
     /* Below this many multiplications waking other threads costs more than it saves. */
     ALONE = 1 << 20,
-    N_INPUTS = 7, /* the last is optional */
+    N_REQUIRED = 6,
+    N_INPUTS = 8,
     /* In the place of the number of committed cells. */
     SEVERAL_TEXTS = -1,
 };
@@ -143,8 +144,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const operator_state *state = kernel;
     const OrtApi *api = state->api;
     const size_t n_head = (size_t)state->n_head, n_head_kv = (size_t)state->n_head_kv, hd = (size_t)state->head_dim;
-    int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1], scales[1];
-    const OrtValue *has_scales;
+    int64_t qkv[3], keys[4], values[3], cosines[2], sines[2], tree[1], scales[1], sinks[1];
+    const OrtValue *has_scales, *has_sinks;
     int types[N_INPUTS];
     void *data[N_INPUTS], *out_data;
     TRY(input(api, context, 0, 3, qkv, &types[0], &data[0]));
@@ -153,12 +154,18 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(input(api, context, 3, 2, cosines, &types[3], &data[3]));
     TRY(input(api, context, 4, 2, sines, &types[4], &data[4]));
     TRY(input(api, context, 5, 1, tree, &types[5], &data[5]));
-    data[6] = NULL;
+    data[6] = data[7] = NULL;
     TRY(api->KernelContext_GetInput(context, 6, &has_scales));
+    TRY(api->KernelContext_GetInput(context, 7, &has_sinks));
     if (has_scales != NULL) {
         TRY(input(api, context, 6, 1, scales, &types[6], &data[6]));
         if (scales[0] != cosines[0])
             return refuse(api, "edge_spec.AttendRows: there is not one scale of queries for every place");
+    }
+    if (has_sinks != NULL) {
+        TRY(input(api, context, 7, 1, sinks, &types[7], &data[7]));
+        if (sinks[0] != state->n_head)
+            return refuse(api, "edge_spec.AttendRows: there is not one sink for every head");
     }
     const int32_t *numbers = data[5];
     const bool several = tree[0] > 0 && numbers[0] == SEVERAL_TEXTS;
@@ -185,7 +192,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(api->GetTensorMutableData(out, &out_data));
     work w = {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
-              .query_scales = data[6], .parents = several ? NULL : numbers + 1, .texts = several ? numbers + 1 : NULL, .out = out_data,
+              .query_scales = data[6], .sinks = data[7], .parents = several ? NULL : numbers + 1,
+              .texts = several ? numbers + 1 : NULL, .out = out_data,
               .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending, .n_text = several ? 0 : (size_t)numbers[0],
               .n_seen = n_seen, .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
               .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2, .window = (size_t)state->window,
@@ -222,7 +230,7 @@ static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
 static int ORT_CALL characteristic(const OrtCustomOp *op, size_t i) {
     (void)op;
-    return i == N_INPUTS - 1 ? ORT_INPUT_OPTIONAL : ORT_INPUT_REQUIRED;
+    return i >= N_REQUIRED ? ORT_INPUT_OPTIONAL : ORT_INPUT_REQUIRED;
 }
 
 const OrtCustomOp er_attend_rows = OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy);

@@ -10,19 +10,12 @@
 #include <stdlib.h>
 
 #include "export.h"
-#include "operator.h"
+#include "operator_inputs.h"
 #include "rows.h"
 
 enum {
-    MAX_DIMS = 8,
     /* A longer input takes several passes over the weights, so that scratch memory has a bound. */
     PASS_ROWS = 256,
-    /* Groups whose weights a core's second-level cache holds while the tiles of a pass go by. */
-    MAX_GROUPS_PER_JOB = 16,
-    MIN_JOB_BYTES = 1 << 16,
-    JOBS_AIMED_AT = 32,
-    /* Below this many bytes of weights, times rows + 3, waking other threads costs more than it saves. */
-    ALONE_BYTES = 400000,
 };
 
 typedef struct {
@@ -30,40 +23,6 @@ typedef struct {
     int64_t n_in, n_out;
     const er_variant *variant;
 } operator_state;
-
-/* Dimensions of a tensor into dims[MAX_DIMS + 1], and the product of all but the last `inner` of them. */
-static OrtStatus *shape_of(const OrtApi *api, const OrtValue *value, size_t inner, int64_t *dims, size_t *rank,
-                           size_t *n_outer) {
-    OrtShape *shape;
-    TRY(api->GetTensorTypeAndShape(value, &shape));
-    OrtStatus *status = api->GetDimensionsCount(shape, rank);
-    if (status == NULL && *rank <= MAX_DIMS)
-        status = api->GetDimensions(shape, dims, *rank);
-    api->ReleaseTensorTypeAndShapeInfo(shape);
-    if (status != NULL)
-        return status;
-    if (*rank > MAX_DIMS || *rank < inner)
-        return refuse(api, "edge_spec: an input has too many or too few dimensions");
-    *n_outer = 1;
-    for (size_t i = 0; i + inner < *rank; i++)
-        *n_outer *= (size_t)dims[i];
-    return NULL;
-}
-
-static OrtStatus *open_weights(const operator_state *state, const OrtValue *value, er_matrix *matrix) {
-    const OrtApi *api = state->api;
-    int64_t dims[MAX_DIMS + 1];
-    size_t rank, n_bytes = 0;
-    void *packed;
-    TRY(shape_of(api, value, 0, dims, &rank, &n_bytes));
-    TRY(api->GetTensorMutableData((OrtValue *)value, &packed));
-    const char *wrong = er_open(packed, n_bytes, matrix);
-    if (wrong != NULL)
-        return refuse(api, wrong);
-    if (matrix->n_in != (size_t)state->n_in || matrix->n_out != (size_t)state->n_out)
-        return refuse(api, "packed weights have another shape than the graph says");
-    return NULL;
-}
 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api};
@@ -80,7 +39,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     TRY(api->KernelInfoGetConstantInput_tensor(info, 1, &is_constant, &weights));
     if (is_constant && weights != NULL) {
         er_matrix matrix;
-        TRY(open_weights(&state, weights, &matrix));
+        TRY(open_weights(api, weights, state.n_in, state.n_out, &matrix));
     }
     operator_state *kept = malloc(sizeof *kept);
     if (kept == NULL)
@@ -113,16 +72,9 @@ static void multiply_job(void *user, size_t i) {
                 first + (left < p->groups_per_job ? left : p->groups_per_job), p->y);
 }
 
-static size_t groups_per_job(const er_matrix *matrix) {
-    size_t groups = (matrix->n_groups + JOBS_AIMED_AT - 1) / JOBS_AIMED_AT;
-    const size_t least = (MIN_JOB_BYTES + matrix->group_bytes - 1) / matrix->group_bytes;
-    groups = groups < least ? least : groups;
-    return groups > MAX_GROUPS_PER_JOB ? MAX_GROUPS_PER_JOB : groups;
-}
-
 static OrtStatus *multiply_pass(const OrtApi *api, OrtKernelContext *context, product *p) {
     const er_matrix *matrix = &p->matrix;
-    const bool alone = matrix->n_groups * matrix->group_bytes * (p->n_rows + 3) < ALONE_BYTES;
+    const bool alone = is_for_one_thread(matrix->n_groups * matrix->group_bytes, p->n_rows);
     TRY(run_jobs(api, context, alone, quantize_job, er_n_tiles(p->n_rows), p));
     return run_jobs(api, context, alone, multiply_job,
                     (matrix->n_groups + p->groups_per_job - 1) / p->groups_per_job, p);
@@ -139,7 +91,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
     void *x_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &x));
     TRY(api->KernelContext_GetInput(context, 1, &weights));
-    TRY(open_weights(state, weights, &p.matrix));
+    TRY(open_weights(api, weights, state->n_in, state->n_out, &p.matrix));
     TRY(shape_of(api, x, 1, dims, &rank, &n_rows));
     if (dims[rank - 1] != state->n_in)
         return refuse(api, "edge_spec.MatMulRows: the last dimension of x is not n_in");
@@ -149,7 +101,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
         return NULL;
     TRY(api->GetTensorMutableData((OrtValue *)x, &x_data));
     TRY(api->GetTensorMutableData(y, &y_data));
-    p.groups_per_job = groups_per_job(&p.matrix);
+    p.groups_per_job = groups_per_job(p.matrix.n_groups, p.matrix.group_bytes);
     p.activations = malloc(er_activations_bytes(&p.matrix, n_rows < PASS_ROWS ? n_rows : PASS_ROWS));
     if (p.activations == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.MatMulRows: out of memory for the activations");
@@ -175,7 +127,7 @@ static OrtStatus *ORT_CALL gather(void *kernel, OrtKernelContext *context) {
     void *ids_data, *y_data;
     TRY(api->KernelContext_GetInput(context, 0, &ids));
     TRY(api->KernelContext_GetInput(context, 1, &weights));
-    TRY(open_weights(state, weights, &matrix));
+    TRY(open_weights(api, weights, state->n_in, state->n_out, &matrix));
     TRY(shape_of(api, ids, 0, dims, &rank, &n_ids));
     dims[rank] = state->n_in;
     TRY(api->KernelContext_GetOutput(context, 0, dims, rank + 1, &y));
@@ -200,6 +152,7 @@ static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, t
 static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, er_required, create, gather, destroy);
 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
+extern const OrtCustomOp er_expert_rows; /* experts_operator.c */
 
 /* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain, and never frees it. */
 ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
@@ -211,5 +164,6 @@ ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, cons
     TRY(api->CustomOpDomain_Add(domain, &matmul_rows));
     TRY(api->CustomOpDomain_Add(domain, &gather_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_attend_rows));
+    TRY(api->CustomOpDomain_Add(domain, &er_expert_rows));
     return api->AddCustomOpDomain(options, domain);
 }

@@ -47,7 +47,8 @@ typedef struct OrtApi {
     OrtStatus *(ORT_CALL *GetDimensions)(const OrtShape *shape, int64_t *dims, size_t rank);
     ORT_GAP(63, 65);
     OrtStatus *(ORT_CALL *GetTensorTypeAndShape)(const OrtValue *value, OrtShape **shape);
-    ORT_GAP(66, 86);
+    ORT_GAP(66, 85);
+    OrtStatus *(ORT_CALL *KernelInfoGetAttribute_float)(const OrtKernelInfo *info, const char *name, float *value);
     OrtStatus *(ORT_CALL *KernelInfoGetAttribute_int64)(const OrtKernelInfo *info, const char *name, int64_t *value);
     OrtStatus *(ORT_CALL *KernelInfoGetAttribute_string)(const OrtKernelInfo *info, const char *name, char *value,
                                                          size_t *size);
@@ -74,6 +75,7 @@ ORT_AT(GetTensorMutableData, 51);
 ORT_AT(GetTensorElementType, 60);
 ORT_AT(GetDimensions, 62);
 ORT_AT(GetTensorTypeAndShape, 65);
+ORT_AT(KernelInfoGetAttribute_float, 85);
 ORT_AT(KernelInfoGetAttribute_string, 87);
 ORT_AT(KernelContext_GetOutput, 91);
 ORT_AT(ReleaseStatus, 93);

@@ -1,0 +1,68 @@
+"""Experts in a graph: the router, and the operator that multiplies each row with the experts that it chooses.
+
+See ``edge_spec/engines/onnx/kernels/src/experts.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edge_spec.engines.onnx.kernels import DOMAIN, EXPERT_ROWS
+from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, group_outputs, packed
+from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.proto import Graph
+
+__all__ = ["add_experts", "bias_bytes", "expert_matrices"]
+
+_MATRICES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+
+
+def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, scores: str) -> str:
+    """Add what the experts of a layer make of rows; returns its name.
+
+    Args:
+        x: the rows.
+        scores: those of every expert for each row.
+    """
+    experts, blk = net.kind.experts, f"blk.{layer}."
+    assert experts is not None
+    inputs = [x, scores, *(packed(graph, store, matrix) for matrix in expert_matrices(net, layer))]
+    for name in _MATRICES if experts.biased else ():
+        bias = f"{blk}{name}.bias"
+        store.put(bias, lambda bias=bias: tensor_values(net.tensors[bias]))  # type: ignore[misc]
+        inputs.append(store.use(graph, bias))
+    graph.node(
+        EXPERT_ROWS,
+        inputs,
+        [f"{blk}experts"],
+        DOMAIN,
+        n_expert=net.n_expert,
+        n_used=net.n_used,
+        n_embd=net.n_embd,
+        n_ff=net.n_ff_expert,
+        of_all=int(experts.of_all),
+        normalized=int(experts.normalized),
+        alpha=experts.alpha,
+        limit=experts.limit,
+    )
+    return f"{blk}experts"
+
+
+def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
+    """Yield gate, up and down of all experts of a layer, each as one matrix."""
+    for name in _MATRICES:
+        tensor = net.tensors[f"blk.{layer}.{name}.weight"]
+        n_in, n_out, n_expert = tensor.shape
+        yield Matrix(
+            name=f"blk.{layer}.{name}",
+            kind=tensor.type_name,
+            n_out=n_expert * group_outputs(n_out),
+            n_in=n_in,
+            parts=[tensor_blocks(tensor)],
+            n_expert=n_expert,
+        )
+
+
+def bias_bytes(net: Network) -> int:
+    """Return what the biases of all experts take."""
+    return sum(4 * tensor.n_elements for name, tensor in net.tensors.items() if name.endswith("_exps.bias"))
