@@ -195,3 +195,15 @@ def test_a_hybrid_whose_cache_was_made_smaller_answers_as_one_that_was_small_fro
     with load(name, lambda: PLENTY, **fixed, kv_k="q8_0", kv_v="q8_0") as model:
         assert model.profile == profile
         assert model.generate(ASKED[1], **asked).read() == late
+
+
+@pytest.mark.parametrize(("name", "mode", "n_lossless"), MODES)
+def test_copies_of_states_take_no_more_than_was_claimed(
+    load: Callable[..., TextModel], name: str, mode: str, n_lossless: int, tmp_path: Path
+) -> None:
+    with load(name, lambda: PLENTY, speculation=mode) as model:
+        Talk(model, tmp_path)
+        lent = {line.name: line for line in model.ledger.lent if line.owner == "sessions"}
+    saved = lent["copies to save"]
+    assert saved.measured_bytes is not None
+    assert 0.3 * saved.predicted_bytes < saved.measured_bytes <= saved.predicted_bytes
