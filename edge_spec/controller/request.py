@@ -144,7 +144,9 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
     if why_plain is not None:
-        plainly = Sentence("speculation {mode} is off: {why}", mode=repr(mode.name), why=why_plain)
+        # ``auto`` bears the name of the mode with the same models.
+        name = asked.speculation if isinstance(asked.speculation, str) else mode.name
+        plainly = Sentence("speculation {mode} is off: {why}", mode=repr(name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
     engines = {role: choices for role, (choices, _) in chosen.items()}
     _refuse_unused(engines, settings)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_files import HybridFiles
+from hybrid_files import ONLY_LETTERS, HybridFiles
 from recorded_drafts import recorded_mode
 
 import edge_spec
@@ -17,9 +17,6 @@ from edge_spec.speculation.modes import Mode
 
 NAMES = ("lfm2", "qwen35", "falcon-h1")
 N_VOCAB = 384
-LETTERS = range(36, 130)
-"""Tokens of a printable byte each, whose text is always read as these tokens."""
-BIAS = {token: float("-inf") for token in range(N_VOCAB) if token not in LETTERS}
 N_WRITTEN = 20
 LONG, SHORT = 700, 160
 
@@ -29,7 +26,8 @@ def loaded(path: Path, mode: str | Mode, folder: Path, n_ctx: int = LONG) -> Tex
 
 
 def begun(model: TextModel, *, seed: int, temperature: float) -> ChatSession:
-    return model.chat(seed=seed, temperature=temperature, max_tokens=N_WRITTEN, ignore_eos=True, logit_bias=BIAS)
+    asked: dict[str, Any] = {"max_tokens": N_WRITTEN, "ignore_eos": True, "logit_bias": ONLY_LETTERS}
+    return model.chat(seed=seed, temperature=temperature, **asked)
 
 
 class Heard:
@@ -148,7 +146,7 @@ def test_each_answer_is_that_of_a_model_that_reads_its_whole_text(
                     temperature=0.0,
                     max_tokens=len(answer),
                     ignore_eos=True,
-                    logit_bias=BIAS,
+                    logit_bias=ONLY_LETTERS,
                 )
                 fresh.read()
                 assert fresh.token_ids == answer
@@ -162,7 +160,13 @@ def test_prompts_that_begin_like_earlier_ones_go_back_to_a_place_too(
 
         def asked(tokens: list[int], *, reuse: bool) -> Reply:
             reply = model.generate(
-                tokens=tokens, seed=1, temperature=1.0, max_tokens=10, ignore_eos=True, reuse=reuse, logit_bias=BIAS
+                tokens=tokens,
+                seed=1,
+                temperature=1.0,
+                max_tokens=10,
+                ignore_eos=True,
+                reuse=reuse,
+                logit_bias=ONLY_LETTERS,
             )
             reply.read()
             return reply

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_files import HybridFiles
-from hybrid_shapes import SMALL_HYBRIDS
+from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_drafts import recorded_mode
@@ -25,6 +25,7 @@ from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.errors import Cancelled
 from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
@@ -79,6 +80,43 @@ def test_there_are_as_many_snapshots_as_the_weights_leave_room_for(hybrids: Hybr
             assert list(LlamaEngine().rows(more, 16, drafts=True)) == offered[1:]
     for name in ("falcon-h1", "mamba"):
         assert list(LlamaEngine().rows(inspect(hybrids[name]), 16, drafts=False)) == [1]
+
+
+def test_the_plan_keeps_as_many_snapshots_as_the_budget_has_room_for(tmp_path: Path) -> None:
+    """And counts each of them: with less memory there are fewer, before anything else gives way."""
+    shape = replace(SMALL_HYBRIDS["qwen35"], n_vocab=160_000, tied=True)
+    path = write_hybrid(tmp_path / "large.gguf", shape, "Q4_0")
+    state_bytes = inspect(path).state_bytes
+    asked: dict[str, Any] = {"engine": "llama", "n_ctx": 700, "speculation": "ngram", "held_bytes": 60 << 20}
+    plans = [plan(path, memory=1 << 32, **asked).chosen]
+    plans += [plan(path, memory=plans[-1].needed_bytes - 1, **asked).chosen]
+    plans += [plan(path, memory=plans[-1].needed_bytes - 1, **asked).chosen]
+    assert [(each.choices["chunk"], each.choices["rows"]) for each in plans] == [(512, 16), (512, 8), (512, 4)]
+    for each in plans:
+        rows = each.models["target"].max_rows
+        assert each.parts["target"].snapshot_bytes == (rows - 1) * each.parts["target"].state_bytes
+        assert each.parts["target"].state_bytes == pytest.approx(state_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "why"),
+    [
+        ("qwen35", "tree", "this model's recurrent layers take no trees"),
+        ("qwen35", "ngram", ""),
+        ("falcon-h1", "ngram", "llama.cpp keeps no earlier states of this model's recurrent layers"),
+        ("mamba", "auto", "llama.cpp keeps no earlier states of this model's recurrent layers"),
+    ],
+)
+def test_a_mode_that_a_model_cannot_verify_is_off_with_its_reason(
+    hybrids: HybridFiles, name: str, mode: str, why: str
+) -> None:
+    smaller = {"draft": hybrids[f"{name}-draft"]} if mode == "tree" else {}
+    with loaded(hybrids[name], mode, **smaller) as model:
+        assert model.mode == ("off" if why else mode)
+        assert list(model.notes) == ([f"speculation {mode!r} is off: {why}"] if why else [])
+        text = ask(model, PROMPTS[0], 0, 1.0, 60).token_ids
+    with loaded(hybrids[name]) as model:
+        assert ask(model, PROMPTS[0], 0, 1.0, 60).token_ids == text
 
 
 @pytest.mark.parametrize("name", WITH_SNAPSHOTS)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
-__all__ = ["HybridFiles"]
+__all__ = ["ONLY_LETTERS", "HybridFiles"]
+
+ONLY_LETTERS = {token: float("-inf") for token in range(384) if token not in range(36, 130)}
+"""A bias for tokens of a printable byte each, whose text is always read as these tokens."""
 
 _NOISES = {"draft": 0.06, "intermediate": 0.03}
 
