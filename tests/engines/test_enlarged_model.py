@@ -14,7 +14,7 @@ from model_shapes import Shape
 
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.opener import head_settings
+from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.registry import engine
 from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.speculation.tree import Tree
@@ -44,7 +44,7 @@ def read(target: ModelFile, head: Path) -> tuple[np.ndarray, np.ndarray]:
     onnx = engine("onnx")
     settings = onnx.resolve(target, ModelSettings(n_ctx=64, n_threads=1))
     with closing(onnx.opener(cache_dir=None)) as opener, closing(opener.open(target, settings).model) as model:
-        opened = opener.open(inspect(head), head_settings(settings), target=(model, target))
+        opened = opener.open(inspect(head), drafter_settings(settings), target=(model, target))
         with closing(opened.model) as drafter:
             model.prefill(TEXT[:-4])
             rows = model.decode(Tree.sequence(TEXT[-4:])).copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import gguf
@@ -18,7 +19,7 @@ from edge_spec.chat.session import ChatSession
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.onnx.head_model import HeadModel
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.opener import head_settings
+from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
@@ -58,7 +59,7 @@ def pair(head: Path, probe_cache: Path) -> Iterator[tuple[TranscribedModel, Head
     settings = onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1, trees=True))
     opener = onnx.opener(cache_dir=probe_cache)
     target = opener.open(TARGET, settings).model
-    opened = opener.open(inspect(head), head_settings(settings), target=(target, TARGET)).model
+    opened = opener.open(inspect(head), drafter_settings(settings), target=(target, TARGET)).model
     assert isinstance(target, TranscribedModel)
     assert isinstance(opened, HeadModel)
     yield target, opened
@@ -287,6 +288,48 @@ def test_text_is_identical_with_a_head(
         assert sum(reply.statistics.accepted for reply in replies[mode]) > 5
 
 
+@pytest.mark.parametrize("leaf", ["head", "ngram"])
+def test_an_intermediate_model_has_a_head_of_its_own_or_ngrams(
+    leaf: str, kept: np.ndarray, tmp_path: Path, probe_cache: Path, prompts: list[str]
+) -> None:
+    """As in HierSpec: what drafts for the intermediate model reads its hidden states, and not the target's."""
+    family = resolve_family("demo")
+    assert family.intermediate is not None
+    own = tmp_path / "own.gguf"
+    write_head(own, inspect(family.intermediate), kept, (1, 1, 2))
+    asked = [
+        {"prompt": prompt, "max_tokens": 50, "seed": 3, "temperature": t}
+        for prompt, t in zip(prompts, (0, 0.8), strict=False)
+    ]
+    asked[1]["json_schema"] = SCHEMA
+    given: dict[str, Any] = {"engine": "onnx", "n_ctx": 256, "n_threads": 1, "cache_dir": probe_cache}
+    smaller: dict[str, Any] = {"draft": own} if leaf == "head" else {}
+    texts = []
+    # The target on its own has no family that could give it a drafter.
+    alone = tmp_path / "alone.gguf"
+    copy(TARGET.path, alone)
+    for mode in ("off", "auto", *(["hierarchy"] if leaf == "head" else [])):
+        with edge_spec.load(
+            alone,
+            speculation=mode,
+            **given,
+            **({"intermediate": family.intermediate, **smaller} if mode != "off" else {}),
+        ) as model:
+            texts.append([model.generate(**each).read() for each in asked])
+            if mode != "off":
+                assert model.mode == "hierarchy"
+                names = {"target", "hierarchy.target", *(["hierarchy.sequence"] if leaf == "head" else [])}
+                assert {name.replace("tree", "sequence") for name in model.followed} == names
+                session = model.chat("You are a friend.", seed=1, max_tokens=20)
+                session.send("Hello").read()
+                session.save(tmp_path / "talk")
+                assert (
+                    session.send("And then?").read()
+                    == edge_spec.chat.ChatSession.load(model, tmp_path / "talk").send("And then?").read()
+                )
+    assert all(text == texts[0] for text in texts)
+
+
 def test_conversations_with_a_head_are_saved_and_continued(head: Path, tmp_path: Path, probe_cache: Path) -> None:
     def answers(*, stop: bool, **loading: Any) -> list[str]:
         """Three turns; the model is closed between them if ``stop``."""
@@ -314,9 +357,9 @@ def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: 
         edge_spec.load(TARGET.path, draft=head, intermediate=family.intermediate, **given)
     with pytest.raises(UnsupportedModel, match="made for"):
         edge_spec.load(head, **given)
-    assert family.intermediate is not None
+    assert family.draft is not None
     other = tmp_path / "other.gguf"
-    write_head(other, inspect(family.intermediate), kept, (1, 1, 2))
+    write_head(other, inspect(family.draft), kept, (1, 1, 1))
     with pytest.raises(UnsupportedModel, match="another model"):
         edge_spec.load(TARGET.path, draft=other, **given)
     for layers in ((2, 4, 8), (0, 4, 7), (-1, 4, 7)):
