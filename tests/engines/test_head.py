@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shutil import copy
 from typing import Any
 
 import gguf
@@ -294,27 +293,21 @@ def test_an_intermediate_model_has_a_head_of_its_own_or_ngrams(
 ) -> None:
     """As in HierSpec: what drafts for the intermediate model reads its hidden states, and not the target's."""
     family = resolve_family("demo")
-    assert family.intermediate is not None
-    own = tmp_path / "own.gguf"
-    write_head(own, inspect(family.intermediate), kept, (1, 1, 2))
+    assert family.intermediate is not None and family.draft is not None
+    target, smaller = family.intermediate, {"intermediate": family.draft}
+    if leaf == "head":
+        write_head(own := tmp_path / "own.gguf", inspect(family.intermediate), kept, (1, 1, 2))
+        target, smaller = family.target, {"intermediate": family.intermediate, "draft": own}
     asked = [
         {"prompt": prompt, "max_tokens": 50, "seed": 3, "temperature": t}
         for prompt, t in zip(prompts, (0, 0.8), strict=False)
     ]
     asked[1]["json_schema"] = SCHEMA
     given: dict[str, Any] = {"engine": "onnx", "n_ctx": 256, "n_threads": 1, "cache_dir": probe_cache}
-    smaller: dict[str, Any] = {"draft": own} if leaf == "head" else {}
     texts = []
-    # The target on its own has no family that could give it a drafter.
-    alone = tmp_path / "alone.gguf"
-    copy(TARGET.path, alone)
     for mode in ("off", "auto", *(["hierarchy"] if leaf == "head" else [])):
-        with edge_spec.load(
-            alone,
-            speculation=mode,
-            **given,
-            **({"intermediate": family.intermediate, **smaller} if mode != "off" else {}),
-        ) as model:
+        loading: dict[str, Any] = given if mode == "off" else given | smaller
+        with edge_spec.load(target, speculation=mode, **loading) as model:
             texts.append([model.generate(**each).read() for each in asked])
             if mode != "off":
                 assert model.mode == "hierarchy"
@@ -323,10 +316,8 @@ def test_an_intermediate_model_has_a_head_of_its_own_or_ngrams(
                 session = model.chat("You are a friend.", seed=1, max_tokens=20)
                 session.send("Hello").read()
                 session.save(tmp_path / "talk")
-                assert (
-                    session.send("And then?").read()
-                    == edge_spec.chat.ChatSession.load(model, tmp_path / "talk").send("And then?").read()
-                )
+                again = edge_spec.chat.ChatSession.load(model, tmp_path / "talk")
+                assert again.send("And then?").read() == session.send("And then?").read()
     assert all(text == texts[0] for text in texts)
 
 
