@@ -277,7 +277,7 @@ def _fastest_first(
 
     No clock decides: batches and the layout of weights are part of the numerics profile, so the same command has to
     choose the same ones tomorrow. What slows every decode of the target comes last; its engine says what does, see
-    ``Engine.variants``. Of the rest, more drafters come first: they concern every token of a reply, and what adapts
+    ``Engine.variants``. Of the rest, more drafters come first: they concern every token of a reply, and `auto`
     leaves out those that do not pay. Larger batches come first within that: they concern prompts, which are read once.
     """
     batches = [(settings.prefill_chunk, settings.max_rows)]

@@ -129,6 +129,7 @@ class Writer(TokenWriter):
             self.finish_reason = "context"
             return None
         drafter = speculator.drafter
-        done = speculator.step(self._next_limit(), self.max_tokens - len(self.token_ids) - 1, self.take)
+        speculator.room = self.max_tokens - len(self.token_ids)
+        done = speculator.step(self._next_limit(), speculator.room - 1, self.take)
         self.accepted(speculator.text, done, drafter.last_name if done.drafted else "")
         return done

@@ -48,6 +48,10 @@ class Follower:
         self.text, self._cursor = text, text.cursor()
         self._cursor.place = len(text)
 
+    def change_model(self, model: LanguageModel) -> None:
+        """Follow the text with another model; what its cache lacks is read when it is asked."""
+        self.model, self._pending = model, EMPTY
+
     def _catch_up(self) -> None:
         """Commit the guesses that have become text, and forget the others and what is no longer text."""
         model, cursor = self.model, self._cursor

@@ -47,6 +47,15 @@ class Speculator:
         return self._target.text.tokens
 
     @property
+    def room(self) -> int | None:
+        """The tokens by which the text may still grow, if that is known: drafters weigh what pays by then."""
+        return self._target.text.room
+
+    @room.setter
+    def room(self, n_tokens: int | None) -> None:
+        self._target.text.room = n_tokens
+
+    @property
     def followed(self) -> dict[str, Follower]:
         """All models and the texts that they follow: ``target``, and those of the drafter by their names."""
         return {"target": self._target, **self.drafter.followed}
@@ -90,7 +99,7 @@ class Speculator:
 
         Args:
             limit: the most tokens to draft; 0 for plain decoding.
-            most: draft no more tokens than this either; the text may grow by one more.
+            most: draft no more tokens than this either.
             ends: called with every picked token; says whether the text ends with it.
         """
         target = self._target
@@ -114,7 +123,6 @@ class Speculator:
         With the bonus token it fits the context as well, so that drafts do not change where a context is full.
         """
         model, text = self.model, self._target.text
-        text.room = most + 1
         most = min(limit, most, model.capabilities.max_rows - n_uncommitted, model.n_ctx - len(text) - 1)
         if most < 1:
             return EMPTY
@@ -146,7 +154,6 @@ class Speculator:
         self._target.cut(first, last)
         if self._sampler is not None:
             self._sampler.forget(last - first)
-            self._begin_drafter(self._sampler)
         self._target.read()
 
     def change_drafter(self, drafter: Drafter | None) -> None:
@@ -161,7 +168,7 @@ class Speculator:
 
         The old target is not closed.
         """
-        self._target.model = model
+        self._target.change_model(model)
 
     def save(self, *, drafters: bool = True) -> dict[str, bytes]:
         """The caches of the target and, with ``drafters``, of the drafter's models, by name. They belong to ``text``.

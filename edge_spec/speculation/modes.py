@@ -168,7 +168,7 @@ MODES = {
         Mode(name="ngram", build=_ngram, limit=3, n_bytes=table_bytes),
     )
 }
-"""Every mode that has a name. ``auto`` is not a mode of its own: it chooses one of them and lets it adapt."""
+"""Every mode that has a name. ``auto`` is not a mode of its own, see ``mode_of``."""
 
 
 def _auto(name: str, build: Callable[[DraftModels], Drafter], *needs: str, n_tables: int = 1) -> Mode:

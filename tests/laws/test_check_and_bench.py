@@ -60,8 +60,10 @@ def opener(
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
-        policy = RandomLimits(6) if random_limits else (lambda: limit)
-        return TextModel(Speculator(target, drafter(actual)), policy, LetterTokenizer(end=4), mode=actual, notes=notes)
+        next_limit = RandomLimits(6) if random_limits else (lambda: limit)
+        return TextModel(
+            Speculator(target, drafter(actual)), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
+        )
 
     return open_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -135,3 +136,14 @@ def test_rounds_of_many_tokens_do_not_make_plain_decoding_seem_slower(order: tup
         for n in order:
             chooser.learn(Round(tuple(range(n)), n - 1, (1,) * (n - 1), n, 0.0, 1e-3, 1e-4 + (n - 1) * 5e-5))
     assert chooser.plain_s == pytest.approx(chooser.curve(1) + 1e-4, rel=1e-6)
+
+
+def test_plain_decoding_is_measured_again_after_as_many_rounds_as_there_were() -> None:
+    chooser = Choosing(first_estimates(flat))
+    limits = World(chance=1.0, draft_s=0.01).run(chooser, 600).limits
+    plain = [n for n, limit in enumerate(limits) if not limit]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(plain)]
+    assert plain[0] == 4
+    assert gaps == sorted(gaps)
+    assert gaps[0] <= 6
+    assert gaps[-1] == 129

@@ -60,6 +60,20 @@ def test_the_chooser_is_near_the_best_choice_in_hindsight(name: str, temperature
     assert speed(rounds[WARM_UP:]) > 0.99 * plain
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", CURVES)
+def test_a_table_alone_is_asked_where_that_pays(name: str, temperature: float) -> None:
+    def curve(n: int) -> float:
+        return seconds(CURVES[name], n)
+
+    table = Replay("ngram", 3 * list(read_recordings(TRACES, temperature)["ngram"]), 0.0)
+    plain = 1 / (curve(1) + OWN_S)
+    fixed = [fixed_speed(table, n, curve, own_s=OWN_S) for n in range(1, 10)]
+    rounds = list(replayed_rounds([table], curve, own_s=OWN_S, greedy=temperature == 0, call_s=CALL_S))
+    assert speed(rounds) > 0.97 * max(plain, *fixed)
+    assert speed(rounds) > 0.99 * plain
+
+
 LINE = {"a line": {1: 20.0, 16: 95.0}}
 
 

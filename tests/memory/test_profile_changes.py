@@ -41,8 +41,8 @@ def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
         # The context is as long as it was, and the models have all of the text in it.
         assert model.n_ctx == 512
         target = model.followed["target"]
-        assert target.tokens == [*reply.prompt, *reply.token_ids]
-        assert target.model.n_past >= len(target.tokens) - 1 - target.model.capabilities.max_rows
+        assert target.text.tokens == [*reply.prompt, *reply.token_ids]
+        assert target.model.n_past >= len(target.text) - 1 - target.model.capabilities.max_rows
         session.send(ASKED[1]).read()
 
 

@@ -24,7 +24,7 @@ _PIECE = 128
 """Tokens of a text that a model reads between two rounds, so that the stream does not stall."""
 
 _FIRST_RECHECK, _RECHECK_PLAIN = 4, 128
-"""Rounds with drafts after which a plain one is measured again: as many as there were, within these bounds."""
+"""Rounds with drafts after which a plain one is measured again: as many as all rounds before, within these bounds."""
 
 _FADE = 0.99
 _FOLLOW = 0.05
@@ -111,9 +111,10 @@ class Chooser(Drafter):
         self._asked: list[tuple[Candidate, float]] = []
         self._used: Candidate | None = None
         self._tried: dict[Candidate, float] = {}
-        self._reading_s = 0.0
+        self._read: dict[Candidate, float] = {}
         self._last_name = self.name
         self._n_rounds = self._n_plain = self._since_plain = 0
+        self._recheck = _FIRST_RECHECK
         # How long replies are, and how much of this one is written.
         self._usual_length, self._n_written = _FIRST_LENGTH, 0
         self._known_rounds, self._known_speed_up = 0, 1.0
@@ -137,7 +138,8 @@ class Chooser(Drafter):
 
     def _forget_decision(self) -> None:
         # A round may have been interrupted before anybody learned from it.
-        self._asked, self._used, self._tried, self._reading_s = [], None, {}, 0.0
+        self._asked, self._used, self._tried, self._read = [], None, {}, {}
+        self._last_name = self.name
 
     def draft(self, limit: int) -> Tree:
         self._forget_decision()
@@ -153,8 +155,9 @@ class Chooser(Drafter):
             table.draft = self._ask(table, lambda table=table: table.drafter.draft(limit))  # type: ignore[misc]
             if is_trial:
                 self._tried[table] = self._plain_gain
-            draft, gained = self._best_of(table, least=int(is_trial))
-            if draft and (gained > gain or is_trial):
+            # What a table claims is known to be right or wrong without verifying it.
+            draft, gained = self._best_of(table, least=0)
+            if gained > gain:
                 best, verified, gain = table, draft, gained
         model, is_trial, instead = self._model(gain)
         if model is not None and self._has_read(model):
@@ -213,8 +216,8 @@ class Chooser(Drafter):
         """Return whether a model can draft now; if not, it has read some more of the text."""
         n_unread, started = model.drafter.n_unread(), self._clock()
         ready = model.drafter.read(_PIECE)
-        self._reading_s = self._clock() - started
-        model.learn_reading(n_unread - model.drafter.n_unread(), self._reading_s)
+        self._read[model] = self._clock() - started
+        model.learn_reading(n_unread - model.drafter.n_unread(), self._read[model])
         return ready
 
     # --- the rule
@@ -283,7 +286,7 @@ class Chooser(Drafter):
 
     @property
     def _plain_is_due(self) -> bool:
-        return self._since_plain >= min(_RECHECK_PLAIN, max(_FIRST_RECHECK, self._n_rounds))
+        return self._since_plain >= self._recheck
 
     @property
     def _tables_pay(self) -> bool:
@@ -336,7 +339,10 @@ class Chooser(Drafter):
         self._seconds = self._seconds * _FADE + seconds
         self._n_rounds += 1
         self._n_written += n_tokens
-        self._since_plain = self._since_plain + 1 if used is not None else 0
+        self._since_plain += 1
+        if not done.drafted:
+            self._since_plain = 0
+            self._recheck = min(_RECHECK_PLAIN, max(_FIRST_RECHECK, self._n_rounds))
         if used is None:
             self._n_plain += 1
         else:
@@ -345,7 +351,7 @@ class Chooser(Drafter):
         # What such a round takes beside drafting; one that was disturbed must not count.
         round_s = self.curve(done.n_rows) + self._round_s + (n_tokens - 1) * self._token_s
         asking_s = sum(ask_s for _, ask_s in self._asked)
-        if used is not None and used not in self._tried:
+        if used is not None and not (used.has_model and used in self._tried):
             self._saved_s += _FOLLOW * (n_tokens * self.plain_s - round_s - asking_s - self._saved_s)
         elif self._asked:
             self._saved_s += _FOLLOW * (-asking_s - self._saved_s)
@@ -362,12 +368,16 @@ class Chooser(Drafter):
                     seconds=done.verify_s + done.sample_s + usual_s,
                 )
             if candidate in self._tried:
-                gain = n_tokens - rate * (round_s + usual_s) if candidate is used else plain_gain - rate * usual_s
+                # A table's draft is verified only where that pays: the trial costs what asking takes.
+                lost_s = 0.0 if candidate is used else ask_s
+                if candidate.has_model:
+                    gain = n_tokens - rate * (round_s + usual_s) if candidate is used else plain_gain - rate * usual_s
+                    lost_s = (self._tried[candidate] - gain) / max(rate, 1e-9)
                 candidate.tried(
                     self._total_s,
-                    lost_s=(self._tried[candidate] - gain) / max(rate, 1e-9),
+                    lost_s=lost_s,
                     # What it took to catch up with the text counts as a few rounds at most: else it is never tried.
-                    caught_up_s=min(self._reading_s + ask_s - usual_s, _CATCH_UP_ROUNDS * self.plain_s),
+                    caught_up_s=min(self._read.get(candidate, 0.0) + ask_s - usual_s, _CATCH_UP_ROUNDS * self.plain_s),
                     round_s=self.plain_s,
                 )
             candidate.draft = EMPTY

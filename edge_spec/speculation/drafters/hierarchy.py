@@ -59,11 +59,12 @@ class HierarchyDrafter(Drafter):
 
     def begin(self, text: Text, sampler: Sampler) -> None:
         super().begin(text, sampler)
-        self._cursor, self._length = text.cursor(), len(text)
-        self._cursor.place = len(text)
+        # Until the fork has begun it has nothing of the text.
+        self._cursor, self._length = text.cursor(), 0
+        self._claims.clear()
         self._sampler = sampler.over(self._inner.model.kept)
         self._inner.begin(text.tokens, sampler, reuse=True, pick=self._pick)
-        self._claims.clear()
+        self._cursor.place = self._length = len(text)
 
     def _catch_up(self) -> None:
         """Take in how the text has gone on; guesses stay as far as they have come true."""
@@ -80,11 +81,11 @@ class HierarchyDrafter(Drafter):
 
     def read(self, most: int | None = None) -> bool:
         self._catch_up()
-        return super().read(most)
+        return self._inner.read(most)
 
     def n_unread(self) -> int:
         self._catch_up()
-        return super().n_unread()
+        return self._inner.n_unread
 
     def draft(self, limit: int) -> Tree:
         return self.draft_while(limit, lambda draft: True)
@@ -92,6 +93,7 @@ class HierarchyDrafter(Drafter):
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         inner = self._inner
         self._catch_up()
+        inner.room = self.text.room
         if self._length > inner.model.n_ctx:
             return EMPTY
         # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
