@@ -41,7 +41,7 @@ def register_models(register: Callable[..., None]) -> None:
 
 
 def _named() -> dict[str, dict[str, Any]]:
-    """Return the models of the user's own file. One that cannot be read must not take llm's other models away."""
+    """Return the models in the user's own file; if it is unreadable, warn and return none: llm's others stay usable."""
     path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
     try:
         named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -98,7 +98,7 @@ class EdgeSpecModel(llm.Model):
 def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, str]]:
     earlier = conversation.responses if conversation is not None else []
     said = [*_said(prompt, earlier)]
-    # Those of later turns are not among the messages.
+    # System messages of later turns are not among the messages.
     later = [each.system for each in (*(response.prompt for response in earlier), prompt) if each.system]
     systems = [message["content"] for message in said if message["role"] == "system"] + later
     # Templates take one system message, at the beginning: the latest one counts.
@@ -114,7 +114,7 @@ def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, str]
             texts = (getattr(part, "text", None) for part in message.parts)
             yield {"role": message.role, "content": "".join(filter(None, texts))}
         return
-    # Older versions of llm have answers instead.
+    # Older versions of llm have no ``messages``: rebuild them from the earlier responses.
     for response in earlier:
         yield {"role": "user", "content": response.prompt.prompt}
         yield {"role": "assistant", "content": response.text()}

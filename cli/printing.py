@@ -1,4 +1,4 @@
-"""The one place that prints: nothing that somebody else has named or written can command a terminal.
+"""The only place that prints. It replaces control characters, so that foreign text cannot control the terminal.
 
 Names of models and files come from hubs, archives and other programs, texts from models.
 """
@@ -13,7 +13,7 @@ import click
 
 __all__ = ["echo", "one_line", "safe", "safe_json", "write_text"]
 
-# Control characters could move the cursor, rename the window or type in the user's name.
+# Control characters could move the cursor, rename the window or send input as if the user had typed it.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -23,7 +23,7 @@ def safe(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the same for what must not look like several lines, such as a name."""
+    """Return what ``safe`` returns, with newlines and tabs replaced as well; for names and other one-line texts."""
     return safe(text).replace("\n", "\N{REPLACEMENT CHARACTER}").replace("\t", "\N{REPLACEMENT CHARACTER}")
 
 

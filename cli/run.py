@@ -25,7 +25,7 @@ from edge_spec.model import TextModel
 __all__ = ["command"]
 
 _SENTENCE = re.compile(r"\s|\?")
-"""What hardly any model's name has."""
+"""Matches a space or a question mark, which prompts contain and names of models hardly ever do."""
 
 _CONTINUES = (
     "this model has no chat template: it continues the prompt as a text; for answers use a chat model, "
@@ -64,7 +64,7 @@ def command(**values: Any) -> int:
       git diff | edge-spec run smollm2 "Write a commit message for this."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
-    # What was typed comes before what standard input says, or fails to say.
+    # Check the options before reading the prompt from standard input, which may wait or fail.
     try:
         arguments = load_arguments(values)
     except ModelNotFound as error:

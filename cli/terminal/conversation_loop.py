@@ -28,10 +28,10 @@ class ConversationLoop:
 
         Raises:
             EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
-            SystemExit: a signal asked to leave. Exit: nobody was there to save the conversation elsewhere.
+            SystemExit: on SIGTERM or SIGHUP. Exit: the last save failed, and the input is not interactive.
         """
         conversation = self._conversation
-        # A person leaves in other ways; stopping a script ends it.
+        # At a terminal Ctrl-C does not end the chat, as /quit and Ctrl-D do; without one, it ends the program.
         with leaves_in_order(), hears_interrupts((lambda: None) if self._reader.is_interactive else raise_interrupt):
             try:
                 while not conversation.is_over:
@@ -63,7 +63,7 @@ class ConversationLoop:
     def _do(self, text: str, draft: str | None) -> None:
         if not text.strip():
             return
-        # A message that was sent with a slash in front comes back with it.
+        # A draft that begins with a slash is an earlier message, not a command: its edited text is sent as it is.
         is_edited = draft is not None and draft.startswith("/")
         if text.startswith("/") and not text.startswith("//") and not is_edited:
             name, _, argument = text[1:].partition(" ")
@@ -83,6 +83,6 @@ class ConversationLoop:
         try:
             find(name.strip()).run(self._conversation, argument)
         except SettingsError as error:
-            # What was set here is not an option of the command line.
+            # Drop ``error.argument``: it would be shown as a command-line flag, but the user typed a name after /set.
             raise SettingsError(error.message, hint=error.hint) from error
         self._autosave.save(self._conversation.session)

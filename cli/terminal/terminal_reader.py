@@ -129,7 +129,7 @@ def _fitting(status: str, columns: int) -> str:
 
 
 def open_history(path: Path | None, on_notice: Callable[[str], object]) -> History:
-    """Return the lines of earlier chats, in a file that only its owner can read; only of this one where that fails."""
+    """Return the input history, kept in a file that only its owner can read; if that fails, only in memory."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -144,7 +144,7 @@ def open_history(path: Path | None, on_notice: Callable[[str], object]) -> Histo
 
 
 class _CarefulHistory(FileHistory):
-    """A disk that is full or gone later does not end a conversation."""
+    """A history file whose read and write errors are ignored, so that a full disk does not end a conversation."""
 
     def load_history_strings(self) -> Iterable[str]:
         try:
@@ -212,5 +212,5 @@ def erase_reflowed(app: Application[Any]) -> None:
             renderer._cursor_pos = reflowed(widths, renderer._cursor_pos, columns)
         redraw()
 
-    # There is no public way in; without it a resize leaves a row too many, and no more.
+    # prompt_toolkit has no public hook for this; without the patch, a resize merely leaves an extra row.
     app._on_resize = on_resize  # type: ignore[method-assign]

@@ -70,7 +70,7 @@ class ChatModel(Protocol):
         """
 
     def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
-        """Refuse what a reply of it cannot be asked for.
+        """Raise if a reply cannot be asked for with these options.
 
         Raises:
             SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.

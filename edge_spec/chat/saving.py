@@ -42,7 +42,7 @@ _READ_AGAIN = "the conversation is read again"
 def save(
     path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfile, caches: SuspendedCaches | None
 ) -> None:
-    """Write a conversation; an older file stays whole until the new one is.
+    """Write a conversation; an existing file is replaced only when the new one is complete.
 
     Args:
         conversation: ``ChatSession.to_json``.
@@ -60,7 +60,7 @@ def save(
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr(_TEXT, json.dumps(record, ensure_ascii=False))
             for model, state in (caches.states if caches else {}).items():
-                # In one piece, it would be in memory once more, compressed.
+                # Write in chunks: in one piece, a compressed copy of all of it would be in memory, too.
                 with archive.open(_CACHES + model, "w", force_zip64=True) as file:
                     for start in range(0, len(state), _CHUNK_BYTES):
                         file.write(memoryview(state)[start : start + _CHUNK_BYTES])
@@ -76,7 +76,7 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
     """
     path = Path(path)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        # Of a process that was killed; no other one takes so long.
+        # Left by a process that was killed, if it is this old: no running one takes so long.
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
@@ -197,7 +197,7 @@ _TITLES = {"system": "System", "user": "You", "assistant": "Assistant", "tool": 
 
 
 def to_markdown(messages: Sequence[Message], *, thoughts: bool = False) -> str:
-    """Return a heading and the text of every message, in order; with what the model thought as quotes if wanted."""
+    """Return a heading and the text of every message, in order; with ``thoughts``, also what the model thought."""
     parts = []
     for message in messages:
         text = message.answer if message.role == "assistant" else message.content

@@ -36,7 +36,7 @@ class ConversationTokenizer:
             if message.role == "user":
                 conversation = self.ask(conversation, message)
             elif message.role == "assistant" and conversation.turns:
-                # Not as the template ends it: the model may have more to say.
+                # Leave out the end that the template would add: the model may continue this answer.
                 tokens = (*conversation.tokens, *self._tokens(message.content))
                 conversation = conversation.answered(message, tokens, conversation.window)
             else:
@@ -52,7 +52,7 @@ class ConversationTokenizer:
         messages = (*conversation.messages, question)
         prompts, before = self._model.prompts, conversation.tokens
         tokens, kept = continued(prompts, before, self._render(messages, answer=True))
-        # The template has ended an answer that was cut short: that end belongs to the answer's turn.
+        # If an answer was cut short, the template has added its end token, which belongs to the answer's turn.
         start = kept + (0 < kept < len(tokens) and prompts.ends(tokens[kept]))
         turn = Turn(
             n_messages=len(conversation.messages),
@@ -76,7 +76,7 @@ class ConversationTokenizer:
         return self.ask(conversation.undone(), question)
 
     def written(self, conversation: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
-        """Return tokens of the last answer, which follows ``prompt``: its own, as far as they are known."""
+        """Return the last answer's tokens, which follow ``prompt``: as they were written, or else tokenized again."""
         assert conversation.answer is not None
         if conversation.tokens[: len(prompt)] == tuple(prompt):
             return conversation.tokens[len(prompt) :]
@@ -109,7 +109,7 @@ class ConversationTokenizer:
 def continued(prompts: PromptBuilder, before: Sequence[int], text: str) -> tuple[list[int], int]:
     """Return tokens of a rendered conversation that continues ``before``, the tokens of its earlier turns.
 
-    A text can often be cut into tokens in several ways. The model's own way stays, as far as the text is still the
+    A text can often be tokenized in several ways. The tokens in ``before`` are kept as far as the text is still the
     same, so that a cache of ``before`` serves the next turn. Old and new tokens meet where a control token stands on
     one side: there tokenizers cut in any case.
 
@@ -121,7 +121,7 @@ def continued(prompts: PromptBuilder, before: Sequence[int], text: str) -> tuple
     for n, token in enumerate(before):
         piece = prompts.spelling(token)
         if raw[place : place + len(piece)] != piece:
-            # The template continues differently after an answer that a stop string or another end token has ended.
+            # The texts differ from here on, for example because the answer ended at a stop string or another end token.
             if _begins_with_control(prompts, raw[place:]):
                 kept, kept_bytes = n, place
             break

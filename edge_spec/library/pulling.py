@@ -1,4 +1,4 @@
-"""From the hub into the model folder: looked at first, then fetched, checked, and only then put under its name.
+"""Fetch models from the hub: find what is here already, download the rest, verify it, and then move it into place.
 
 Files of a model lie in a folder of its name, ``family.json`` among them. What is fetched comes into ``.partial`` first,
 and all files of a model get their names at once: the folder is made there as well and renamed as a whole. A file that
@@ -28,9 +28,9 @@ __all__ = ["check_name", "pull", "remove", "to_fetch"]
 
 
 def check_name(what: Pull, folder: Path) -> None:
-    """Refuse a name that stands for something else here: nothing is replaced.
+    """Raise if the model's name is taken by something else; nothing is overwritten.
 
-    A folder of that name with some of the very same files does not stand in the way; their sizes are compared here.
+    A folder of that name is accepted if all that it holds are files of this model, compared by name and size.
 
     Raises:
         SettingsError: it is taken.
@@ -75,7 +75,7 @@ def to_fetch(what: Pull, folder: Path, environment: Mapping[str, str]) -> int:
 
 
 def _room_for(missing: Iterable[RemoteFile], folder: Path) -> int:
-    """Return bytes that files lack, for all of which there must be room at once."""
+    """Return the number of bytes still to fetch, and raise if the disk lacks room for all of them."""
     left = {file.key: max(0, file.n_bytes - Partial(folder, file).n_bytes) for file in missing}
     n_bytes = sum(left.values())
     require_room(folder, n_bytes, f"the model ({len(left)} files)" if len(left) > 1 else "the model")
@@ -139,7 +139,7 @@ def pull(
 def _put(
     place: Path, staging: Path, manifest: Mapping[str, str], there: Mapping[str, Path], came: Mapping[str, Path]
 ) -> None:
-    """Let a model appear under its name: all of its files at once, or, where some stand there, the manifest last.
+    """Move a model's files under its name: as one folder or, if that exists already, one by one, the manifest last.
 
     Args:
         manifest: file names by role.
@@ -167,7 +167,7 @@ def _put(
 
 
 def _sync(path: Path) -> None:
-    """Have a file or a folder on the disk before something is built on it; not all systems know that of folders."""
+    """Flush a file or a folder to disk before anything relies on it; folders only on POSIX, where that is possible."""
     if path.is_symlink() or (path.is_dir() and os.name != "posix"):
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -187,7 +187,7 @@ def _manifest(what: Pull) -> dict[str, str]:
 
 
 def _by_name(what: Pull) -> dict[str, RemoteFile]:
-    """The files by what they are called here: as there, and with their role before it if two are called the same."""
+    """Return the files by their local name: the remote name, prefixed with the role if two roles share a name."""
     found: dict[str, RemoteFile] = {}
     for role, files in what.files.items():
         held = {file.key for file in found.values()}
@@ -209,12 +209,12 @@ def remove(name: str, folder: Path) -> int:
     if path is None or name.startswith("."):
         raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
     if path.is_dir() and not (path / MANIFEST).is_file():
-        # The model folder may be anybody's home: only what is certainly a model goes.
+        # The model folder may be any folder, even a home folder: remove only what is certainly a model.
         raise ModelNotFound(f"{path} has no {MANIFEST}", hint="remove the folder yourself if it is a model")
     files = list(path.rglob("*")) if path.is_dir() and not path.is_symlink() else [path]
     freed = sum(each.stat().st_size for each in files if each.is_file() and not each.is_symlink())
     if path.is_dir() and not path.is_symlink():
-        # The manifest goes first: half a model has no name.
+        # Delete the manifest first: an interrupted removal must not leave one that names missing files.
         (path / MANIFEST).unlink()
         shutil.rmtree(path)
     else:
@@ -245,7 +245,7 @@ def _size_of(path: Path) -> int:
 
 
 def _is(path: Path, file: RemoteFile, on_progress: Progress) -> bool:
-    """Return whether a file is there, and whole; of what has no hash, its size decides."""
+    """Return whether a file exists and is complete; if its hash is unknown, only the size is compared."""
     if _size_of(path) != file.n_bytes:
         return False
     stage = f"checking {path.name}"
@@ -253,7 +253,7 @@ def _is(path: Path, file: RemoteFile, on_progress: Progress) -> bool:
 
 
 def _link(copy: Path, final: Path) -> None:
-    """Let a name stand for a file elsewhere; where links are not allowed, for a copy of it."""
+    """Make ``final`` a link to a file elsewhere, or a copy of that file where links are not allowed."""
     final.unlink(missing_ok=True)
     try:
         final.symlink_to(copy.resolve())

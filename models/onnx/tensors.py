@@ -76,7 +76,7 @@ def check_sizes(tensors: tuple[Tensor, ...], graph: Path) -> None:
 
 
 def fingerprint(wire: WireFile, tensors: tuple[Tensor, ...]) -> str:
-    """Hash of the sizes of all files, of the whole graph without its constants, and of a sample of each constant."""
+    """Return a hash of file sizes, the graph without large constants, and a sample of each large or external one."""
     state = blake2b(digest_size=16)
     at = 0
     inline = (tensor for tensor in tensors if tensor.file == wire.path and tensor.n_bytes > _SAMPLE_BYTES)
