@@ -35,6 +35,7 @@ class Candidate:
         draft: what it drafted last; all of it, whether it was verified or not.
         reach: by depth, the chance that the next token of a path is accepted if all before it were.
         expected: tokens that a round with the part of it that is verified is expected to write.
+        weighed, weighed_until: what a round with its draft is expected to gain, and the round until which that holds.
         step_s: seconds of drafting one level; None before it was measured.
         read_s: seconds of reading one token of the text; None before it was measured.
         n_chosen: rounds of this reply that used it.
@@ -45,6 +46,7 @@ class Candidate:
         self.has_model = bool(drafter.followed)
         self.draft = EMPTY
         self.expected = 1.0
+        self.weighed, self.weighed_until = 0.0, 0
         self.step_s: float | None = None
         self.read_s: float | None = None
         self.n_chosen = 0
@@ -71,7 +73,7 @@ class Candidate:
 
     def begin(self, *, greedy: bool) -> None:
         """A reply begins; its temperature decides what claims are worth."""
-        self._greedy, self.draft, self.n_chosen = greedy, EMPTY, 0
+        self._greedy, self.draft, self.n_chosen, self.weighed_until = greedy, EMPTY, 0, 0
 
     @property
     def n_levels(self) -> int:

@@ -34,6 +34,9 @@ _PLAIN_ROUNDS = 10
 _ENOUGH_ROUNDS = 8
 """Rounds after which a model is judged by what it has brought, and not by the chance of its tokens."""
 
+_WEIGH_EVERY = 8
+"""Rounds after which a model that was not asked is weighed again."""
+
 _UNKNOWN_STEP = 0.15
 """Drafting one level takes this share of a plain round, until it is measured."""
 
@@ -204,7 +207,10 @@ class Chooser(Drafter):
         """Return the model that should draft now, whether only to try it, and what the best choice should gain."""
         chosen = None
         for model in self._models:
-            expected = self._expected_gain(model)
+            if self._n_rounds >= model.weighed_until:
+                # Nothing is learned of a model that is not asked: now and then is often enough.
+                model.weighed, model.weighed_until = self._expected_gain(model), self._n_rounds + _WEIGH_EVERY
+            expected = model.weighed
             if expected > gain and self._pays_to_read(model, expected - gain):
                 chosen, gain = model, expected
         for model in self._models:
@@ -349,14 +355,19 @@ class Chooser(Drafter):
             used.n_chosen += 1
         self._price()
         # What such a round takes beside drafting; one that was disturbed must not count.
-        round_s = self.curve(done.n_rows) + self._round_s + (n_tokens - 1) * self._token_s
+        n_rows = done.n_rows
+        decode_s = self._costs[n_rows - 1] if n_rows <= len(self._costs) else self.curve(n_rows)
         asking_s = sum(ask_s for _, ask_s in self._asked)
+        # Choosing takes time as well where somebody is asked: with small models it decides.
+        choosing_s = max(0.0, done.draft_s - asking_s - sum(self._read.values())) if self._asked else 0.0
+        round_s = decode_s + self._round_s + (n_tokens - 1) * self._token_s + min(choosing_s, self.plain_s)
         if used is not None and not (used.has_model and used in self._tried):
             self._saved_s += _FOLLOW * (n_tokens * self.plain_s - round_s - asking_s - self._saved_s)
         elif self._asked:
             self._saved_s += _FOLLOW * (-asking_s - self._saved_s)
         for candidate, ask_s in self._asked:
             candidate.learn_outcome(done.tokens)
+            candidate.weighed_until = 0
             usual_s = min(ask_s, self.plain_s)
             if candidate.has_model:
                 usual_s = candidate.learn_step(self._n_rounds, ask_s, assumed_s=self._step_s(candidate))
@@ -365,7 +376,7 @@ class Chooser(Drafter):
                     self._n_rounds,
                     n_tokens=n_tokens,
                     expected=candidate.expected if candidate is used else n_tokens,
-                    seconds=done.verify_s + done.sample_s + usual_s,
+                    seconds=done.verify_s + done.sample_s + usual_s + min(choosing_s, self.plain_s),
                 )
             if candidate in self._tried:
                 # A table's draft is verified only where that pays: the trial costs what asking takes.
