@@ -392,6 +392,8 @@ class Chooser(Drafter):
                     round_s=self.plain_s,
                 )
             candidate.draft = EMPTY
+        # In the next round there may be no room for a draft: nothing of this one may be learned again.
+        self._asked, self._used, self._tried, self._read = [], None, {}, {}
 
     @property
     def choices(self) -> dict[str, Choice]:
