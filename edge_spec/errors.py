@@ -13,6 +13,7 @@
     │   ├── NoChatTemplate        messages, for a model that does not know how conversations are written
     │   └── PromptTooLong
     ├── ContextFull               no room for another token
+    ├── PoolFull                  other texts hold the cells that one needs
     ├── OutOfMemory               it would not fit; both numbers are in the error
     │   └── BudgetExceeded        more than the memory budget allows
     ├── DiskFull                  a file would not fit; both numbers are in the error
@@ -50,6 +51,7 @@ __all__ = [
     "NoChatTemplate",
     "NotAModel",
     "OutOfMemory",
+    "PoolFull",
     "PromptError",
     "PromptTooLong",
     "Sentence",
@@ -228,6 +230,18 @@ class ContextFull(EdgeSpecError):
         self.n_past = n_past
         self.n_new = n_new
         self.n_ctx = n_ctx
+
+
+class PoolFull(EdgeSpecError):
+    """A text needs more cells of its model's pool than no other text holds."""
+
+    def __init__(self, *, n_free: int, n_needed: int) -> None:
+        super().__init__(
+            f"{n_needed} more cells are needed, and other texts leave {n_free} of the pool free",
+            hint=Sentence("read one of them to its end, or {close()} it, first"),
+        )
+        self.n_free = n_free
+        self.n_needed = n_needed
 
 
 class OutOfMemory(EdgeSpecError):

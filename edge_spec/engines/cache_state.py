@@ -6,7 +6,7 @@ A saved cache is an engine's bytes in an envelope that shows damage, and which n
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from edge_spec.engines.settings import ModelSettings
@@ -15,7 +15,7 @@ from edge_spec.speculation.language_model import Capabilities, NumericsProfile
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["CachedModel", "check_path", "n_new_nodes", "pack_state", "restated", "unpack_state"]
+__all__ = ["CachedModel", "check_path", "n_new_nodes", "pack_state", "require_distinct", "restated", "unpack_state"]
 
 _ENVELOPE = struct.Struct("<8s32sQ16s")
 _MAGIC = b"edgekv01"
@@ -73,6 +73,13 @@ def n_new_nodes(tree: Tree, pending: Tree, *, max_rows: int) -> int:
     if first and (tree.tokens[:first], tree.parents[:first]) != (pending.tokens, pending.parents):
         raise ValueError("a tree can only be grown: its first nodes must be the pending ones")
     return n
+
+
+def require_distinct(paths: Iterable[object]) -> None:
+    """Refuse a decode in which a text comes twice."""
+    paths = [id(path) for path in paths]
+    if len(set(paths)) < len(paths):
+        raise ValueError("a text comes twice in one decode")
 
 
 def check_path(path: Sequence[int], pending: Tree) -> None:

@@ -1,0 +1,190 @@
+"""Laws of a pool of cells: its paths are texts of their own, and cells are counted exactly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_spec.engines.table import TableModel, TablePath, random_table
+from edge_spec.errors import Cancelled, Closed, ContextFull, PoolFull
+from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.speculation.tree import Tree
+
+V = 5
+TABLE = random_table(V, order=2, seed=1)
+ACTS = ("decode", "decode", "prefill", "keep", "rollback", "fork", "shift", "close", "resize")
+
+
+def n_tiles(n: int) -> int:
+    return -(-n // TILE)
+
+
+def held(paths: Sequence[TablePath]) -> int:
+    """The cells that paths hold together, by the lists of their tiles."""
+    return len({tile for path in paths for tile in path.tiles.ids}) * TILE
+
+
+def some_tree(chance: random.Random, most: int) -> Tree:
+    n = chance.randrange(1, most + 1)
+    return Tree(tuple(chance.randrange(V) for _ in range(n)), tuple(chance.randrange(-1, node) for node in range(n)))
+
+
+def test_a_table_has_a_pool() -> None:
+    model = TableModel(TABLE, n_ctx=100, max_rows=8)
+    assert isinstance(model, PooledModel)
+    assert (model.pool.n_cells, model.pool.n_free) == (112, 112)
+
+
+def row_after(text: Sequence[int]) -> np.ndarray:
+    before = [0, 0, *text]
+    return TABLE[before[-2], before[-1]]
+
+
+@given(st.integers(0, 1 << 32))
+def test_paths_write_what_each_would_write_alone(seed: int) -> None:
+    """Random drafts, reading, going back, forks, shifts and closing in a small pool; cells are counted throughout."""
+    chance = random.Random(seed)
+    root = TableModel(TABLE, n_ctx=60, n_cells=160, max_rows=12)
+    pool, paths, texts = root.pool, [root], [[]]
+    for _ in range(30):
+        some = chance.sample(range(len(paths)), chance.randrange(1, min(3, len(paths)) + 1))
+        one, path = some[0], paths[some[0]]
+        n, act = chance.randrange(path.n_past + 1), chance.choice(ACTS)
+        before = [(each.cells, each.pending) for each in paths]
+        try:
+            if act == "decode":
+                trees = [(index, some_tree(chance, 4)) for index in some if not paths[index].pending]
+                rows = pool.decode([(paths[index], tree) for index, tree in trees]) if trees else []
+                for (index, tree), found in zip(trees, rows, strict=True):
+                    for node, row in enumerate(found):
+                        branch = [tree.tokens[above] for above in tree.path_to(node)]
+                        assert np.array_equal(row, row_after([*texts[index], *branch]))
+            elif act == "prefill":
+                read = {index: [chance.randrange(V) for _ in range(chance.randrange(20))] for index in some}
+                pool.prefill([(paths[index], tokens) for index, tokens in read.items()])
+                for index, tokens in read.items():
+                    texts[index] += tokens
+            elif act == "keep" and path.pending:
+                nodes = path.pending.path_to(chance.randrange(-1, len(path.pending)))
+                texts[one] += [path.pending.tokens[node] for node in nodes]
+                path.keep(nodes)
+            elif act == "rollback":
+                path.rollback(n)
+                del texts[one][n:]
+            elif act == "fork" and len(paths) < 8:
+                paths.append(path.fork(n))
+                texts.append(texts[one][:n])
+            elif act == "shift":
+                path.shift(n // 2, n)
+                del texts[one][n // 2 : n]
+            elif act == "close" and one:
+                path.close()
+                del paths[one], texts[one]
+            elif act == "resize":
+                pool.resize(max(held(paths), 16 * chance.randrange(5, 11)))
+        except (PoolFull, ContextFull) as full:
+            assert act in ("decode", "prefill", "fork", "shift")
+            if act in ("decode", "fork"):
+                assert [(each.cells, each.pending) for each in paths] == before
+            if isinstance(full, PoolFull):
+                assert pool.n_free == full.n_free < full.n_needed
+        assert [list(each.cells) for each in paths] == texts
+        assert pool.n_free == pool.n_cells - held(paths)
+        for each in paths:
+            assert len(each.tiles.ids) == n_tiles(each.n_past + len(each.pending))
+    for each in paths[1:]:
+        each.close()
+    root.rollback(0)
+    assert pool.n_free == pool.n_cells
+
+
+def test_a_shared_beginning_is_held_once() -> None:
+    root = TableModel(TABLE, n_ctx=200, n_cells=160)
+    root.prefill([1] * 70)
+    forks = [root.fork(70) for _ in range(3)]
+    # Four tiles of sixteen for all, and the fifth for each.
+    assert root.pool.n_free == 160 - 4 * TILE - 4 * TILE
+    assert root.pool.n_more(forks[0], 10) == 0
+    assert root.pool.n_more(forks[0], 11) == TILE
+    forks[0].rollback(40)
+    # The tile of place 40 is shared: to write there takes a copy.
+    assert root.pool.n_more(forks[0], 1) == TILE
+    assert root.pool.n_more(root.fork(64), 1) == TILE
+    root.pool.decode([(path, Tree.sequence([2])) for path in forks])
+    assert root.cells == (1,) * 70
+
+
+def test_what_does_not_fit_the_pool_changes_nothing() -> None:
+    root = TableModel(TABLE, n_ctx=200, n_cells=48)
+    root.prefill([1] * 30)
+    other = root.pool.path()
+    for refused in (
+        lambda: other.prefill([1] * 17),
+        lambda: root.pool.decode([(root, Tree.sequence([1] * 3)), (other, Tree.sequence([1]))]),
+        lambda: root.pool.prefill([(other, [1]), (root, [1, 1, 1])]),
+    ):
+        with pytest.raises(PoolFull) as full:
+            refused()
+        assert (full.value.n_free, full.value.n_needed) == (16, 32)
+        assert "\n" not in str(full.value)
+        assert (root.n_past, other.n_past, root.pending, other.pending) == (30, 0, Tree((), ()), Tree((), ()))
+    other.prefill([1])
+    with pytest.raises(PoolFull):
+        root.fork(20)
+    root.fork(16)
+
+
+@pytest.mark.parametrize("n_cells", [80, 96, 400])
+def test_resizing_keeps_what_paths_hold(n_cells: int) -> None:
+    root = TableModel(TABLE, n_ctx=200, n_cells=160)
+    paths = [root, *(root.pool.path() for _ in range(3))]
+    root.pool.prefill([(path, [number] * (20 + 8 * number)) for number, path in enumerate(paths)])
+    paths[2].rollback(0)
+    paths[3].rollback(10)
+    held_before = held(paths)
+    with pytest.raises(ValueError, match="held"):
+        root.pool.resize(held_before - TILE)
+    root.pool.resize(n_cells)
+    assert held(paths) == held_before
+    assert root.pool.n_free == root.pool.n_cells - held_before
+    assert max(tile for path in paths for tile in path.tiles.ids) < root.pool.n_cells // TILE
+    rows = root.pool.decode([(path, Tree.sequence([2])) for path in paths[:2]])
+    for number, row in enumerate(rows):
+        assert np.array_equal(row[0], TABLE[number, 2])
+
+
+def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed() -> None:
+    root = TableModel(TABLE)
+    other = root.fork(0)
+    root.pool.prefill([(root, [1, 2]), (other, [3])])
+    root.pool.decode([(root, Tree.sequence([1])), (other, Tree.sequence([1, 1]))])
+    other.cancel()
+    with pytest.raises(Cancelled):
+        root.pool.decode([(other, Tree.sequence([1, 1, 2])), (root, Tree.sequence([1, 2]))])
+    assert (root.cells, other.cells, len(root.pending), len(other.pending)) == ((1, 2), (3,), 0, 0)
+    root.decode(Tree.sequence([1]))
+
+
+def test_what_no_pool_can_decode_is_refused() -> None:
+    root = TableModel(TABLE, max_rows=4)
+    with pytest.raises(ValueError, match="twice"):
+        root.pool.decode([(root, Tree.sequence([1])), (root, Tree.sequence([1]))])
+    with pytest.raises(ValueError, match="another pool"):
+        root.pool.decode([(TableModel(TABLE), Tree.sequence([1]))])
+    with pytest.raises(ValueError, match="5 rows"):
+        root.pool.decode([(root, Tree.sequence([1, 1, 1])), (root.fork(0), Tree.sequence([1, 1]))])
+    other = root.fork(0)
+    other.close()
+    other.close()
+    with pytest.raises(Closed):
+        other.decode(Tree.sequence([1]))
+    other = root.fork(0)
+    root.close()
+    for path in (root, other):
+        with pytest.raises(Closed):
+            path.prefill([1])
