@@ -8,7 +8,6 @@ with arguments of ``edge_spec.load``::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import Field, create_model
 
 from edge_spec.cli.printing import echo
 from edge_spec.errors import EdgeSpecError, plainly
+from edge_spec.foreign import read_json
 from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.models.catalogue import family_names
 
@@ -44,10 +44,10 @@ def _named() -> dict[str, dict[str, Any]]:
     """Return the models in the user's own file; if it is unreadable, warn and return none: llm's others stay usable."""
     path: Path = llm.user_dir() / _FILE  # type: ignore[no-untyped-call]
     try:
-        named = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        named = read_json(path) if path.is_file() else {}
         if not isinstance(named, dict) or not all(isinstance(each, dict) for each in named.values()):
             raise ValueError('it must be of the form {"name": {"model": "file.gguf"}}')
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         echo(f"edge-spec: {path} is left out: {error}; correct it there", err=True)
         return {}
     return named

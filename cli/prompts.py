@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -14,6 +13,7 @@ import click
 
 from edge_spec.cli.printing import echo
 from edge_spec.errors import BAD_RECORD, PromptError
+from edge_spec.foreign import parse_json
 
 __all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", "read_prompts"]
 
@@ -133,7 +133,7 @@ def _prompt_of(line: str, place: str) -> Prompt:
     if not line.lstrip().startswith("{"):
         return Prompt(line)
     try:
-        record: Any = json.loads(line)
+        record: Any = parse_json(line)
         if "turns" in record:
             first = record["turns"][0]
             found = first["text"] if isinstance(first, dict) else first

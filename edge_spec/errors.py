@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 
-BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError)
+BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
 
 

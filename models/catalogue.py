@@ -12,7 +12,6 @@ is installed.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
 from edge_spec.extras import how_to_install
+from edge_spec.foreign import read_json
 from edge_spec.models.inspection import inspect
 from edge_spec.models.split_files import is_later_part
 
@@ -185,8 +185,8 @@ def _ggufs(folder: Path) -> list[Path]:
 def _read_family(folder: Path, name: str) -> Family:
     manifest = folder / MANIFEST
     try:
-        roles = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        roles = read_json(manifest)
+    except (OSError, ValueError) as error:
         raise NotAModel(f"{manifest} is not readable JSON", hint='it should look like {"target": "a.gguf"}') from error
     if isinstance(roles, dict):
         roles = {_OLD_NAMES.get(role, role): file_name for role, file_name in roles.items()}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import ModelFileError
+from edge_spec.foreign import read_json
 from edge_spec.models.inspection import inspect
 from edge_spec.models.model_file import ModelFile
 
@@ -78,7 +79,7 @@ class Choice:
 def choices(target: ModelFile) -> list[Choice]:
     """Return what was chosen for a model, by engine, whether or not it can still be used."""
     try:
-        content = json.loads((made_drafter_folder(target) / _CHOICE).read_text("utf-8"))
+        content = read_json(made_drafter_folder(target) / _CHOICE)
         # Files written before engines were told apart hold a single choice.
         by_engine = content.get("engines", {"auto": content})
         return [

@@ -25,7 +25,7 @@ from edge_spec.engines.registry import engines
 ROOT = Path(__file__).parent.parent
 
 LEVELS = (
-    ("errors",),
+    ("errors", "foreign"),
     ("extras", "options"),
     ("tokens",),
     ("memory",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
 from edge_spec.chat.saving import to_json, to_markdown, write_whole
 from edge_spec.errors import BAD_RECORD, EdgeSpecError, SettingsError
+from edge_spec.foreign import parse_json
 
 __all__ = ["Copies", "is_same", "path_of"]
 
@@ -86,7 +86,7 @@ def _is_part(path: Path, kind: str, session: ChatSession, text: str) -> bool:
     else:
         record = path.read_text("utf-8")
     try:
-        found = [(message["role"], message["content"]) for message in json.loads(record)["messages"]]
+        found = [(message["role"], message["content"]) for message in parse_json(record)["messages"]]
     except BAD_RECORD:
         return False
     ours = [(message.role, message.content) for message in session.messages[: len(found)]]
@@ -118,7 +118,7 @@ def _kind_of(path: Path) -> str:
     if text.startswith(("## System\n", "## You\n", "## Assistant\n", "## Tool\n")):
         return "Markdown"
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
+        record = parse_json(text)
+    except ValueError:
         return "another text"
     return "JSON" if isinstance(record, dict) and "messages" in record else "other JSON"

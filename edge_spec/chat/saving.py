@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
+from edge_spec.foreign import parse_json
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -152,7 +153,7 @@ def _read(path: Path) -> dict[str, Any]:
             text = archive.getinfo(_TEXT)
             if text.file_size > _LARGEST_TEXT_BYTES:
                 raise _damaged(path)
-            record = json.loads(archive.read(text))
+            record = parse_json(archive.read(text))
             if not isinstance(record, dict) or record.get("format") != _FORMAT:
                 raise _damaged(path)
             if record.get("version") != VERSION:

@@ -20,6 +20,7 @@ from edge_spec.engines.going_back import comes_back, how_far_back
 from edge_spec.engines.records import FOLDER, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
+from edge_spec.foreign import read_json
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
@@ -434,7 +435,7 @@ def _recalled(path: Path | None) -> ProbeResult | None:
     if path is None:
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path)
         capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
         seconds = {int(n): float(s) for n, s in found["seconds"].items()}
         return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)

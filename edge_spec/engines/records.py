@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from edge_spec.foreign import read_json
+
 __all__ = ["FOLDER", "read_record", "write_record"]
 
 FOLDER = "probes"
@@ -18,7 +20,7 @@ FOLDER = "probes"
 def read_record(path: Path) -> dict[str, Any]:
     """Return a JSON record; empty if there is none, or it is damaged."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

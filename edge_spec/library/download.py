@@ -7,10 +7,11 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from edge_spec.errors import DiskFull, DownloadError
@@ -23,6 +24,7 @@ __all__ = [
     "RemoteFile",
     "disk_full_named",
     "fetch",
+    "in_time",
     "require_room",
     "sha256_of",
 ]
@@ -30,6 +32,12 @@ __all__ = [
 _TRIES = 6
 _MOST_WAIT_S = 60.0
 _MOST_BYTES = 1 << 60
+_PROGRESS_BYTES = 1 << 20
+"""After so many, or a sixteenth of what is wanted, attempts are counted anew."""
+
+_SLOW_S, _SLOW_BYTES = 60.0, 1 << 14
+"""A connection that brings fewer bytes in this time counts as failed."""
+
 _PIECE = 1 << 22
 """Bytes that are hashed between two reports."""
 
@@ -148,11 +156,11 @@ def stream(
     Raises:
         ModelNotFound, DownloadError: they cannot be had.
     """
-    at, patience = first, Patience(pause)
+    at = counted = first
+    patience, enough = Patience(pause), min(_PROGRESS_BYTES, (last - first) // 16)
     while at < last:
-        before = at
         try:
-            for chunk in chunks(file, at, last):
+            for chunk in in_time(chunks(file, at, last)):
                 take(chunk)
                 at += len(chunk)
             busy = Busy(f"the connection ended after {at:,} of {last:,} bytes")
@@ -160,9 +168,26 @@ def stream(
             busy = error
         if at >= last:
             return
-        if at > before:
-            patience = Patience(pause)
+        # A server that sends a byte each time would else be asked for ever.
+        if at - counted > enough:
+            counted, patience = at, Patience(pause)
         patience.wait(f"{file.name} cannot be fetched", busy, "the same command continues where it ended")
+
+
+def in_time(chunks: Iterable[bytes], clock: Callable[[], float] = monotonic) -> Iterator[bytes]:
+    """Yield what a connection brings, as long as that is not much too slow.
+
+    Raises:
+        Busy: it is.
+    """
+    since, n_bytes = clock(), 0
+    for chunk in chunks:
+        n_bytes += len(chunk)
+        yield chunk
+        if n_bytes >= _SLOW_BYTES:
+            since, n_bytes = clock(), 0
+        elif clock() - since > _SLOW_S:
+            raise Busy(f"the connection brought {n_bytes:,} bytes in {_SLOW_S:g} s")
 
 
 def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float], None], on_stage: OnStage) -> None:
@@ -173,6 +198,8 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
             come so far, unless that is damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or not path.is_file():  # it would be written through, or wait for a reader
+        path.unlink(missing_ok=True)
     # Unbuffered: what has come stays, however the process ends.
     with path.open("ab", buffering=0) as part:
         if part.tell() > file.n_bytes:

@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from edge_spec.errors import DownloadError, ModelNotFound
+from edge_spec.errors import BAD_RECORD, DownloadError, ModelNotFound
 from edge_spec.extras import not_installed
-from edge_spec.library.download import Busy, OnStage, Patience, RemoteFile, fetch, stream
+from edge_spec.foreign import parse_json, read_regular
+from edge_spec.library.download import Busy, OnStage, Patience, RemoteFile, fetch, in_time, stream
 
 __all__ = ["Hub", "RemoteFile"]
 
@@ -30,6 +31,7 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)
 """Answers after which another attempt may work."""
 
 _TRIES_TO_ASK = 4
+_MOST_LISTED_BYTES = 16 << 20
 _IDENTITY = {"Accept-Encoding": "identity"}
 """Compressed, ranges would be of other bytes."""
 
@@ -103,25 +105,32 @@ class Hub:
                 patience.wait(what, busy, "try again later; check the connection and HF_ENDPOINT")
 
     def _listed(self, repo: str, revision: str) -> list[RemoteFile]:
-        with _errors_of_the_hub(repo):
-            api = self._library.HfApi(endpoint=self._endpoint)
-            found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
+        endpoint = self._endpoint or self._library.constants.ENDPOINT
+        address = f"{endpoint}/api/models/{quote(repo)}/revision/{quote(revision, safe='')}?blobs=true"
+        headers = self._library.utils.build_hf_headers() | _IDENTITY
+        with self._answer(address, headers, about=repo) as response:
+            raw = bytearray()
+            for chunk in in_time(response.iter_bytes()):
+                raw += chunk
+                if len(raw) > _MOST_LISTED_BYTES:
+                    raise ValueError("no repository has so many files")
+            found = parse_json(bytes(raw), finite=True)
             return [
                 RemoteFile(
                     repo=repo,
-                    commit=str(found.sha),
-                    path=str(each.rfilename),
-                    n_bytes=int(each.size or 0),
-                    sha256=str(each.lfs.sha256) if each.lfs else "",
+                    commit=str(found["sha"]),
+                    path=str(each["rfilename"]),
+                    n_bytes=int(each.get("size") or 0),
+                    sha256=str(each["lfs"]["sha256"]) if each.get("lfs") else "",
                 )
-                for each in found.siblings or ()
+                for each in found["siblings"]
             ]
 
     def _cached(self, repo: str, revision: str) -> list[RemoteFile]:
         """Return what lies in the hub's own cache of a repository; large files are named there by their hash."""
         place = Path(self._library.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
         named = place / "refs" / revision
-        commit = named.read_text("utf-8").strip() if named.is_file() else revision
+        commit = read_regular(named).decode().strip() if named.is_file() else revision
         snapshot = place / "snapshots" / commit
         found = [
             RemoteFile(
@@ -257,5 +266,5 @@ def _errors_of_the_hub(about: str) -> Iterator[None]:
         raise DownloadError(f"{about} answers {status}", hint="try again later, or check HF_TOKEN") from error
     except (unreachable, ConnectionError, TimeoutError) as error:
         raise Busy(f"it cannot be reached ({error})") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except BAD_RECORD as error:
         raise DownloadError(f"unexpected response from {about}", hint="try again later") from error

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edge_spec.errors import DownloadError
+from edge_spec.foreign import read_regular
 from edge_spec.library.download import RemoteFile
 
 __all__ = ["FOLDER", "Partial", "held_elsewhere", "interrupted"]
@@ -59,6 +60,7 @@ class Partial:
                 hint="wait for it; afterwards the same command finds the file",
             ) from None
         try:
+            (self._folder / _NAME).unlink(missing_ok=True)  # it may be a link
             (self._folder / _NAME).write_text(self._file.name, "utf-8")
             yield
         finally:
@@ -71,8 +73,10 @@ def interrupted(models: Path) -> Iterator[tuple[str, Path]]:
     """Yield the names of the files that are not whole yet, and the folders in which they lie."""
     with suppress(OSError):
         for folder in sorted((models / FOLDER).iterdir()):
-            name = folder / _NAME
-            yield (name.read_text("utf-8") if name.is_file() else folder.name.removeprefix("new-")), folder
+            name = folder.name.removeprefix("new-")
+            with suppress(OSError, ValueError):
+                name = read_regular(folder / _NAME).decode()
+            yield name, folder
 
 
 def held_elsewhere(folder: Path) -> bool:

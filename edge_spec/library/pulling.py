@@ -151,6 +151,7 @@ def _put(
             _link(path, staging / name)
     for name, path in came.items():
         path.replace(staging / name)
+    (staging / MANIFEST).unlink(missing_ok=True)  # it may be a link
     (staging / MANIFEST).write_text(json.dumps(manifest), "utf-8")
     for path in staging.iterdir():
         _sync(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edge_spec.engines.records import FOLDER
 from edge_spec.engines.registry import engines
+from edge_spec.foreign import read_regular
 from edge_spec.library.partial import held_elsewhere, interrupted
 
 __all__ = ["Kept", "clear", "kept_in", "size_of"]
@@ -88,7 +89,7 @@ def size_of(path: Path) -> int:
 def _target_of(drafter: Path) -> str:
     """Return the model that a drafter was made for, as its card says; else what its folder is called."""
     try:
-        title = (drafter.parent / "README.md").read_text("utf-8").partition("\n")[0]
+        title = read_regular(drafter.parent / "README.md").decode().partition("\n")[0]
     except (OSError, ValueError):
         title = ""
     before = "# A drafter for "

@@ -11,7 +11,6 @@ An ONNX model in Hugging Face's cache is a folder, and named ``ORG/REPO``.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError
+from edge_spec.foreign import read_json, read_regular
 from edge_spec.library.user_folder import model_folder, named_in
 from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
 from edge_spec.models.split_files import is_later_part
@@ -34,6 +34,9 @@ _OWN = "edge-spec"
 """The store that is the user's own model folder."""
 
 _PROJECTOR = "mmproj"
+_MOST_LEVELS, _MOST_FOLDERS = 8, 2000
+"""So far are folders searched: settings of another program may name a whole disk."""
+
 _OF_A_SERVICE = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models"))
 """Where ollama keeps models on Linux when it runs as a service."""
 
@@ -134,12 +137,13 @@ def _folders_of_lm_studio(home: Path) -> list[Path]:
     """Its usual folders, the one that ``.lmstudio-home-pointer`` names, and where its settings have moved models to."""
     found, homes = [], [home / ".lmstudio", home / ".cache" / "lm-studio"]
     with suppress(OSError, ValueError):
-        homes.insert(0, Path((home / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+        homes.insert(0, Path(read_regular(home / ".lmstudio-home-pointer").decode().strip()))
     for own in homes:
         with suppress(OSError, ValueError, LookupError, TypeError):
-            found.append(Path(json.loads((own / "settings.json").read_text("utf-8"))["downloadsFolder"]))
+            found.append(Path(read_json(own / "settings.json")["downloadsFolder"]))
         found.append(own / "models")
-    return list(dict.fromkeys(found))
+    # An empty pointer would be the folder in which the command happens to run.
+    return [each for each in dict.fromkeys(found) if each.is_absolute()]
 
 
 def _hugging_face(folder: Path) -> Iterator[Found]:
@@ -172,7 +176,7 @@ def _ollama(folder: Path) -> Iterator[Found]:
 
 def _ollama_weights(manifest: Path, blobs: Path) -> Path | None:
     try:
-        layers = json.loads(manifest.read_text("utf-8"))["layers"]
+        layers = read_json(manifest)["layers"]
         digest = next(str(each["digest"]) for each in layers if each["mediaType"] == _WEIGHTS)
         path = blobs / digest.replace(":", "-")
         return path if path.name.startswith("sha256-") and path.parent == blobs and path.is_file() else None
@@ -187,9 +191,24 @@ def _lm_studio(folder: Path) -> Iterator[Found]:
 
 def _ggufs_below(folder: Path) -> Iterator[Path]:
     """Yield the models in a folder and its folders; later parts of a model and what reads images are left out."""
-    for path in sorted(folder.rglob("*.gguf")):
+    for path in sorted(path for path in _below(folder) if path.suffix == ".gguf"):
         if path.is_file() and not is_later_part(path.name) and not path.name.lower().startswith(_PROJECTOR):
             yield path
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder and its folders, links to others left out; of a whole disk only the beginning."""
+    level, n_folders = [folder], 0
+    for _ in range(_MOST_LEVELS):
+        below: list[Path] = []
+        for each in level[: _MOST_FOLDERS - n_folders]:
+            with suppress(OSError, ValueError), os.scandir(each) as entries:
+                for entry in entries:
+                    yield Path(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(Path(entry.path))
+        n_folders += len(level)
+        level = sorted(below)
 
 
 def _holds_a_model(folder: Path) -> bool:

@@ -6,13 +6,13 @@ ONNX model.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import SettingsError
+from edge_spec.foreign import read_toml
 
 __all__ = ["configuration_path", "model_folder", "named_in", "read_settings"]
 
@@ -37,7 +37,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     if not is_named and not path.is_file():
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return read_toml(path)
     except OSError as error:
         hint = "EDGE_SPEC_CONFIG names it" if is_named else "check its permissions"
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}", hint=hint) from None

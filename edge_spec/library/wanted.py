@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from edge_spec.errors import ModelNotFound, SettingsError
+from edge_spec.foreign import read_toml
 
 __all__ = ["ROLES", "Source", "Wanted", "drafter_like", "read_catalogue", "wanted"]
 
@@ -114,7 +115,7 @@ def read_catalogue(own: Path | None = None) -> dict[str, Wanted]:
     found = {name: _entry(name, entry) for name, entry in packaged.items()}
     if own is not None and own.is_file():
         try:
-            entries = tomllib.loads(own.read_text("utf-8"))
+            entries = read_toml(own)
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"{own} cannot be read: {error}", hint="it is a TOML file, see docs/models.md"

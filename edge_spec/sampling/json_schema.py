@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from edge_spec.errors import SettingsError
+from edge_spec.foreign import parse_json
 from edge_spec.sampling.lark import Lark
 
 __all__ = ["KEYWORDS", "json_expression", "schema_to_lark"]
@@ -77,7 +78,7 @@ def schema_to_lark(schema: str | Mapping[str, Any] | bool) -> Lark:
 def json_expression(schema: str | Mapping[str, Any] | bool) -> str:
     """Return the same as a part of a grammar in Lark's syntax; see ``schema_to_lark``."""
     try:
-        parsed = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+        parsed = parse_json(schema if isinstance(schema, str) else json.dumps(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise SettingsError(f"is not JSON: {error}", argument="json_schema", hint="correct it") from None
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from enum import Enum, auto
 from typing import Any
 
+from edge_spec.foreign import parse_json
 from edge_spec.generation.text_stream import Thinking, overlap
 from edge_spec.server.call_syntax import CallSyntax
 
@@ -113,7 +113,7 @@ class CallParser:
         if head is None:
             return False
         self._held = self._held[head.end() :]
-        function = {"name": json.loads(head[1]), "arguments": ""}
+        function = {"name": parse_json(head[1]), "arguments": ""}
         call = {"index": self.n_calls, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
         deltas.append({"tool_calls": [call]})
         self.n_calls += 1

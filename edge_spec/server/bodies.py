@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from edge_spec.foreign import parse_json
 from edge_spec.server.errors import ApiError
 from edge_spec.server.settings import ServerSettings
 
@@ -85,8 +86,8 @@ def json_object(raw: bytes) -> dict[str, Any]:
         ApiError: it is not a JSON object.
     """
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(raw, finite=True)
+    except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}; correct it there", code="invalid_json") from None
     if b"\\u" in raw:
         _refuse_half_characters(body)
@@ -123,7 +124,3 @@ def _refuse_half_characters(body: Any) -> None:
         raise ApiError(
             400, "the body holds half of a surrogate pair; send whole characters", code="invalid_json"
         ) from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from edge_spec.foreign import parse_json
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import MessageFields, PartFields
 
@@ -78,8 +78,8 @@ def _text(content: str | Sequence[PartFields] | None, param: str) -> str:
 
 def _arguments(text: str, param: str) -> dict[str, Any]:
     try:
-        values = json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        values = parse_json(text or "{}")
+    except ValueError:
         values = None
     if not isinstance(values, dict):
         param += ".function.arguments"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import NotAModel
+from edge_spec.foreign import parse_json
 from edge_spec.models.onnx.tensors import open_regular
 
 __all__ = ["GENAI", "TOKENIZER", "ConfigFiles", "read_json"]
@@ -35,8 +35,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if raw.startswith(b"version https://git-lfs"):
         raise NotAModel(f"{path} is only a Git LFS pointer", hint="run 'git lfs pull' in its folder")
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(raw)
+    except ValueError as error:
         raise NotAModel(f"{path} is not readable JSON", hint="download it again") from error
     if not isinstance(found, dict):
         raise NotAModel(f"{path} is not a JSON object", hint="download it again")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
+from edge_spec import foreign
 from edge_spec.errors import ModelNotFound, TruncatedModel
 from edge_spec.models.onnx.wire import Span, WireFile
 
@@ -48,13 +48,13 @@ def open_regular(path: Path) -> BinaryIO:
         ModelNotFound: it does not exist, or is not a regular file.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModelNotFound(f"{path} is not a file", hint="give the path of an .onnx file or its folder")
-        return path.open("rb")
+        return foreign.open_regular(path)
     except FileNotFoundError as error:
         raise ModelNotFound(f"there is no file {path}", hint="check the path") from error
     except (OSError, ValueError) as error:
-        raise ModelNotFound(f"{str(path)!r} cannot be read ({error})", hint="check the path") from error
+        raise ModelNotFound(
+            f"{str(path)!r} cannot be read ({getattr(error, 'strerror', None) or error})", hint="check the path"
+        ) from error
 
 
 def check_sizes(tensors: tuple[Tensor, ...], graph: Path) -> None:

@@ -49,6 +49,8 @@ class FakeHub:
         versions: their ETags, by path; those without one have none.
         lie: changes what it says of a repository.
         stop_at: so many bytes into a file, wait for ``go_on``; 0 for never.
+        listing: what it answers for a list of files, with further headers, if not the truth.
+        most_at_once: so many bytes of a file it sends before the connection ends; 0 for all.
     """
 
     def __init__(self) -> None:
@@ -65,6 +67,8 @@ class FakeHub:
         self.versions: dict[str, str] = {}
         self.lie: Callable[[dict[str, Any]], object] = lambda listed: None
         self.stop_at = 0
+        self.listing: tuple[bytes, dict[str, str]] | None = None
+        self.most_at_once = 0
         self.stopped = threading.Event()
         self.go_on = threading.Event()
 
@@ -147,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         if fault == "no JSON":
             return self._answer(200, b"<html>welcome to the hotel</html>", {})
+        if self.state.listing is not None:
+            return self._answer(200, *self.state.listing)
         siblings = [
             {
                 "rfilename": path,
@@ -177,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: len(body) // 2]
         if fault == "too long":
             body += b"more"
-        cut = {"cut": self.state.chance.randrange(max(1, len(body))), "cut at once": 0}.get(fault)
+        cut = {"cut": self.state.chance.randrange(max(1, len(body))), "cut at once": 0}.get(
+            fault, self.state.most_at_once or None
+        )
         self._answer(206 if is_range else 200, body, headers, cut=cut)
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str], *, cut: int | None = None) -> None:

@@ -30,6 +30,7 @@ from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, Weigh
 from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.rotary import Rotary
 from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, UnsupportedModel
+from edge_spec.foreign import read_json
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.model_file import ModelFile
 
@@ -154,7 +155,7 @@ def read_transcription(folder: Path) -> Transcription | None:
     would take longer than loading the model.
     """
     try:
-        facts = json.loads((folder / _FACTS).read_text("utf-8"))
+        facts = read_json(folder / _FACTS)
         if facts["version"] != VERSION or facts["files"] != _digests(folder):
             return None
         network = facts["network"]

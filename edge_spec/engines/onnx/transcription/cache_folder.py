@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import BAD_RECORD, Arguments, DiskFull, Sentence
+from edge_spec.foreign import read_json
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -74,7 +75,7 @@ def is_of(folder: Path, files: Sequence[Path]) -> bool:
     and their modification times stay the same.
     """
     try:
-        source = json.loads((folder / _SOURCE).read_text("utf-8"))
+        source = read_json(folder / _SOURCE)
         content, seen = str(source["content"]), list(source["seen"])
         now = _seen(files)
         if now in seen:
@@ -118,7 +119,7 @@ def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:
     for folder in sorted(cache_dir.iterdir()) if cache_dir.is_dir() else ():
         if _NAME.fullmatch(folder.name):
             try:
-                name = str(json.loads((folder / _SOURCE).read_text("utf-8")).get("name", ""))
+                name = str(read_json(folder / _SOURCE).get("name", ""))
             except (OSError, ValueError, AttributeError):
                 name = ""
             yield name, folder

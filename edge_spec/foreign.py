@@ -1,0 +1,114 @@
+"""Read what others wrote, or damaged: regular files, JSON and TOML, of limited size and depth.
+
+Everything fails as ``OSError`` or ``ValueError``: whoever reads a file says what that means there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+__all__ = ["open_regular", "parse_json", "read_json", "read_regular", "read_toml"]
+
+_MOST_BYTES = 16 << 20
+_MOST_DEPTH = 256
+"""Far below what Python's own parsers and printers can do."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading: a pipe would wait for a writer, and a device might never end.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file. ValueError: the path is not one.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.open("rb")
+
+
+def read_regular(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
+    """Return what a regular file holds.
+
+    Raises:
+        OSError: see ``open_regular``. ValueError: it holds more than ``most_bytes``.
+    """
+    with open_regular(path) as file:
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes >> 20} MiB")
+    return raw
+
+
+def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        finite: refuse numbers that JSON does not have, which Python writes and reads as NaN and Infinity.
+
+    Raises:
+        ValueError: it is not JSON, or is nested too deeply.
+    """
+    try:
+        found = json.loads(text, parse_constant=_refuse if finite else None, parse_float=_finite if finite else None)
+    except RecursionError:
+        raise _too_deep() from None
+    return _shallow(found)
+
+
+def read_json(path: Path, most_bytes: int = _MOST_BYTES) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        OSError, ValueError: see ``read_regular`` and ``parse_json``.
+    """
+    return parse_json(read_regular(path, most_bytes))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises:
+        OSError, ValueError: see ``read_regular``; or it is not TOML, or is nested too deeply.
+    """
+    text = read_regular(path).decode()
+    try:
+        found: dict[str, Any] = _shallow(tomllib.loads(text))
+    except RecursionError:
+        raise _too_deep() from None
+    return found
+
+
+def _shallow(value: Any) -> Any:
+    """Return the value, which may be nested as deep as this file allows."""
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return value
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {_MOST_DEPTH} levels deep")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:32]} is too large for a number")
+    return number
