@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_worlds import HEAD_DIM, N_CELLS, N_HEAD_KV, Array, World, open_session, worlds
+from attention_worlds import HEAD_DIM, N_CELLS, N_HEAD_KV, Array, Pool, World, numbers_of, open_session, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +113,8 @@ def test_16_bit_floats_are_rounded_as_numpy_rounds_them() -> None:
             "cos": angles,
             "sin": angles,
         }
-        session.run(None, feed | {"tree": np.array([0, *range(-1, 111)], np.int32)})
+        tree = numbers_of([(0, range(-1, 111), 112, range(7))])
+        session.run(None, feed | {"tree": np.array(tree, np.int32)})
         assert np.array_equal(stored[0].view(np.uint16), some[:, 0].astype(np.float16).view(np.uint16))
 
 
@@ -161,25 +162,61 @@ def test_every_variant_computes_the_bits_of_the_reference(variant: str, window: 
         assert np.array_equal(world.run(fast), world.run(reference))
 
 
+TILES = range(N_CELLS // 16)
+
+
 @pytest.mark.parametrize(
-    ("n_text", "parents"), [(0, [0]), (0, [-2]), (5, [-1, 1]), (N_CELLS, [-1]), (-1, [-1]), (0, [])]
+    "numbers",
+    [
+        [],
+        [-1],
+        [2, 0, 1, 1, 1, -1, 0],
+        [1, 0, 1, 1],
+        [1, 0, 1, 1, 2, -1, 0],
+        [1, 0, 9, 1, 1, -1, 0],
+        [1 << 30, 0, 1, 1, 1, -1, 0],
+        [1, 0, 1, 1, (1 << 31) - 1, -1, 0],
+        [1, 0, (1 << 31) - 1, 1, 1, -1, 0],
+        [1, -1, 1, 1, 1, -1, 0],
+        [1, 0, -1, 1, 1, -1, 0],
+        [1, 0, 1, -1, 1, -1, 0],
+        [1, 0, 1, 1, -1, -1, 0],
+        *(
+            numbers_of([text])
+            for text in (
+                (0, [0], 1, TILES),
+                (0, [-2], 1, TILES),
+                (5, [-1, 1], 1, TILES),
+                (5, [-1, 2, 0], 1, TILES),
+                (N_CELLS, [-1], 1, TILES),
+                (16, [-1], 1, [0]),
+                (0, [-1], 1, []),
+                (0, [-1], 1, [N_CELLS // 16]),
+                (0, [-1], 1, [0, -1]),
+                (0, [-1], 2, TILES),
+                (0, [-1, -1], 2, TILES),
+                (N_CELLS, [-1], 1, [*TILES, 0]),
+            )
+        ),
+        numbers_of([(0, [-1], 1, [0]), (0, [-1], 1, [1])]),
+    ],
+    ids=str,
 )
-def test_impossible_trees_are_refused(session: Any, n_text: int, parents: list[int]) -> None:
-    world = World(0, [-1] * max(len(parents), 1))
-    world.parents = parents
-    world.n_text = 0
-    with pytest.raises(Exception, match="AttendRows"):
-        session.run(
-            None,
-            {
-                "qkv": world.rows[None],
-                "keys": np.zeros((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), np.float32),
-                "values": np.zeros((N_HEAD_KV, N_CELLS, HEAD_DIM), np.float32),
-                "cos": world.cos,
-                "sin": world.sin,
-                "tree": np.array([n_text, *parents], np.int32),
-            },
-        )
+def test_impossible_texts_are_refused(session: Any, numbers: list[int]) -> None:
+    world = World(0, [-1])
+    feed = Pool(world, N_CELLS // 16).inputs | {"qkv": world.rows[None], "tree": np.array(numbers, np.int32)}
+    with pytest.raises(Exception, match=r"AttendRows: [^\n]*$"):
+        session.run(None, feed)
+
+
+def test_rows_after_those_of_all_texts_are_padding(session: Any) -> None:
+    world = World(20, [-1, -1])
+    pool = Pool(world, N_CELLS // 16)
+    for rows, n in ((world.rows, 1), (world.rows, 2)):
+        outs = pool.call(session, rows, [(0, [-1] * n, n, TILES)])
+        assert np.array_equal(outs[:n], World(0, [-1, -1]).run(session)[:n]) and not outs[n:].any()
+        assert np.isnan(pool.inputs["values"][:, n:]).all()
+    assert not pool.call(session, world.rows, []).any()
 
 
 @pytest.mark.parametrize("changes", [{"head_dim": 40}, {"n_head": 5}, {"n_head_kv": 0}, {"head_dim": 1024}])
@@ -202,7 +239,7 @@ def test_arrays_that_do_not_fit_are_refused(session: Any, name: str) -> None:
         "values": np.zeros((N_HEAD_KV, N_CELLS, HEAD_DIM), np.float32),
         "cos": world.cos,
         "sin": world.sin,
-        "tree": np.array([0, -1], np.int32),
+        "tree": np.array(numbers_of([(0, [-1], 1, [0])]), np.int32),
     }
     arrays[name] = arrays[name][..., :-1].copy()
     with pytest.raises(Exception, match="do not fit"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, Graph
 
-__all__ = ["HEAD_DIM", "N_CELLS", "N_HEAD_KV", "Array", "World", "open_session", "worlds"]
+__all__ = ["HEAD_DIM", "N_CELLS", "N_HEAD_KV", "Array", "Pool", "World", "numbers_of", "open_session", "worlds"]
 
 Array = npt.NDArray[Any]
 N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112
@@ -79,24 +79,13 @@ class World:
 
     def run(self, session: Any, *, calls: list[int] | None = None) -> Array:
         """Outputs of the rows, ``[rows, n_head * head_dim]``, decoded in so many calls of these sizes."""
-        # What is in cells that no row sees must not matter.
-        keys = np.full((N_HEAD_KV, N_CELLS // 16, HEAD_DIM, 16), 7, self.kind)
-        values = np.full((N_HEAD_KV, N_CELLS, HEAD_DIM), np.nan, self.kind)
-        cache = {"keys": keys, "values": values, "cos": self.cos, "sin": self.sin}
-        if self.scales is not None:
-            cache["scales"] = self.scales
-        if self.sinks is not None:
-            cache["sinks"] = self.sinks
-
-        def call(rows: Array, tree: list[int]) -> Array:
-            result: Array = session.run(None, cache | {"qkv": rows[None], "tree": np.array(tree, np.int32)})[0][0]
-            return result
-
+        pool, tiles = Pool(self, N_CELLS // 16), range(N_CELLS // 16)
         if self.n_text:
-            call(self.text, [0, *range(-1, self.n_text - 1)])
+            pool.call(session, self.text, [(0, list(range(-1, self.n_text - 1)), self.n_text, tiles)])
         outs, end = [], 0
         for n in calls or [len(self.parents)]:
-            outs.append(call(self.rows[end : end + n], [self.n_text, *self.parents[: end + n]]))
+            some = self.rows[end : end + n]
+            outs.append(pool.call(session, some, [(self.n_text, self.parents[: end + n], n, tiles)]))
             end += n
         return np.concatenate(outs)
 
@@ -130,6 +119,40 @@ class World:
             rotated.reshape(x.shape) if interleaved else np.concatenate([rotated[..., 0], rotated[..., 1]], axis=-1)
         )
         return np.concatenate([rotated, rest], axis=-1)
+
+
+Text = tuple[int, Sequence[int], int, Sequence[int]]
+"""The number of committed cells, parents of pending nodes, number of rows, and tiles."""
+
+
+def numbers_of(texts: Sequence[Text]) -> list[int]:
+    """The operator's input ``tree``."""
+    numbers = [len(texts)]
+    for n_text, parents, n_rows, tiles in texts:
+        numbers += [n_text, len(parents), n_rows, len(tiles), *parents, *tiles]
+    return numbers
+
+
+class Pool:
+    """Tiles for texts like a world's. What is in cells that no row sees must not matter."""
+
+    def __init__(self, world: World, n_tiles: int) -> None:
+        self.inputs = {
+            "keys": np.full((N_HEAD_KV, n_tiles, HEAD_DIM, 16), 7, world.kind),
+            "values": np.full((N_HEAD_KV, n_tiles * 16, HEAD_DIM), np.nan, world.kind),
+            "cos": world.cos,
+            "sin": world.sin,
+        }
+        if world.scales is not None:
+            self.inputs["scales"] = world.scales
+        if world.sinks is not None:
+            self.inputs["sinks"] = world.sinks
+
+    def call(self, session: Any, rows: Array, texts: Sequence[Text]) -> Array:
+        """Outputs of rows of texts, in their order."""
+        tree = np.array(numbers_of(texts), np.int32)
+        result: Array = session.run(None, self.inputs | {"qkv": rows[None], "tree": tree})[0][0]
+        return result
 
 
 @st.composite

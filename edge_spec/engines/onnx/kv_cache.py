@@ -39,21 +39,19 @@ class KVCache:
         self.inputs: dict[str, Array] = dict(tables)
         for layer in range(model.n_layers):
             self.inputs |= {f"key_{layer}": self._keys[layer], f"value_{layer}": self._values[layer]}
-        # The number of committed cells, then parents: a chain, unless there is a tree.
-        self._chain = np.arange(-2, n_cells - 1, dtype=np.int32)
-        self._tree = self._chain.copy()
+        self._tiles = np.arange(n_cells // LANES, dtype=np.int32)
 
     def place(self, place: Place) -> npt.NDArray[np.int32]:
-        """Return the graph's input ``tree`` for a run: the number of committed cells, and the parent of every node."""
-        end = 1 + place.first + place.n_run
-        tree = self._chain
+        """Return the graph's input ``tree`` for a run of a single text."""
+        end = place.first + place.n_run
+        tree = np.arange(-6, end - 1 + len(self._tiles), dtype=np.int32)
+        tree[:5] = 1, place.n_text, end, place.n_run, len(self._tiles)
         if place.tree is not None:
-            tree = self._tree
             n = len(place.tree)
-            tree[1 : 1 + n] = place.tree.parents
-            tree[1 + n : end] = -1
-        tree[0] = place.n_text
-        return tree[:end]
+            tree[5 : 5 + n] = place.tree.parents
+            tree[5 + n : 5 + end] = -1
+        tree[5 + end :] = self._tiles
+        return tree
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Copy cells, all at once."""

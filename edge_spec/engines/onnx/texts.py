@@ -80,14 +80,15 @@ class OnnxTexts:
         self._lengths[slot] += len(tokens)
 
     def decode(self, tokens: Mapping[int, int]) -> Logits:
-        slots = list(tokens)
+        slots = sorted(tokens)
+        order = [slots.index(slot) for slot in tokens]
         for slot in slots:
             self._require_room(slot, 1)
         places = np.array([self._lengths[slot] for slot in slots], np.int32)
-        rows = self._run(list(tokens.values()), np.array(slots, np.int32), places, range(len(slots)))
+        rows = self._run([tokens[slot] for slot in slots], np.array(slots, np.int32), places, range(len(slots)))
         for slot in slots:
             self._lengths[slot] += 1
-        return rows
+        return rows[order]
 
     def copy(self, source: int, slot: int, n: int) -> None:
         self._require_tokens(source, n)
@@ -120,12 +121,13 @@ class OnnxTexts:
         n, bound = len(tokens), self._open()
         n_run = self._model.capabilities.padded(n)
         bound.ids[:n], bound.ids[n:n_run] = tokens, tokens[-1]
-        # -1 stands where a single text says how many tokens it has.
-        tree = np.full(1 + 2 * n_run, -1, np.int32)
-        cells = tree[1:].reshape(n_run, 2)
-        cells[:n, 0], cells[:n, 1] = slots * self._slot_cells, places
-        # Padding computes the last row again, and writes what is there already.
-        cells[n:] = cells[n - 1]
+        texts = np.unique(slots)
+        numbers, n_tiles = [len(texts)], self._slot_cells // LANES
+        for slot in texts:
+            first, n_rows = int(places[slots == slot][0]), int((slots == slot).sum())
+            tiles = range(slot * n_tiles, (slot + 1) * n_tiles)
+            numbers += [first, n_rows, n_rows, n_tiles, *range(-1, n_rows - 1), *tiles]
+        tree = np.array(numbers, np.int32)
         logits = bound.run(self._model.session, tree, n_run, wanted)
         if self._features is not None:
             self._features.keep(slots * self._slot_cells + places, n)

@@ -1,5 +1,5 @@
-/* Compares every variant of attention that runs here with the reference, bit for bit, on random trees, in so many
- * rounds (128 show every combination of settings). on_arm.sh and sanitize.sh build and run it.
+/* Compares every variant of attention that runs here with the reference, bit for bit, on random trees in scattered
+ * tiles, in so many rounds (128 show every combination of settings). on_arm.sh and sanitize.sh build and run it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     static const char *const names[] = {"avx512", "avx2", "neon"};
     static float qkv[ROWS * WIDTH], keys[KV * CELLS * HD], values[KV * CELLS * HD], cosines[CELLS * HD / 2],
         sines[CELLS * HD / 2], scales[CELLS], sinks[HEADS], out[2][ROWS * HEADS * HD];
-    int32_t parents[ROWS], depths[ROWS];
+    int32_t parents[ROWS], depths[ROWS], tiles[CELLS / ER_LANES];
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
         const er_attention_variant *variants[2] = {er_attention_find("reference"), er_attention_find(names[which])};
@@ -50,18 +50,25 @@ int main(int argc, char **argv) {
         fill(scales, CELLS);
         fill(sinks, HEADS);
         for (int round = 0; round < rounds; round++) {
+            const size_t n = 1 + below(ROWS);
+            er_text text = {.tiles = tiles, .parents = parents, .depths = depths, .n_text = below(90), .n_pending = n,
+                            .n_rows = n, .is_chain = true};
             er_attention a = {.qkv = qkv, .keys = keys, .values = values, .cosines = cosines, .sines = sines,
-                              .parents = parents, .depths = depths, .n_text = below(90), .n_cells = CELLS,
+                              .texts = &text, .n_texts = 1, .n_rows = n, .n_cells = CELLS,
+                              .n_seen = text.n_text + n, .n_pending = n,
                               .n_head = HEADS, .n_head_kv = KV, .head_dim = HD,
                               .n_rotated = round & 4 ? HD : HD - 16, .window = round & 8 ? 1 + below(40) : 0,
                               .f16 = round & 16, .query_scales = round & 32 ? scales : NULL, .interleaved = round & 1,
-                              .sinks = round & 64 ? sinks : NULL,
-                              .is_chain = true};
-            a.n_rows = a.n_pending = 1 + below(ROWS);
-            for (size_t i = 0; i < a.n_pending; i++) {
+                              .sinks = round & 64 ? sinks : NULL};
+            for (size_t i = 0; i < CELLS / ER_LANES; i++) { /* scattered: a tile goes where another one was */
+                const size_t other = below(i + 1);
+                tiles[i] = tiles[other];
+                tiles[other] = (int32_t)i;
+            }
+            for (size_t i = 0; i < n; i++) {
                 parents[i] = round & 2 ? (int32_t)i - 1 : (int32_t)below(i + 1) - 1;
                 depths[i] = parents[i] < 0 ? 0 : depths[parents[i]] + 1;
-                a.is_chain = a.is_chain && parents[i] == (int32_t)i - 1;
+                text.is_chain = text.is_chain && parents[i] == (int32_t)i - 1;
             }
             fill(qkv, ROWS * WIDTH);
             (a.f16 ? fill_halves : fill)(keys, KV * CELLS * HD);

@@ -6,10 +6,10 @@ Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cell
 
     query_scales f32 [C]   where queries grow with their place
 
-    tree i32 [1 + pending]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
+    tree i32 [P]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
-where T is f32 or f16. Attention is ``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``; it writes
-new keys and values into the cache in place.
+where T is f32 or f16, and ``tree`` tells which rows belong to which texts. Attention is ``AttendRows``, see
+``edge_spec/engines/onnx/kernels/src/attention.h``; it writes new keys and values into the cache in place.
 
 Output: logits f32 [1, R, n_vocab]. Rows are selected before the last product: a long prompt needs one row, and the
 vocabulary times the prompt would be the largest array of all.

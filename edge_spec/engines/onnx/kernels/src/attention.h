@@ -1,9 +1,11 @@
-/* Attention over a cache whose last cells may be a tree, and the order of its sums.
+/* Attention over paths through a pool of cells, and the order of its sums.
  *
- * Row r of a call is stored in cell n_text + n_pending - n_rows + r and sees n_text cells of text, the pending nodes
- * above it, and itself: its path, in that order, which is that of plain decoding. The result is a function of the
- * query and of the keys and values along the path alone, whatever other rows a call has and wherever the cells of a
- * branch are; all variants compute the same bits (fused multiply-adds throughout):
+ * A pool's cells come in tiles of 16. A text is a list of tiles: its place j is lane j % 16 of its tile j / 16. The first
+ * n_text places hold what is committed, and those after them the nodes of a pending tree, in their order; the text's
+ * rows of a call are the last n_rows of these. A row is stored in its cell and sees the n_text cells of its text, the
+ * pending nodes above it, and itself: its path, in that order, which is that of plain decoding. The result is a function
+ * of the query and of the keys and values along the path alone, whatever other rows and texts a call has, and wherever
+ * tiles and the cells of a branch are; all variants compute the same bits (fused multiply-adds throughout):
  *
  *     score_j = sum over d ascending of (query_d * scale) * key_jd, where scale is 1 / sqrt(head_dim), times the scale
  *               of the query's place if queries grow with their place
@@ -16,11 +18,7 @@
  *
  * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
  *
- * Rows can also continue several texts that lie in one cache. Each row then names its text's first cell, a multiple of
- * 16, and its own place in it; it is stored in cell first + place and sees the cells from there up to itself. The sums
- * are the same, so a row has the bits that it has where its text is alone.
- *
- * The cache: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
+ * The pool: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
  * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
  * rounded to nearest when they are stored, and everything else is the same.
  */
@@ -34,29 +32,35 @@
 enum { ER_LANES = 16, ER_MAX_HEAD_DIM = 512 };
 
 typedef struct {
+    const int32_t *tiles;   /* of all its places, pending ones included */
+    const int32_t *parents; /* [n_pending], -1 for the text; a parent comes before its children */
+    const int32_t *depths;  /* [n_pending] */
+    size_t n_text, n_pending;
+    size_t first_row, n_rows;
+    bool is_chain; /* every node is the parent of the next */
+} er_text;
+
+typedef struct {
     const float *qkv;             /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
     void *keys, *values;          /* float, or uint16_t holding 16-bit floats */
-    const float *cosines, *sines; /* [n_cells, n_rotated / 2] */
+    const float *cosines, *sines; /* [places, n_rotated / 2] */
     const float *query_scales;    /* by place; NULL where queries do not grow */
     const float *sinks;           /* by head; NULL where there are none */
-    const int32_t *parents;       /* [n_pending], -1 for the text; a parent comes before its children */
-    const int32_t *depths;        /* [n_pending] */
-    const int32_t *texts;         /* [n_rows, 2]: first cell and place of each row; NULL where there is one text */
+    const er_text *texts;         /* [n_texts], in the order of their rows */
     float *out;                   /* [n_rows, n_head * head_dim] */
-    size_t n_rows, n_pending, n_text, n_cells;
-    size_t n_seen; /* the most places that a row sees, itself included */
+    size_t n_texts, n_rows, n_cells;
+    size_t n_seen, n_pending; /* the most places that a row sees, itself included, and the most nodes of a text */
     size_t n_head, n_head_kv, head_dim;
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
-    bool f16;         /* what the cache holds */
+    bool f16;         /* what the pool holds */
     bool interleaved; /* pairs that are rotated are neighbors, else half a head apart */
-    bool is_chain;    /* every node is the parent of the next; also where there are several texts */
 } er_attention;
 
 typedef struct {
     const char *name;
     bool (*runs_here)(void);
-    /* Store the rows' keys and values of one head in the cache. */
+    /* Store the rows' keys and values of one head in the pool. */
     void (*store)(const er_attention *a, size_t kv_head);
     /* Outputs of `n_rows` rows for the queries of one head of keys, whose rows are all stored. */
     void (*attend)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch);

@@ -42,22 +42,24 @@ static void rotate(const er_attention *a, const float *x, size_t position, float
     memcpy(y + a->n_rotated, x + a->n_rotated, (a->head_dim - a->n_rotated) * sizeof(float));
 }
 
-/* The first cell of the text that row r continues, and the row's place in that text. */
-ER_INLINE size_t text_of(const er_attention *a, size_t r) { return a->texts != NULL ? (size_t)a->texts[2 * r] : 0; }
-
-ER_INLINE size_t place_of(const er_attention *a, size_t r) {
-    return a->texts != NULL ? (size_t)a->texts[2 * r + 1]
-                            : a->n_text + (size_t)a->depths[a->n_pending - a->n_rows + r];
+/* The cell of a place of a text. */
+ER_INLINE size_t cell_of(const er_text *t, size_t place) {
+    return (size_t)t->tiles[place / ER_LANES] * ER_LANES + place % ER_LANES;
 }
 
+/* Which node of its text row r is. */
+ER_INLINE size_t node_of(const er_text *t, size_t r) { return t->n_pending - t->n_rows + r - t->first_row; }
+
 static void store(const er_attention *a, size_t kv_head) {
-    const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd, first = a->n_pending - a->n_rows;
+    const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd;
+    const er_text *t = a->texts;
     float key[ER_MAX_HEAD_DIM];
     for (size_t r = 0; r < a->n_rows; r++) {
+        while (r >= t->first_row + t->n_rows)
+            t++;
         const float *row = a->qkv + r * width;
-        const size_t place = place_of(a, r);
-        const size_t cell = a->texts != NULL ? text_of(a, r) + place : a->n_text + first + r;
-        rotate(a, row + (a->n_head + kv_head) * hd, place, key);
+        const size_t node = node_of(t, r), cell = cell_of(t, t->n_text + node);
+        rotate(a, row + (a->n_head + kv_head) * hd, t->n_text + (size_t)t->depths[node], key);
         const float *value = row + (a->n_head + a->n_head_kv + kv_head) * hd;
         const size_t key_at = (kv_head * a->n_cells + cell / ER_LANES * ER_LANES) * hd + cell % ER_LANES;
         const size_t value_at = (kv_head * a->n_cells + cell) * hd;
@@ -152,30 +154,38 @@ static float softmax(float *scores, size_t from, size_t n, const float *sink) {
     return 1.0f / (total + lanes[0]);
 }
 
-/* Adds cells [from, to) of values, [cells, head_dim], to n outputs, for vecs * WIDTH of their numbers. */
-ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t hd, size_t from, size_t to,
-                          const float *weights, size_t stride, float *const *outs, size_t d) {
+/* Adds the values of places [from, to) of a text to n outputs, for vecs * WIDTH of their numbers. The first weight is
+ * that of place `from`. */
+ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from,
+                          size_t to, const float *weights, size_t stride, float *const *outs, size_t d) {
     vec sums[VALUE_QUERIES][VALUE_VECS];
     for (int i = 0; i < n; i++)
         for (int v = 0; v < vecs; v++)
             sums[i][v] = LOAD(outs[i] + d + (size_t)v * WIDTH);
-    for (size_t j = from; j < to; j++) {
-        vec value[VALUE_VECS];
-        for (int v = 0; v < vecs; v++)
-            value[v] = load(values, j * hd + d + (size_t)v * WIDTH, f16);
-        for (int i = 0; i < n; i++) {
-            const vec w = SET1(weights[(size_t)i * stride + j]);
+    while (from < to) {
+        const size_t lane = from % ER_LANES, left = to - from, rest = ER_LANES - lane;
+        const size_t some = left < rest ? left : rest;
+        size_t at = ((size_t)tiles[from / ER_LANES] * ER_LANES + lane) * hd + d;
+        for (size_t j = 0; j < some; j++, at += hd) {
+            vec value[VALUE_VECS];
             for (int v = 0; v < vecs; v++)
-                sums[i][v] = FMA(w, value[v], sums[i][v]);
+                value[v] = load(values, at + (size_t)v * WIDTH, f16);
+            for (int i = 0; i < n; i++) {
+                const vec w = SET1(weights[(size_t)i * stride + j]);
+                for (int v = 0; v < vecs; v++)
+                    sums[i][v] = FMA(w, value[v], sums[i][v]);
+            }
         }
+        from += some;
+        weights += some;
     }
     for (int i = 0; i < n; i++)
         for (int v = 0; v < vecs; v++)
             STORE(outs[i] + d + (size_t)v * WIDTH, sums[i][v]);
 }
 
-ER_INLINE void add(int n, const void *values, bool f16, size_t hd, size_t from, size_t to, const float *weights,
-                   size_t stride, float *const *outs) {
+ER_INLINE void add(int n, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from, size_t to,
+                   const float *weights, size_t stride, float *const *outs) {
     if (from >= to)
         return;
     for (int i = 0; i < n;) {
@@ -184,23 +194,27 @@ ER_INLINE void add(int n, const void *values, bool f16, size_t hd, size_t from, 
         size_t d = 0;
         for (; d + VALUE_VECS * WIDTH <= hd; d += VALUE_VECS * WIDTH)
             if (at_once == VALUE_QUERIES)
-                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, from, to, w, stride, outs + i, d);
+                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d);
             else
-                add_values(1, VALUE_VECS, values, f16, hd, from, to, w, stride, outs + i, d);
+                add_values(1, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d);
         for (; d < hd; d += WIDTH)
             for (int k = 0; k < at_once; k++)
-                add_values(1, 1, values, f16, hd, from, to, w + (size_t)k * stride, stride, outs + i + k, d);
+                add_values(1, 1, values, f16, hd, tiles, from, to, w + (size_t)k * stride, stride, outs + i + k, d);
         i += at_once;
     }
 }
 
-/* The keys of 16 places along a path that continues the text through the pending nodes `path`. */
-ER_INLINE void gather_keys(const er_attention *a, const void *keys, bool f16, const int32_t *path, size_t from,
+/* The place at which the cell of a path's place lies: the path continues the text through the pending nodes `path`. */
+ER_INLINE size_t kept_at(const er_text *t, const int32_t *path, size_t place) {
+    return place < t->n_text ? place : t->n_text + (size_t)path[place - t->n_text];
+}
+
+/* The keys of 16 places along a path. */
+ER_INLINE void gather_keys(const er_text *t, size_t hd, const void *keys, bool f16, const int32_t *path, size_t from,
                            size_t n, void *tile) {
-    const size_t hd = a->head_dim;
     memset(tile, 0, hd * ER_LANES * sizeof(float));
     for (size_t lane = 0; lane < ER_LANES && from + lane < n; lane++) {
-        const size_t j = from + lane, cell = j < a->n_text ? j : a->n_text + (size_t)path[j - a->n_text];
+        const size_t cell = cell_of(t, kept_at(t, path, from + lane));
         const size_t source = cell / ER_LANES * ER_LANES * hd + cell % ER_LANES;
         for (size_t d = 0; d < hd; d++)
             if (f16)
@@ -210,32 +224,28 @@ ER_INLINE void gather_keys(const er_attention *a, const void *keys, bool f16, co
     }
 }
 
-ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t first_row, size_t n_rows,
-                         float *scratch) {
-    const size_t hd = a->head_dim, group = a->n_head / a->n_head_kv, pending = a->n_pending - a->n_rows;
+/* Rows from first_row up to last_row, all of one text. */
+ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, size_t kv_head, size_t first_row,
+                           size_t last_row, float *scratch) {
+    const size_t hd = a->head_dim, group = a->n_head / a->n_head_kv;
     const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
     const float scale = 1.0f / sqrtf((float)hd);
+    const void *keys = offset(a->keys, kv_head * a->n_cells * hd, f16);
+    const void *values = offset(a->values, kv_head * a->n_cells * hd, f16);
     float *queries = scratch, *scores = queries + ER_LANES * hd, *tile = scores + ER_LANES * stride;
     int32_t *path = (int32_t *)(tile + ER_LANES * hd);
     /* A tree's rows take different paths: one at a time. */
-    const size_t most = a->is_chain ? ER_LANES : group < ER_LANES ? group : ER_LANES;
-    size_t n_queries = n_rows * group, done = 0;
+    const size_t most = t->is_chain ? ER_LANES : group < ER_LANES ? group : ER_LANES;
+    size_t n_queries = (last_row - first_row) * group, done = 0;
     while (done < n_queries) {
         size_t n = n_queries - done < most ? n_queries - done : most;
         size_t starts[ER_LANES], lengths[ER_LANES], first = SIZE_MAX, last_start = 0, least = SIZE_MAX, longest = 0;
-        if (!a->is_chain && n > group - done % group)
+        if (!t->is_chain && n > group - done % group)
             n = group - done % group;
-        /* Rows of several texts go together as far as they are of one. */
-        const size_t text = text_of(a, first_row + done / group);
-        for (size_t i = 1; a->texts != NULL && i < n; i++)
-            if (text_of(a, first_row + (done + i) / group) != text)
-                n = i;
-        const void *keys = offset(a->keys, (kv_head * a->n_cells + text) * hd, f16);
-        const void *values = offset(a->values, (kv_head * a->n_cells + text) * hd, f16);
         float *outs[ER_LANES];
         for (size_t i = 0; i < n; i++) {
             const size_t r = first_row + (done + i) / group, head = kv_head * group + (done + i) % group;
-            const size_t position = place_of(a, r);
+            const size_t position = t->n_text + (size_t)t->depths[node_of(t, r)];
             float *q = queries + i * hd;
             rotate(a, a->qkv + r * (a->n_head + 2 * a->n_head_kv) * hd + head * hd, position, q);
             const float own = a->query_scales != NULL ? scale * a->query_scales[position] : scale;
@@ -251,16 +261,16 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
             longest = lengths[i] > longest ? lengths[i] : longest;
         }
         size_t direct = (longest + ER_LANES - 1) / ER_LANES * ER_LANES, j = first / ER_LANES * ER_LANES;
-        if (!a->is_chain) {
-            int32_t node = (int32_t)(pending + first_row + done / group);
-            for (size_t place = longest - a->n_text; place-- > 0; node = a->parents[node])
+        if (!t->is_chain) {
+            int32_t node = (int32_t)node_of(t, first_row + done / group);
+            for (size_t place = longest - t->n_text; place-- > 0; node = t->parents[node])
                 path[place] = node;
-            direct = a->n_text / ER_LANES * ER_LANES;
+            direct = t->n_text / ER_LANES * ER_LANES;
         }
         for (; j < direct; j += ER_LANES)
-            score((int)n, queries, hd, offset(keys, j * hd, f16), f16, scores + j, stride);
+            score((int)n, queries, hd, offset(keys, cell_of(t, j) * hd, f16), f16, scores + j, stride);
         for (; j < longest; j += ER_LANES) {
-            gather_keys(a, keys, f16, path, j, longest, tile);
+            gather_keys(t, hd, keys, f16, path, j, longest, tile);
             score((int)n, queries, hd, tile, f16, scores + j, stride);
         }
         float over_total[ER_LANES];
@@ -269,24 +279,36 @@ ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t
             over_total[i] = softmax(scores + i * stride, starts[i], lengths[i], sink);
         }
         /* Together where all rows go, before and after that each row by itself. */
-        const size_t end = a->is_chain ? least : a->n_text, begin = last_start < end ? last_start : end;
+        const size_t end = t->is_chain ? least : t->n_text, begin = last_start < end ? last_start : end;
         for (size_t i = 0; i < n; i++)
-            add(1, values, f16, hd, starts[i], begin, scores + i * stride, stride, outs + i);
-        add((int)n, values, f16, hd, begin, end, scores, stride, outs);
-        if (a->is_chain)
+            add(1, values, f16, hd, t->tiles, starts[i], begin, scores + i * stride + starts[i], stride, outs + i);
+        add((int)n, values, f16, hd, t->tiles, begin, end, scores + begin, stride, outs);
+        if (t->is_chain)
             for (size_t i = 0; i < n; i++) {
                 const size_t rest = starts[i] > end ? starts[i] : end;
-                add(1, values, f16, hd, rest, lengths[i], scores + i * stride, stride, outs + i);
+                add(1, values, f16, hd, t->tiles, rest, lengths[i], scores + i * stride + rest, stride, outs + i);
             }
         else
             for (j = first > end ? first : end; j < longest; j++) {
-                const size_t cell = a->n_text + (size_t)path[j - a->n_text];
-                add((int)n, offset(values, cell * hd, f16), f16, hd, 0, 1, scores + j, stride, outs);
+                const size_t at = kept_at(t, path, j);
+                add((int)n, values, f16, hd, t->tiles, at, at + 1, scores + j, stride, outs);
             }
         for (size_t i = 0; i < n; i++)
             for (size_t d = 0; d < hd; d++)
                 outs[i][d] *= over_total[i];
         done += n;
+    }
+}
+
+ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t first_row, size_t n_rows,
+                         float *scratch) {
+    const size_t last_row = first_row + n_rows;
+    for (const er_text *t = a->texts; first_row < last_row; t++) {
+        const size_t end = t->first_row + t->n_rows < last_row ? t->first_row + t->n_rows : last_row;
+        if (first_row < end) {
+            attend_text(a, t, f16, kv_head, first_row, end, scratch);
+            first_row = end;
+        }
     }
 }
 

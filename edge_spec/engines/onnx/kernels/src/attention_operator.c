@@ -1,17 +1,16 @@
 /* Attention as an operator of ONNX Runtime, in the domain edge_spec:
  *
  *     AttendRows(qkv f32[1, rows, (n_head + 2 n_head_kv) head_dim], keys T[n_head_kv, cells / 16, head_dim, 16],
- *                values T[n_head_kv, cells, head_dim], cosines, sines f32[cells, rotated / 2],
- *                tree i32[1 + pending] or i32[1 + 2 rows],
- *                query_scales f32[cells], optional, sinks f32[n_head], optional) -> f32[1, rows, n_head head_dim]
+ *                values T[n_head_kv, cells, head_dim], cosines, sines f32[places, rotated / 2], tree i32[numbers],
+ *                query_scales f32[places], optional, sinks f32[n_head], optional) -> f32[1, rows, n_head head_dim]
  *
- * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree`
- * is the number of committed cells and then the parent of each pending node, -1 for the text; the rows are the last
- * of them. Where its first number is -1, the rows continue several texts: the first cell of each row's text and the
- * row's place in it follow. Queries are multiplied by the scale of their place, if there are scales. Attributes: n_head,
- * n_head_kv, head_dim, interleaved (0 or 1), window (how many places a row sees, itself included; all if absent or 0),
- * and variant for tests. The keys and values of the rows are written to the cache,
- * although it is an input.
+ * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree` tells
+ * of texts in the order of their rows (see attention.h): how many there are, and for each one the numbers of its
+ * committed cells, pending nodes, rows and tiles, then the parent of each pending node, -1 for the text, and the tiles.
+ * Rows after those of all texts are padding, and their outputs are 0. Queries are multiplied by the scale of their
+ * place, if there are scales. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a
+ * row sees, itself included; all if absent or 0), and variant for tests. The keys and values of the rows are written to
+ * the pool, although it is an input.
  */
 #include "attention.h"
 
@@ -28,8 +27,8 @@ enum {
     ALONE = 1 << 20,
     N_REQUIRED = 6,
     N_INPUTS = 8,
-    /* In the place of the number of committed cells. */
-    SEVERAL_TEXTS = -1,
+    /* Of a text, before its parents. */
+    N_NUMBERS = 4,
 };
 
 typedef struct {
@@ -117,27 +116,59 @@ static void attend_job(void *user, size_t i) {
 }
 
 /* Depths of the pending nodes into depths[n]; false if a parent does not come before its child. */
-static bool read_tree(const int32_t *parents, size_t n, int32_t *depths, bool *is_chain) {
-    *is_chain = true;
-    for (size_t i = 0; i < n; i++) {
+static bool read_tree(er_text *text, int32_t *depths) {
+    const int32_t *parents = text->parents;
+    text->is_chain = true;
+    for (size_t i = 0; i < text->n_pending; i++) {
         if (parents[i] < -1 || parents[i] >= (int64_t)i)
             return false;
-        *is_chain = *is_chain && parents[i] == (int32_t)i - 1;
+        text->is_chain = text->is_chain && parents[i] == (int32_t)i - 1;
         depths[i] = parents[i] < 0 ? 0 : depths[parents[i]] + 1;
     }
+    text->depths = depths;
     return true;
 }
 
-/* The most places that a row sees; 0 if a row lies outside the cache, or its text does not begin with a tile. */
-static size_t read_texts(const int32_t *texts, size_t n_rows, int64_t n_cells, int64_t n_positions) {
-    int64_t most = 0;
-    for (size_t r = 0; r < n_rows; r++) {
-        const int64_t first = texts[2 * r], place = texts[2 * r + 1];
-        if (first < 0 || first % ER_LANES || place < 0 || place >= n_positions || first + place >= n_cells)
-            return 0;
-        most = place + 1 > most ? place + 1 : most;
+/* The numbers of `tree` as texts[] and depths[], and what they say of the whole call; what is wrong with them, or NULL.
+ * No text has more numbers than there are, so each of both arrays has enough room with n. */
+static const char *read_texts(const int32_t *numbers, size_t n, size_t n_rows, int64_t n_cells, int64_t n_places,
+                              er_text *texts, int32_t *depths, er_attention *a) {
+    const char *cut = "edge_spec.AttendRows: the numbers of a text are cut off";
+    if (n == 0 || numbers[0] < 0 || (size_t)numbers[0] > (n - 1) / N_NUMBERS)
+        return cut;
+    a->n_texts = (size_t)numbers[0];
+    for (size_t i = 0, at = 1; i < a->n_texts; i++) {
+        if (n - at < N_NUMBERS)
+            return cut;
+        const int64_t n_text = numbers[at], n_pending = numbers[at + 1], rows = numbers[at + 2], tiles = numbers[at + 3];
+        at += N_NUMBERS;
+        if (n_text < 0 || n_pending < 0 || rows < 0 || tiles < 0 || (uint64_t)(n_pending + tiles) > n - at)
+            return cut;
+        if (rows > n_pending || (uint64_t)rows > n_rows - a->n_rows || n_text + n_pending > tiles * ER_LANES ||
+            n_text + n_pending > n_places)
+            return "edge_spec.AttendRows: the rows do not fit the cache";
+        texts[i] = (er_text){.parents = numbers + at, .tiles = numbers + at + n_pending, .n_text = (size_t)n_text,
+                             .n_pending = (size_t)n_pending, .n_rows = (size_t)rows, .first_row = a->n_rows};
+        for (int64_t tile = 0; tile < tiles; tile++)
+            if (texts[i].tiles[tile] < 0 || texts[i].tiles[tile] >= n_cells / ER_LANES)
+                return "edge_spec.AttendRows: a tile lies outside the cache; the rows do not fit it";
+        if (!read_tree(&texts[i], depths))
+            return "edge_spec.AttendRows: a parent does not come before its child";
+        const size_t n_seen = texts[i].n_text + texts[i].n_pending;
+        a->n_seen = n_seen > a->n_seen ? n_seen : a->n_seen;
+        a->n_pending = texts[i].n_pending > a->n_pending ? texts[i].n_pending : a->n_pending;
+        a->n_rows += texts[i].n_rows;
+        depths += n_pending;
+        at += (size_t)(n_pending + tiles);
     }
-    return (size_t)most;
+    return NULL;
+}
+
+static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w, bool alone) {
+    const size_t n_jobs = w->a.n_head_kv * w->jobs_per_head;
+    TRY(run_jobs(api, context, alone, store_job, w->a.n_head_kv, w));
+    TRY(run_jobs(api, context, alone, attend_job, n_jobs, w));
+    return atomic_load(&w->lacked_memory) ? api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory") : NULL;
 }
 
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
@@ -167,23 +198,14 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         if (sinks[0] != state->n_head)
             return refuse(api, "edge_spec.AttendRows: there is not one sink for every head");
     }
-    const int32_t *numbers = data[5];
-    const bool several = tree[0] > 0 && numbers[0] == SEVERAL_TEXTS;
-    const int64_t n_cells = values[1], n_pending = several ? qkv[1] : tree[0] - 1;
+    const int64_t n_cells = values[1];
     if (qkv[0] != 1 || qkv[2] != (int64_t)((n_head + 2 * n_head_kv) * hd) || keys[0] != state->n_head_kv ||
         keys[1] * ER_LANES != n_cells || keys[2] != state->head_dim || keys[3] != ER_LANES ||
-        values[0] != state->n_head_kv || values[2] != state->head_dim || (!several && cosines[0] < n_cells) ||
-        cosines[1] < 1 || cosines[1] * 2 > state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
+        values[0] != state->n_head_kv || values[2] != state->head_dim || cosines[1] < 1 ||
+        cosines[1] * 2 > state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
         return refuse(api, "edge_spec.AttendRows: inputs have shapes that do not fit each other");
     if (types[1] != types[2] || (types[1] != ORT_FLOAT && types[1] != ORT_HALF))
         return refuse(api, "edge_spec.AttendRows: keys and values must both be float32 or both float16");
-    size_t n_seen = 0;
-    if (several && tree[0] == 1 + 2 * qkv[1])
-        n_seen = read_texts(numbers + 1, (size_t)qkv[1], n_cells, cosines[0]);
-    else if (!several && n_pending >= qkv[1] && numbers[0] >= 0 && numbers[0] + n_pending <= n_cells)
-        n_seen = (size_t)(numbers[0] + n_pending);
-    if (n_seen == 0 && qkv[1] != 0)
-        return refuse(api, "edge_spec.AttendRows: the rows do not fit the cache");
     int64_t dims[3] = {1, qkv[1], state->n_head * state->head_dim};
     OrtValue *out;
     TRY(api->KernelContext_GetOutput(context, 0, dims, 3, &out));
@@ -192,33 +214,27 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     TRY(api->GetTensorMutableData(out, &out_data));
     work w = {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
-              .query_scales = data[6], .sinks = data[7], .parents = several ? NULL : numbers + 1,
-              .texts = several ? numbers + 1 : NULL, .out = out_data,
-              .n_rows = (size_t)qkv[1], .n_pending = (size_t)n_pending, .n_text = several ? 0 : (size_t)numbers[0],
-              .n_seen = n_seen, .n_cells = (size_t)n_cells, .n_head = n_head, .n_head_kv = n_head_kv,
-              .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2, .window = (size_t)state->window,
-              .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
+              .query_scales = data[6], .sinks = data[7], .out = out_data, .n_cells = (size_t)n_cells,
+              .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2,
+              .window = (size_t)state->window, .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
         .variant = state->variant,
     };
-    w.jobs_per_head = (w.a.n_rows + JOB_ROWS - 1) / JOB_ROWS;
-    const size_t n_jobs = n_head_kv * w.jobs_per_head;
-    int32_t *depths = malloc(sizeof(int32_t) * w.a.n_pending);
-    if (depths == NULL)
-        return api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
-    w.a.depths = depths;
-    w.a.is_chain = several;
-    OrtStatus *status = NULL;
-    if (!several && !read_tree(w.a.parents, w.a.n_pending, depths, &w.a.is_chain)) {
-        status = refuse(api, "edge_spec.AttendRows: a parent does not come before its child");
+    const size_t n_rows = (size_t)qkv[1], n_numbers = (size_t)tree[0];
+    er_text *texts = malloc((n_numbers / N_NUMBERS + 1) * sizeof *texts);
+    int32_t *depths = malloc((n_numbers + 1) * sizeof *depths);
+    OrtStatus *status;
+    if (texts == NULL || depths == NULL) {
+        status = api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
     } else {
-        const bool alone = w.a.n_rows * n_head * hd * n_seen < ALONE;
-        status = run_jobs(api, context, alone, store_job, n_head_kv, &w);
-        if (status == NULL)
-            status = run_jobs(api, context, alone, attend_job, n_jobs, &w);
+        const char *wrong = read_texts(data[5], n_numbers, n_rows, n_cells, cosines[0], texts, depths, &w.a);
+        w.a.texts = texts;
+        w.jobs_per_head = (w.a.n_rows + JOB_ROWS - 1) / JOB_ROWS;
+        memset((float *)out_data + w.a.n_rows * n_head * hd, 0, (n_rows - w.a.n_rows) * n_head * hd * sizeof(float));
+        status = wrong != NULL ? refuse(api, wrong)
+                               : attend_all(api, context, &w, w.a.n_rows * n_head * hd * w.a.n_seen < ALONE);
     }
     free(depths);
-    if (status == NULL && atomic_load(&w.lacked_memory))
-        status = api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory");
+    free(texts);
     return status;
 }
 
