@@ -7,11 +7,11 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
     MatMulRows(x f32 [..., n_in], packed u8 [bytes]) -> f32 [..., n_out]     attributes n_in, n_out, variant
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
 
-and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), and ``AttendRows``
-(``src/attention.h``). A graph that uses them imports version 1 of that domain, and keeps packed weights as
-initializers, which ONNX Runtime maps from external data. GatherRows reads an embedding from the same packed weights
-that MatMulRows multiplies with as the output layer. The session's options must know the library before the session is
-made:
+and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), ``AttendRows``
+(``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``) and ``DeltaRows`` (``src/delta.h``). A graph that
+uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
+external data. GatherRows reads an embedding from the same packed weights that MatMulRows multiplies with as the output
+layer. The session's options must know the library before the session is made:
 
     options.register_custom_ops_library(str(edge_spec.engines.onnx.kernels.library_path()))
 
@@ -30,6 +30,8 @@ from edge_spec.engines.onnx.kernels.library import available, features, library_
 from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
 
 __all__ = [
+    "CONVOLVE_ROWS",
+    "DELTA_ROWS",
     "DOMAIN",
     "EXPERT_ROWS",
     "GATHER_ROWS",
@@ -48,3 +50,5 @@ DOMAIN = "edge_spec"
 MATMUL_ROWS = "MatMulRows"
 GATHER_ROWS = "GatherRows"
 EXPERT_ROWS = "ExpertRows"
+CONVOLVE_ROWS = "ConvolveRows"
+DELTA_ROWS = "DeltaRows"

@@ -153,6 +153,8 @@ static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, 
 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
 extern const OrtCustomOp er_expert_rows; /* experts_operator.c */
+extern const OrtCustomOp er_convolve_rows; /* convolution_operator.c */
+extern const OrtCustomOp er_delta_rows; /* delta_operator.c */
 
 /* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain, and never frees it. */
 ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
@@ -165,5 +167,7 @@ ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, cons
     TRY(api->CustomOpDomain_Add(domain, &gather_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_attend_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_expert_rows));
+    TRY(api->CustomOpDomain_Add(domain, &er_convolve_rows));
+    TRY(api->CustomOpDomain_Add(domain, &er_delta_rows));
     return api->AddCustomOpDomain(options, domain);
 }
