@@ -29,6 +29,8 @@ _ANYWHERE = frozenset(("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _COUNTS = frozenset(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"))
 
+_TEXTS = frozenset(("pattern", "format"))
+
 _BY_TYPE = {
     "object": frozenset(("properties", "patternProperties", "required", "additionalProperties", "propertyNames"))
     | {"minProperties", "maxProperties"},
@@ -127,6 +129,8 @@ class _Rewriter:
                 _fail(at, f"the bound {value!r} is not a number below 2**53", "round it")
             if keyword in _COUNTS and not (type(value) is int and 0 <= value <= _MAX_COUNT):
                 _fail(at, f"{value!r} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
+            if keyword in _TEXTS and not isinstance(value, str):
+                _fail(at, f"{str(value)[:64]!r} is not a text", "write it as one")
             write = getattr(self, f"_{keyword.strip('$').lower()}", None)
             made |= write(value, at) if write is not None else {keyword: value}
         if "propertyNames" in known:
@@ -250,8 +254,8 @@ class _Rewriter:
             _fail(place, "more than 1 is not supported, since names may come twice")
         return {"minProperties": least}
 
-    def _format(self, name: Any, place: str) -> dict[str, Any]:
-        pattern = _FORMATS.get(name) if isinstance(name, str) else None
+    def _format(self, name: str, place: str) -> dict[str, Any]:
+        pattern = _FORMATS.get(name)
         return {"format": name} | ({"allOf": [{"type": "string", "pattern": pattern}]} if pattern else {})
 
     def _propertynames(self, names: Any, place: str) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import re
 import socket
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -19,6 +19,9 @@ __all__ = ["Gate"]
 
 _PUBLIC = PAGE_PATHS | {"/health"}
 """What may be asked without a key."""
+
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s\[\]:@/\\]+))(?::[0-9]{1,5})?")
+"""An address of version 6 in brackets or any other name, and a port."""
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -49,7 +52,7 @@ class Gate:
                 if is_crowded(scope):
                     raise _too_many_connections()
                 self._check_host(headers)
-                self._check_origin(headers)
+                self._check_origin(headers, scope["path"])
                 if scope["method"] != "OPTIONS" and scope["path"] not in _PUBLIC:
                     self._check_key(headers)
             except ApiError as error:
@@ -60,16 +63,21 @@ class Gate:
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not (self._any_host or self._is_own(_name_of("//" + hosts[0]))):
+        named = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if named is None or not (self._any_host or self._is_own((named[1] or named[2]).lower())):
             raise ApiError(
                 403, "this is not the name of this server; use its address, or start it with --allow-host", code="host"
             )
 
-    def _is_own(self, name: str | None) -> bool:
-        return name in self._hosts or (self._any_address and name is not None and is_address(name))
+    def _is_own(self, name: str) -> bool:
+        return name in self._hosts or (self._any_address and is_address(name))
 
-    def _check_origin(self, headers: Headers) -> None:
-        for origin in map(str.lower, headers.getlist("origin")):
+    def _check_origin(self, headers: Headers, path: str) -> None:
+        origins = [origin.lower() for origin in headers.getlist("origin")]
+        if not origins and path not in _PUBLIC and headers.get("sec-fetch-site") == "cross-site":
+            # What another page embeds or links to has no origin; it may lead to our page only.
+            origins = ["null"]
+        for origin in origins:
             is_own = origin.partition("://")[2] == headers["host"].lower()
             if not is_own and origin not in self._origins:
                 raise ApiError(
@@ -99,10 +107,3 @@ def _too_many_connections() -> ApiError:
         code="too_many_connections",
         headers={"Retry-After": "1", "Connection": "close"},
     )
-
-
-def _name_of(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None

@@ -11,6 +11,12 @@ import openai
 import pytest
 from server_world import wait_until
 
+_ODD = (
+    *("evil@127.0.0.1", "[::1]x.evil.com", "127.0.0.1:evil", "evil\\@127.0.0.1", "127.0.0.1/", "127.0.0.1:", "[::1"),
+    *("127.0.0.1:80:80", "::1", "127.0.0.1#", "127.0.0.1?"),
+)
+"""No browser sends these."""
+
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 
 
@@ -20,7 +26,15 @@ def status(served: Any, **headers: str) -> int:
 
 def test_a_page_whose_name_leads_here_is_refused(served: Any) -> None:
     port = served.url.rpartition(":")[2]
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", "localhost.evil.example"):
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "",
+        "[",
+        "localhost.evil.example",
+        *_ODD,
+    ):
         assert status(served, Host=host) == 403
     for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST"):
         assert status(served, Host=host) == 200
@@ -36,6 +50,15 @@ def test_pages_from_elsewhere_are_refused(served: Any, serve: Callable[..., Any]
     assert found.headers["access-control-allow-origin"] == "https://chat.example"
     asked = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
     assert httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked).status_code == 200
+
+
+def test_a_page_from_elsewhere_may_lead_to_the_page_and_embed_nothing(served: Any) -> None:
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    assert httpx2.get(served.url + "/", headers=elsewhere).status_code == 200
+    for path in ("/v1/models", "/metrics"):
+        assert httpx2.get(served.url + path, headers=elsewhere).status_code == 403
+        assert httpx2.get(served.url + path, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+    assert status(served, **elsewhere) == 403
 
 
 def test_an_open_server_goes_by_its_addresses_and_by_no_name_of_others(serve: Callable[..., Any]) -> None:
