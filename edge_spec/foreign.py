@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import stat
 import tomllib
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-__all__ = ["open_regular", "parse_json", "read_json", "read_regular", "read_toml"]
+__all__ = ["open_regular", "parse_json", "read_json", "read_regular", "read_toml", "require_regular"]
 
 _MOST_BYTES = 16 << 20
 _MOST_DEPTH = 256
@@ -26,9 +27,21 @@ def open_regular(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is not a regular file. ValueError: the path is not one.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    require_regular(path)
     return path.open("rb")
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is no file, or not there.
+
+    Raises:
+        OSError: it is so. ValueError: the path is not one.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_regular(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:

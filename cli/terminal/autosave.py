@@ -134,7 +134,7 @@ class Autosave:
         first = self.path
         if first is None:
             assert self._folder is not None
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             first = self._folder / f"{datetime.now():%Y-%m-%d-%H%M%S}.chat"
         return chain([(first, self._seen)], ((path, None) for path in _names_beside(first)))
 

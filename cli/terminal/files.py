@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
-from edge_spec.chat.saving import to_json, to_markdown, write_whole
-from edge_spec.errors import BAD_RECORD, EdgeSpecError, SettingsError
-from edge_spec.foreign import parse_json
+from edge_spec.chat.saving import read_record, to_json, to_markdown, write_whole
+from edge_spec.errors import BAD_RECORD, EdgeSpecError, SettingsError, StateError
+from edge_spec.foreign import parse_json, read_json
 
 __all__ = ["Copies", "is_same", "path_of"]
 
@@ -80,14 +80,10 @@ def _is_part(path: Path, kind: str, session: ChatSession, text: str) -> bool:
     """Return whether the conversation continues the one in a file."""
     if kind == "Markdown":
         return text.startswith(path.read_text("utf-8", errors="replace").rstrip("\n …"))
-    if kind == _CONVERSATION:
-        with zipfile.ZipFile(path) as archive:
-            record = archive.read(_ENTRY).decode()
-    else:
-        record = path.read_text("utf-8")
     try:
-        found = [(message["role"], message["content"]) for message in parse_json(record)["messages"]]
-    except BAD_RECORD:
+        record = read_record(path, session.model) if kind == _CONVERSATION else read_json(path)
+        found = [(message["role"], message["content"]) for message in record["messages"]]
+    except (StateError, *BAD_RECORD):
         return False
     ours = [(message.role, message.content) for message in session.messages[: len(found)]]
     if not found or len(ours) < len(found):

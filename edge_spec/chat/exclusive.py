@@ -31,7 +31,8 @@ def exclusive(path: Path) -> Iterator[None]:
     Raises:
         OSError: the folder cannot be written.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    place = Path(os.path.realpath(path))
+    lock = place.with_name(f".{place.name}.lock")
     try:
         handle = _locked(lock)
     except OSError as error:

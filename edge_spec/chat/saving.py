@@ -17,16 +17,16 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.foreign import parse_json
+from edge_spec.foreign import open_regular, parse_json, require_regular
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["restore", "save", "to_json", "to_markdown", "write_whole"]
+__all__ = ["read_record", "restore", "save", "to_json", "to_markdown", "write_whole"]
 
 StrPath = str | os.PathLike[str]
 
@@ -34,7 +34,10 @@ VERSION = 1
 
 _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
-_LARGEST_TEXT_BYTES = 256 << 20
+_LARGEST_TEXT_BYTES = 64 << 20
+_MEMORY_PER_BYTE = 48
+"""What a byte of JSON takes in memory at most, once it is read."""
+
 _ABANDONED_S = 3600
 _CHUNK_BYTES = 1 << 20
 _READ_AGAIN = "the conversation is read again"
@@ -72,10 +75,14 @@ def save(
 def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
     """Let ``write`` write a file next to ``path`` that takes its place once it is whole and on the disk.
 
+    A link stays, and what it leads to is replaced.
+
     Raises:
         OSError: it cannot be written; what was at ``path`` is still there.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
+    if os.path.lexists(path):
+        require_regular(path)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         # Left by a process that was killed, if it is this old: no running one takes so long.
         with suppress(OSError):
@@ -112,7 +119,7 @@ def restore(
     kind: Callable[..., AnyResumable], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
 ) -> AnyResumable:
     """Return the conversation in a file; see ``ChatSession.load``."""
-    record = _read(Path(path))
+    record = read_record(path, model)
     try:
         messages = [Message.from_json(message) for message in record["messages"]]
         options = dict(record["options"])
@@ -142,34 +149,48 @@ def restore(
         raise _damaged(path) from error
 
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError)
+_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, *BAD_RECORD)
 """What reading a damaged archive can raise."""
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Everything in a file but the caches."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            text = archive.getinfo(_TEXT)
-            if text.file_size > _LARGEST_TEXT_BYTES:
-                raise _damaged(path)
-            record = parse_json(archive.read(text))
-            if not isinstance(record, dict) or record.get("format") != _FORMAT:
-                raise _damaged(path)
-            if record.get("version") != VERSION:
-                raise StateError(
-                    f"{path} is of version {record.get('version')} and this program writes {VERSION}",
-                    hint="use the release that wrote it, or a newer one",
-                )
-            return record
-    except _BROKEN:
-        raise _damaged(path) from None
+def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
+    """Return everything in a file but the caches.
+
+    Raises:
+        StateError: it is damaged, not a conversation, or too large for the memory. OSError: it cannot be opened.
+    """
+    with open_regular(Path(path)) as file:
+        try:
+            record = _record_in(file, model)
+        except BudgetExceeded as error:
+            raise StateError(f"{path} is too large: {error.message}", hint=error.hint) from None
+        except _BROKEN:
+            raise _damaged(path) from None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise _damaged(path)
+    if record.get("version") != VERSION:
+        raise StateError(
+            f"{path} is of version {str(record.get('version'))[:32]!r} and this program writes {VERSION}",
+            hint="use the release that wrote it, or a newer one",
+        )
+    return record
+
+
+def _record_in(file: BinaryIO, model: ChatModel) -> Any:
+    with zipfile.ZipFile(file) as archive:
+        text = archive.getinfo(_TEXT)
+        if text.file_size > _LARGEST_TEXT_BYTES:
+            raise ValueError("longer than any conversation")
+        needed = _MEMORY_PER_BYTE * text.file_size
+        with model.sessions.cache.ledger.lend("sessions", "a conversation from a file", needed) as took:
+            took(needed)
+            return parse_json(archive.read(text))
 
 
 def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
     """Return the caches; None if they are damaged, or do not fit the memory."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
             sizes = [entry.file_size for entry in entries]
             cache = model.sessions.cache

@@ -221,6 +221,11 @@ class LlamaModel(CachedModel):
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
         self._read(body)
+        if self._c.llama_memory_seq_pos_max(self._memory, 0) != n_past - 1:
+            self._clear()
+            raise StateError(
+                "the saved state does not hold the text that it should", hint="read the text again instead"
+            )
         self._n_past = n_past
         # The library saves no cells that the next token does not see. Half a window: some look to both sides.
         window = self._c.llama_model_n_swa(self._weights.handle)
@@ -254,13 +259,14 @@ class LlamaModel(CachedModel):
         return int(self._c.llama_decode(self._handle, self._batch.taken(n, logits=logits)))
 
     def _decode(self, n: int, *, logits: bool) -> None:
-        """Run the batch's first ``n`` tokens; on failure the cache is the committed text again."""
+        """Run the batch's first ``n`` tokens; on failure the cache is the committed text again, or empty."""
         code = _ABORTED if self._abort.is_raised else self._run(n, logits=logits)
         if code == 0:
             return
         self._abort.lower()
         try:
-            self._cut(0, self._n_past)
+            # What fails for another reason may be what a damaged state has left: it would fail for ever.
+            self._cut(0, self._n_past if code in (_ABORTED, _NO_SLOT) else 0)
         except BackendError:
             # A cache that cannot be rolled back is emptied; the text is then read again.
             self.rollback(0)
