@@ -52,6 +52,9 @@ class HiddenRows(Protocol):
     def __getitem__(self, tokens: slice) -> npt.NDArray[Any]:
         """Return the rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
 
+    def on(self, path: LanguageModel) -> HiddenRows:
+        """Return those of another path of the model's pool."""
+
 
 class Estimator(ABC):
     """Says how much memory models take. A context manager: it may hold models without weights meanwhile."""

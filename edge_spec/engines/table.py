@@ -83,7 +83,7 @@ class TablePool:
     def n_free(self) -> int:
         return self.tiles.n_free * TILE
 
-    def path(self) -> TablePath:
+    def path(self, target: Path | None = None) -> TablePath:
         return TablePath(self)
 
     def n_more(self, path: Path, n: int) -> int:
@@ -97,7 +97,7 @@ class TablePool:
         n_rows = sum(counts)
         if n_rows > self.max_rows:
             raise ValueError(f"{n_rows} rows in one decode; from 1 to {self.max_rows} are possible")
-        self._reserve([(path, len(tree)) for path, tree in drafts])
+        self.tiles.reserve([(path.tiles, path.n_past, path.n_past + len(tree)) for path, tree in drafts])
         n_run = self.capabilities.padded(n_rows)
         for (path, tree), n in zip(drafts, counts, strict=True):
             path.decoded(tree, n, n_run - n_rows)
@@ -109,7 +109,7 @@ class TablePool:
         self.enter(lengths, room=self.n_ctx)
         for path, _ in given:
             path.forget_pending()
-        self._reserve(lengths)
+        self.tiles.reserve([(path.tiles, path.n_past, path.n_past + n) for path, n in lengths])
         for path, tokens in given:
             path.read(tokens)
 
@@ -133,11 +133,6 @@ class TablePool:
         if not isinstance(path, TablePath) or path.pool is not self:
             raise ValueError("a text of another pool")
         return path
-
-    def _reserve(self, texts: Sequence[tuple[TablePath, int]]) -> None:
-        self.tiles.require(sum(path.tiles.n_needed(path.n_past, path.n_past + n) for path, n in texts))
-        for path, n in texts:
-            path.tiles.reserve(path.n_past, path.n_past + n)
 
     def _rows(self, path: TablePath, first: int, n_run: int) -> Logits:
         tree, before = path.pending, path.last(self._order)
@@ -297,8 +292,7 @@ class TablePath:
         self.forget_pending()
         # What moves gets cells of its own.
         end = len(self._cells) - (last - first)
-        self._pool.tiles.require(self.tiles.n_needed(first, end))
-        self.tiles.reserve(first, end)
+        self._pool.tiles.reserve([(self.tiles, first, end)])
         del self._cells[first:last]
         self.tiles.cut(end)
 

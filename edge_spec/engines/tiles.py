@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
 
 from edge_spec.errors import PoolFull
 from edge_spec.speculation.pool import TILE
@@ -35,6 +39,23 @@ class Tiles:
     def n_free(self) -> int:
         """How many nobody holds."""
         return self.n - len(self._n_holders)
+
+    @property
+    def end(self) -> int:
+        """Where those that were ever held end."""
+        return self._fresh
+
+    def reserve(self, places: Sequence[tuple[PathTiles, int, int]]) -> list[tuple[int, int]]:
+        """Have places of some paths, from the first up to the last given, in tiles that no other path holds.
+
+        Returns:
+            Which tiles are to be copied to which, for what stands before and after these places.
+
+        Raises:
+            PoolFull: there are too few tiles; nothing has changed.
+        """
+        self.require(sum(path.n_needed(first, last) for path, first, last in places))
+        return [each for path, first, last in places for each in path.reserve(first, last)]
 
     def require(self, n: int) -> None:
         """Refuse what needs more free tiles than there are.
@@ -113,15 +134,9 @@ class PathTiles:
         return shared + max(0, n_tiles(last) - len(self.ids))
 
     def reserve(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Hold tiles for the places from ``first`` up to ``last`` that no other path holds; there must be enough.
-
-        Returns:
-            Which tiles are to be copied to which, for what stands before ``first``, and after ``last``.
-        """
+        """See ``Tiles.reserve``; there must be enough."""
         tiles, copies = self._tiles, list[tuple[int, int]]()
-        if last <= first:
-            return copies
-        for place in range(first // TILE, n_tiles(last)):
+        for place in range(first // TILE, n_tiles(last) if first < last else 0):
             wish = self.ids[place - 1] + 1 if place else 0
             if place == len(self.ids):
                 self.ids.append(tiles.take(wish))
@@ -152,3 +167,11 @@ class PathTiles:
         (copied,) = self.ids[n // TILE : n // TILE + 1]
         fork.reserve(n // TILE * TILE, n)
         return fork, [(copied, fork.ids[-1])]
+
+    def cells(self, first: int, last: int) -> npt.NDArray[np.intp]:
+        """Return the cells of the places from ``first`` up to ``last``."""
+        return self.cells_of(np.arange(first, last))
+
+    def cells_of(self, places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Return the cells of some places."""
+        return np.array(self.ids, np.intp)[places // TILE] * TILE + places % TILE if len(places) else places

@@ -76,8 +76,12 @@ class Pool(Protocol):
     def cell_bytes(self) -> int:
         """What a cell takes."""
 
-    def path(self) -> Path:
-        """Return an empty path."""
+    def path(self, target: Path | None = None) -> Path:
+        """Return an empty path.
+
+        Args:
+            target: whose text it follows, where the model reads what its target computes; None for the first one.
+        """
 
     def n_more(self, path: Path, n: int) -> int:
         """Return how many cells must be free for ``n`` further tokens of a path, pending ones included."""
@@ -104,7 +108,7 @@ class Pool(Protocol):
         """
 
     def resize(self, n_cells: int) -> None:
-        """Have at least so many cells. What paths hold stays, with the same bits; drops pending trees.
+        """Have at least so many cells. What paths hold stays, with the same bits.
 
         Raises:
             ValueError: fewer than what paths hold. MemoryError: there is not so much memory. Nothing has changed then.

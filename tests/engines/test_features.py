@@ -15,7 +15,7 @@ def test_rows_are_kept_moved_and_forgotten(coarse: bool) -> None:
     sizes = 10.0 ** random.uniform(-3, 6, (12, 3, 1))
     computed = (random.standard_normal((12, 3, 32)) * sizes).reshape(12, 96).astype(np.float32)
     features = Features("feature", 20, computed, coarse=coarse)
-    features.keep(slice(4, 14), 10)
+    features.keep(np.arange(4, 14))
     wanted = np.clip(computed[:10], -65000, 65000)
     largest = np.abs(wanted.reshape(10, 3, 32)).max(-1, keepdims=True)
     apart = np.abs(features[4:14].astype(np.float32) - wanted).reshape(10, 3, 32)
@@ -30,7 +30,7 @@ def test_rows_are_kept_moved_and_forgotten(coarse: bool) -> None:
     found = features[8:14].copy()
     features.move(np.arange(8, 14), np.arange(4, 10))
     assert np.array_equal(features[4:10], found)
-    features.forget(6)
+    features.forget(np.arange(6))
     assert not features[0:6].any()
     assert np.array_equal(features[6:10], found[2:])
 
@@ -46,13 +46,15 @@ def test_rows_that_come_in_rounds_are_those_of_one_long_run(coarse: bool) -> Non
     for number in range(150):
         n = int(random.integers(1, 6)) if number % 40 else 75
         rounds.computed[:n] = truth[first : first + n]
-        rounds.keep(slice(first, first + n), n)
-        assert np.allclose(rounds.of(first, first + n), truth[first : first + n], atol=0.02 if coarse else 1e-3)
+        rounds.keep(np.arange(first, first + n))
+        assert np.allclose(
+            rounds.of(np.arange(first, first + n)), truth[first : first + n], atol=0.02 if coarse else 1e-3
+        )
         first += n - int(random.integers(0, n))
         rounds.computed[:] = np.nan
         if first > 300:
             break
     for begin in range(0, first, 64):
         whole.computed[:64] = truth[begin : begin + 64]
-        whole.keep(slice(begin, begin + 64), 64)
+        whole.keep(np.arange(begin, begin + 64))
     assert np.array_equal(rounds[:first], whole[:first])

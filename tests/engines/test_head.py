@@ -19,7 +19,7 @@ from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.onnx.head_model import HeadModel
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import drafter_settings
-from edge_spec.engines.onnx.texts import TranscribedModel
+from edge_spec.engines.onnx.pool import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
@@ -265,7 +265,7 @@ def test_a_head_that_is_closed_takes_nothing_of_its_target(
     row = target.decode(Tree.sequence([7])).copy()
     head.close()
     head.close()
-    assert target.session._features is None
+    assert target.pool.session.features is None
     target.rollback(20)
     assert (target.decode(Tree.sequence([7])) == row).all()
 

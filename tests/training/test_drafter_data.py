@@ -21,7 +21,7 @@ from edge_spec.training.drafter.exchanges import Exchange, exchanges_in
 from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
-from edge_spec.training.drafter.writing import AnswerWriter, Question, slots_of
+from edge_spec.training.drafter.writing import AnswerWriter, Question, texts_of
 
 TABLE = random_table(40, order=1, seed=2, scale=2.0)
 
@@ -86,9 +86,9 @@ def test_answers_written_at_once_are_those_written_alone(max_rows: int) -> None:
     """Each of several draws what it draws where there is no other, however many slots there are."""
     model = TableModel(TABLE, max_rows=max_rows, widths=tuple(range(1, max_rows + 1)))
     questions = [Question([1, 2, 3], 4), Question([7, 8], 5), Question([9, 9, 1, 4], 6, (1.0,))]
-    with slots_of(model, 64) as slots:
-        assert slots.n_slots == max_rows
-        found = AnswerWriter(slots, ends).answers(questions, max_tokens=30)
+    texts = texts_of(model, 64)
+    assert len(texts) == max_rows
+    found = AnswerWriter(texts, ends).answers(questions, max_tokens=30)
     for question, answers in zip(questions, found, strict=True):
         assert len(answers) == len(question.temperatures)
         for number, (answer, temperature) in enumerate(zip(answers, question.temperatures, strict=True)):
@@ -105,7 +105,7 @@ def test_answers_written_at_once_are_those_written_alone(max_rows: int) -> None:
 @pytest.fixture
 def portions(tmp_path: Path) -> Path:
     settings = MakeSettings(tokens=1500, answer_tokens=24, vocabulary=64, width=64)
-    writer = AnswerWriter(TableModel(TABLE).texts(16, 64), ends)
+    writer = AnswerWriter(texts_of(TableModel(TABLE, max_rows=16), 64), ends)
     folder = tmp_path / "answers"
     n = write_portions(
         folder, Numbers(), writer, settings, n_vocab=40, longest=64, clock=_Stopwatch(), say=lambda line: None
@@ -201,7 +201,7 @@ def test_a_prompt_is_answered_greedily_once(tmp_path: Path) -> None:
         write_portions(
             folder,
             Few(),  # type: ignore[arg-type]
-            AnswerWriter(TableModel(TABLE).texts(16, 64), ends),
+            AnswerWriter(texts_of(TableModel(TABLE, max_rows=16), 64), ends),
             replace(settings, tokens=n_tokens),
             n_vocab=40,
             longest=64,

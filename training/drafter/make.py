@@ -32,7 +32,7 @@ from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.reading import AnswerReader, read_portions
 from edge_spec.training.drafter.settings import HEAD, MakeSettings
 from edge_spec.training.drafter.verdict import pays
-from edge_spec.training.drafter.writing import AnswerWriter, slots_of
+from edge_spec.training.drafter.writing import AnswerWriter, texts_of
 
 __all__ = ["DRAFTER", "DrafterMaker"]
 
@@ -158,11 +158,8 @@ class DrafterMaker:
         _, prompts = self._prompts
         require_disk(self.out, self._n_tokens, self._hidden_bytes)
         n_ctx = _PROMPT_TOKENS + settings.answer_tokens
-        with (
-            self._writer(n_ctx) as (model, tokenizer, hidden),
-            slots_of(model, n_ctx, hidden) as slots,
-        ):
-            writer = AnswerWriter(slots, tokenizer.ends, hidden=hidden is not None)
+        with self._writer(n_ctx) as (model, tokenizer, hidden):
+            writer = AnswerWriter(texts_of(model, n_ctx), tokenizer.ends, hidden)
             builder = PromptBuilder(tokenizer, self.target.chat_template, model.n_vocab)
             asker = Asker(writer, builder, prompts, settings.seed)
             write_portions(

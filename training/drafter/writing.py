@@ -5,9 +5,9 @@ Many answers are written at once: a decode of several rows costs little more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ import numpy.typing as npt
 from edge_spec.engines.base import HiddenRows
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.candidates import head
-from edge_spec.speculation.language_model import LanguageModel, Logits
-from edge_spec.speculation.texts import Texts, TextsModel
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import TILE, PooledModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "likeliest", "slots_of"]
+__all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "likeliest", "texts_of"]
 
 N_LIKELIEST = 64
 
@@ -51,31 +51,29 @@ class Answer:
     hidden: npt.NDArray[np.float16] | None = None
 
 
-@contextmanager
-def slots_of(model: LanguageModel, n_tokens: int, hidden: HiddenRows | None = None) -> Iterator[Texts]:
-    """As many slots for texts of so many tokens as one decode can advance; a model that cannot has one.
-
-    Args:
-        hidden: of the model, where the slots are to keep their own.
-    """
-    if isinstance(model, TextsModel) and model.most_texts > 1:
-        with closing(model.texts(model.most_texts, n_tokens, hidden=hidden is not None)) as texts:
-            yield texts
-    else:
-        yield _Lone(model, hidden)
+def texts_of(model: LanguageModel, n_tokens: int) -> list[LanguageModel]:
+    """Return as many texts of so many tokens as one decode can advance: paths of a model's pool, or its only text."""
+    if not isinstance(model, PooledModel) or not model.capabilities.widths:
+        return [model]
+    n = model.pool.max_rows
+    model.pool.resize(model.pool.n_cells + n * (n_tokens + TILE))
+    return [model.pool.path() for _ in range(n)]
 
 
 class AnswerWriter:
     """Lets a target write.
 
     Args:
-        slots: of the target.
+        texts: of the target, see ``texts_of``.
         ends: whether a token ends an answer.
-        hidden: whether answers come with their hidden states, which the slots must keep.
+        hidden: of the target, where answers come with their hidden states.
     """
 
-    def __init__(self, slots: Texts, ends: Callable[[int], bool], *, hidden: bool = False) -> None:
-        self._slots = slots
+    def __init__(
+        self, texts: Sequence[LanguageModel], ends: Callable[[int], bool], hidden: HiddenRows | None = None
+    ) -> None:
+        self._texts: list[Any] = list(texts)
+        self._pool = texts[0].pool if isinstance(texts[0], PooledModel) else None
         self._ends = ends
         self._hidden = hidden
 
@@ -94,28 +92,36 @@ class AnswerWriter:
         waiting.reverse()
         active: dict[int, _Text] = {}
         while waiting or active:
-            for slot in range(self._slots.n_slots):
+            for slot in range(len(self._texts)):
                 if slot not in active and waiting:
                     self._begin(slot, waiting.pop(), active)
-            rows = self._slots.decode({slot: text.last for slot, text in active.items()})
-            for (slot, text), row in zip(list(active.items()), rows, strict=True):
+            for (slot, text), row in zip(list(active.items()), self._decode(active), strict=True):
                 token = text.write(row)
                 if self._ends(token) or len(text.answer.tokens) == max_tokens:
                     del active[slot]
-                    if self._hidden:
-                        text.answer.hidden = self._slots.hidden_rows(slot).copy()
+                    if self._hidden is not None:
+                        path = self._texts[slot]
+                        text.answer.hidden = self._hidden.on(path)[0 : path.n_past].copy()
         return found
 
     def _begin(self, slot: int, text: _Text, active: dict[int, _Text]) -> None:
-        """Read a prompt, or copy it from where another answer to it is written."""
-        n = len(text.prompt) - 1
+        """Read a prompt, or fork the text in which another answer to it is written."""
         source = next((other for other, each in active.items() if each.prompt is text.prompt), None)
-        if source is not None:
-            self._slots.copy(source, slot, n)
+        self._texts[slot].rollback(0)
+        if source is None:
+            self._texts[slot].prefill(text.prompt[:-1])
         else:
-            self._slots.rollback(slot, 0)
-            self._slots.read(slot, text.prompt[:-1])
+            self._texts[slot].close()
+            self._texts[slot] = self._texts[source].fork(len(text.prompt) - 1)
         active[slot] = text
+
+    def _decode(self, active: Mapping[int, _Text]) -> list[npt.NDArray[np.float32]]:
+        """Return the row after each text, given by its number."""
+        trees = [(self._texts[slot], Tree.sequence([text.last])) for slot, text in active.items()]
+        rows = [trees[0][0].decode(trees[0][1])] if self._pool is None else self._pool.decode(trees)
+        for path, _ in trees:
+            path.keep([0])
+        return [row for (row,) in rows]
 
 
 def likeliest(row: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -148,35 +154,3 @@ class _Text:
         self.answer.likeliest.append(ids)
         self.answer.logs.append(logs)
         return token
-
-
-class _Lone:
-    """The text of a model as the only slot."""
-
-    n_slots = 1
-
-    def __init__(self, model: LanguageModel, hidden: HiddenRows | None) -> None:
-        self._model = model
-        self._hidden = hidden
-
-    def read(self, slot: int, tokens: Sequence[int]) -> None:
-        self._model.prefill(tokens)
-
-    def copy(self, source: int, slot: int, n: int) -> None:
-        raise AssertionError("there is one slot")
-
-    def rollback(self, slot: int, n: int) -> None:
-        self._model.rollback(n)
-
-    def decode(self, tokens: Mapping[int, int]) -> Logits:
-        rows = self._model.decode(Tree.sequence(tokens.values()))
-        self._model.keep([0])
-        return rows
-
-    def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
-        if self._hidden is None:
-            raise ValueError("no hidden states are kept")
-        return self._hidden[0 : self._model.n_past]
-
-    def close(self) -> None:
-        """The model is closed by whoever opened it."""

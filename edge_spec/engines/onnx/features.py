@@ -1,4 +1,4 @@
-"""What a head needs of its target: for every cell of the cache a row that the target's graph computes in passing."""
+"""What a head needs of its target: for every cell of a pool a row that the target's graph computes in passing."""
 
 from __future__ import annotations
 
@@ -21,48 +21,46 @@ class Features:
 
     Attributes:
         name: of the output.
-        computed: where a run puts it, f32 ``[n_run, width]``. Caches of one session share it.
-        coarse: whether they are kept in 8 bits, each 32 numbers with a scale; their width is a multiple of 32.
+        computed: where a run puts it, f32 ``[n_run, width]``.
 
     Args:
-        n_cells: of the cache.
+        n_cells: of the pool.
+        coarse: whether they are kept in 8 bits, each 32 numbers with a scale; their width is a multiple of 32.
     """
 
     def __init__(self, name: str, n_cells: int, computed: npt.NDArray[np.float32], *, coarse: bool = False) -> None:
         self.name = name
         self.computed = computed
-        self.coarse = coarse
+        self._coarse = coarse
         width = computed.shape[1]
         self._rows: npt.NDArray[Any] = np.zeros((n_cells, width), np.int8 if coarse else np.float16)
         self._scales = np.zeros((n_cells, width // _BLOCK if coarse else 0), np.float16)
-        # Rows of the cells from ``_begin`` up to ``_end``, which are not among the others yet.
+        # Rows that are not among the others yet, their cells, and where among them each cell has its row.
         self._last = np.zeros((_LAST, width), np.float32)
-        self._begin = self._end = 0
+        self._cells = np.zeros(_LAST, np.intp)
+        self._n_last = 0
+        self._place_of = np.full(n_cells, -1, np.int16)
 
-    def __getitem__(self, cells: slice) -> npt.NDArray[Any]:
+    def __getitem__(self, cells: Cells | slice) -> npt.NDArray[Any]:
         """Return the rows of some cells, f16 ``[n, width]``."""
         self._settle()
         rows = self._rows[cells]
-        if not self.coarse:
+        if not self._coarse:
             return rows
         scales = self._scales[cells]
         return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
 
-    def of(self, first: int, last: int) -> npt.NDArray[Any]:
-        """Return the rows of the cells from ``first`` up to ``last``.
-
-        Those computed last as they were computed, f32.
-        """
-        if self._begin <= first and last <= self._end:
-            return self._last[first - self._begin : last - self._begin]
-        return self[first:last]
+    def of(self, cells: Cells) -> npt.NDArray[Any]:
+        """Return the rows of some cells. Those computed last as they were computed, f32."""
+        places = self._place_of[cells]
+        return self._last[places] if (places >= 0).all() else self[cells]
 
     def __setitem__(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
         self._settle()
         self._put(cells, rows)
 
     def _put(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
-        if not self.coarse:
+        if not self._coarse:
             self._rows[cells] = rows
             return
         blocks = rows.astype(np.float32).reshape(len(rows), self._scales.shape[1], _BLOCK)
@@ -72,25 +70,26 @@ class Features:
         # A small scale is rounded, and the largest code with it.
         self._rows[cells] = codes.clip(-_LARGEST_CODE, _LARGEST_CODE).reshape(rows.shape)
 
-    def keep(self, cells: Cells | slice, n: int) -> None:
-        """A run has computed these ``n`` cells."""
-        if not isinstance(cells, slice) or n > _LAST:
+    def keep(self, cells: Cells) -> None:
+        """A run has computed these cells, in this order."""
+        n = len(cells)
+        if n > _LAST:
             self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
             return
-        first = cells.start
-        if not (self._begin <= first <= self._end and first + n - self._begin <= _LAST):
+        if self._n_last + (self._place_of[cells] < 0).sum() > _LAST:
             self._settle()
-            self._begin = first
-        place = first - self._begin
-        self._last[place : place + n] = self.computed[:n]
-        self._end = first + n
+        new = cells[self._place_of[cells] < 0]
+        first, self._n_last = self._n_last, self._n_last + len(new)
+        self._cells[first : self._n_last] = new
+        self._place_of[new] = np.arange(first, self._n_last)
+        self._last[self._place_of[cells]] = self.computed[:n]
 
     def _settle(self) -> None:
         """Round the last rows."""
-        begin, end = self._begin, self._end
-        self._begin = self._end
-        if end > begin:
-            self._put(slice(begin, end), np.clip(self._last[: end - begin], -_LARGEST, _LARGEST))
+        n, self._n_last = self._n_last, 0
+        if n:
+            self._place_of[self._cells[:n]] = -1
+            self._put(self._cells[:n], np.clip(self._last[:n], -_LARGEST, _LARGEST))
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Cells have been copied, all at once."""
@@ -98,9 +97,20 @@ class Features:
         for array in (self._rows, self._scales):
             array[targets] = array[sources]
 
-    def forget(self, n: int) -> None:
-        """The first ``n`` cells now hold something else."""
-        self[:n] = np.zeros_like(self[:n])
+    def resize(self, n_cells: int) -> None:
+        """Be of so many cells; what both sizes have stays."""
+        self._settle()
+        kept = min(n_cells, len(self._rows))
+        for name in ("_rows", "_scales"):
+            old = getattr(self, name)
+            new = np.zeros((n_cells, old.shape[1]), old.dtype)
+            new[:kept] = old[:kept]
+            setattr(self, name, new)
+        self._place_of = np.full(n_cells, -1, np.int16)
+
+    def forget(self, cells: Cells) -> None:
+        """These cells now hold something else."""
+        self[cells] = np.zeros((len(cells), self._rows.shape[1]), np.float16)
 
 
 _LAST = 64

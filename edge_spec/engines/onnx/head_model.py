@@ -13,48 +13,51 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.features import Features
-from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
-from edge_spec.engines.onnx.model import Computation, OnnxModel, Place
+from edge_spec.engines.onnx.kv_cache import BoundCache
+from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool, Part, PathFeatures, TranscribedModel
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, Head
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import StateError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.pool import Path
 
-__all__ = ["HeadModel", "HeadSession"]
+__all__ = ["HeadModel", "HeadPath", "HeadSession"]
 
 
 class HeadSession(Session):
     """A session over a head.
 
     Attributes:
-        features: f32 ``[prefill_chunk, width]``, to be filled before a run like ``ids``.
+        taken: f32 ``[prefill_chunk, width]``, features to be filled in before a run like ``ids``.
         hidden: f32 ``[prefill_chunk, width]``: what the last run gave for drafted tokens after its own.
     """
 
     def __init__(self, head: Head, settings: ModelSettings) -> None:
-        self.features = np.zeros((settings.prefill_chunk, head.width), np.float32)
+        self.taken = np.zeros((settings.prefill_chunk, head.width), np.float32)
         self.hidden = np.zeros((settings.prefill_chunk, head.width), np.float32)
         super().__init__(head, settings)
 
-    def _bind(self, cache: KVCache) -> BoundCache:
-        taken, given = {FEATURE: self.features}, {HIDDEN: self.hidden}
-        return BoundCache(cache, self.ids, self._rows, self._logits, taken=taken, given=given)
+    def _bind(self) -> BoundCache:
+        taken, given = {FEATURE: self.taken}, {HIDDEN: self.hidden}
+        return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
 
 
-class HeadModel(OnnxModel):
-    """See ``LanguageModel``. It must follow the text that its target follows, and never be ahead of it by more than a
-    draft.
+class HeadPool(OnnxPool):
+    """The cells of a head.
 
     Args:
-        target: its target.
-        features: the target's, cell by cell; dropped when the head is closed.
+        features: the target's.
     """
 
     def __init__(
-        self, session: HeadSession, settings: ModelSettings, *, name: str, target: TranscribedModel, features: Features
+        self,
+        session: HeadSession,
+        settings: ModelSettings,
+        *,
+        name: str,
+        target: TranscribedModel,
+        features: PathFeatures,
     ) -> None:
         super().__init__(
             session,
@@ -69,34 +72,59 @@ class HeadModel(OnnxModel):
                 prefill_chunk=settings.prefill_chunk,
             ),
         )
+        self.target, self.features = target, features
+        self.width = session.hidden.shape[1]
+
+    def path(self, target: Path | None = None) -> HeadPath:
+        return HeadPath(self, self.target if target is None else target)
+
+    def _compute(self, parts: Sequence[Part], rows: range) -> Logits:
+        session, is_draft = self.session, len(rows) == sum(len(part.tokens) for part in parts)
+        assert isinstance(session, HeadSession)
+        ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
+        for part, end in zip(parts, ends, strict=True):
+            assert isinstance(part.path, HeadPath)
+            part.path.fill(part, session.taken[end - len(part.tokens) : end], is_draft=is_draft)
+        logits = super()._compute(parts, rows)
+        for part, end in zip(parts, ends, strict=True):
+            if is_draft and isinstance(part.path, HeadPath):
+                part.path.given[part.first : part.n_pending] = session.hidden[end - len(part.tokens) : end]
+        return logits
+
+
+class HeadPath(OnnxPath):
+    """A text of a head. It must follow the text that its target follows, and never be ahead of it by more than a draft.
+
+    Attributes:
+        given: what the head gave for each pending node.
+    """
+
+    pool: HeadPool
+
+    def __init__(self, pool: HeadPool, target: Path) -> None:
+        super().__init__(pool)
         self._target = target
-        self._features = features
-        self._width = session.hidden.shape[1]
-        # What the head gave for each pending node, and how many of these, from the first on, are tokens of the text.
-        self._given: npt.NDArray[np.float32] = np.zeros((settings.n_cells - settings.n_ctx, self._width), np.float32)
+        self._features = pool.features.on(target)
+        self.given: npt.NDArray[np.float32] = np.zeros((2 * pool.settings.max_rows, pool.width), np.float32)
+        # How many of the pending nodes, from the first on, are tokens of the text.
         self._n_of_text = 0
 
-    def _run(self, session: Computation, tokens: Sequence[int], place: Place, rows: range) -> Logits:
-        assert isinstance(session, HeadSession)
-        first, n = place.first, len(tokens)
+    def fill(self, part: Part, features: npt.NDArray[np.float32], *, is_draft: bool) -> None:
+        """Fill in what the tokens of a part need of those before them."""
+        first, n = part.first, len(part.tokens)
         # The target has computed what comes before these; drafts begin behind the text, which it is never ahead of.
-        self._n_of_text = max(0, self._target.n_past + 1 - place.n_text)
+        self._n_of_text = max(0, self._target.n_past + 1 - self.n_past)
         known = min(max(0, self._n_of_text - first), n)
-        begin = place.n_text + first - 1
+        begin = self.n_past + first - 1
         if begin < 0 or known < n:
-            session.features[:n] = 0
+            features[:n] = 0
         if known:
-            session.features[max(0, -begin) : known] = self._features.of(max(0, begin), begin + known)
-        is_draft = len(rows) == n
+            features[max(0, -begin) : known] = self._features.of(max(0, begin), begin + known)
         if is_draft:
-            parents = range(-1, first + n) if place.tree is None else place.tree.parents
+            parents = range(-1, first + n) if part.tree is None else part.tree.parents
             for row in range(known, n):
                 if (parent := parents[first + row]) >= 0:
-                    session.features[row] = self._given[parent]
-        logits = super()._run(session, tokens, place, rows)
-        if is_draft:
-            self._given[first : first + n] = session.hidden[:n]
-        return logits
+                    features[row] = self.given[parent]
 
     def keep(self, path: Sequence[int]) -> None:
         super().keep([node for node in path if node < self._n_of_text])
@@ -110,7 +138,7 @@ class HeadModel(OnnxModel):
         if len(state) < _SAVED.size:
             raise _damaged()
         first, last = _SAVED.unpack_from(state)
-        end = _SAVED.size + 2 * self._width * max(0, last - first)
+        end = _SAVED.size + 2 * self.given.shape[1] * max(0, last - first)
         if not first <= last <= self._target.n_ctx or len(state) < end:
             raise _damaged()
         rows = np.frombuffer(state[_SAVED.size : end], np.float16)
@@ -118,15 +146,38 @@ class HeadModel(OnnxModel):
             raise _damaged()
         super().restore(state[end:])
         if last == self._target.n_past:
-            self._features[first:last] = rows.reshape(last - first, self._width)
+            self._features[first:last] = rows.reshape(last - first, -1)
+
+    def _like(self) -> HeadPath:
+        return self.pool.path(self._target)
+
+
+class HeadModel(HeadPath):
+    """See ``LanguageModel``; the first path of its pool.
+
+    Args:
+        target: its target.
+        features: the target's, place by place; dropped when the head is closed.
+    """
+
+    def __init__(
+        self,
+        session: HeadSession,
+        settings: ModelSettings,
+        *,
+        name: str,
+        target: TranscribedModel,
+        features: PathFeatures,
+    ) -> None:
+        super().__init__(HeadPool(session, settings, name=name, target=target, features=features), target)
 
     def close(self) -> None:
-        super().close()
-        self._target.drop_features(self._features)
+        self.pool.close()
+        self.pool.target.pool.drop_features(self.pool.features.features)
 
 
 _SAVED = struct.Struct("<QQ")
-"""Before a saved cache: of which cells of the target the features follow."""
+"""Before a saved cache: of which places of the target's text the features follow."""
 
 
 def _damaged() -> StateError:

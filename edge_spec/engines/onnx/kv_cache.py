@@ -1,19 +1,20 @@
-"""The KV cache of a transcription: arrays that a session reads and writes in place."""
+"""The cells of a transcription's pool: arrays that a session reads and writes in place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.model import Cells, Place
+from edge_spec.engines.onnx.kernels import copy_cells
+from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.onnx.transcription.cache import Transcription
-from edge_spec.engines.onnx.transcription.graph import LANES
 from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import TILE
 
 __all__ = ["BoundCache", "KVCache"]
 
@@ -21,82 +22,91 @@ Array = npt.NDArray[Any]
 
 
 class KVCache:
-    """Keys and values that a session reads and writes in place; the keys of 16 cells lie side by side.
+    """Keys and values in tiles of cells; the keys of a tile lie side by side.
+
+    There is an array for every layer: a cache gets another size layer by layer, and needs room for one more meanwhile.
 
     Attributes:
-        inputs: what is bound once, by the names of the graph's inputs: the cache, and the tables of rotary embeddings.
+        inputs: what is bound to the graph, by the names of its inputs: the cells, and the tables of rotary embeddings.
 
     Args:
         tables: of rotary embeddings, by the names of the graph's inputs, with a row for every place in a text.
-        n_cells: a multiple of ``LANES``.
+        n: how many tiles there are.
         f16: whether it holds fp16, else fp32.
     """
 
-    def __init__(self, model: Transcription, tables: Mapping[str, Array], n_cells: int, *, f16: bool) -> None:
-        heads, kind = (model.n_layers, model.n_head_kv), np.float16 if f16 else np.float32
-        self._keys: Array = np.zeros((*heads, n_cells // LANES, model.head_dim, LANES), kind)
-        self._values: Array = np.zeros((*heads, n_cells, model.head_dim), kind)
+    def __init__(self, model: Transcription, tables: Mapping[str, Array], n: int, *, f16: bool) -> None:
         self.inputs: dict[str, Array] = dict(tables)
-        for layer in range(model.n_layers):
-            self.inputs |= {f"key_{layer}": self._keys[layer], f"value_{layer}": self._values[layer]}
-        self._tiles = np.arange(n_cells // LANES, dtype=np.int32)
+        self._n_heads, self._head_dim = model.n_head_kv, model.head_dim
+        self._kind = np.dtype(np.float16 if f16 else np.float32)
+        self._layers = [self._new_layer(n) for _ in range(model.n_layers)]
+        self._name_layers()
 
-    def place(self, place: Place) -> npt.NDArray[np.int32]:
-        """Return the graph's input ``tree`` for a run of a single text."""
-        end = place.first + place.n_run
-        tree = np.arange(-6, end - 1 + len(self._tiles), dtype=np.int32)
-        tree[:5] = 1, place.n_text, end, place.n_run, len(self._tiles)
-        if place.tree is not None:
-            n = len(place.tree)
-            tree[5 : 5 + n] = place.tree.parents
-            tree[5 + n : 5 + end] = -1
-        tree[5 + end :] = self._tiles
-        return tree
+    def _new_layer(self, n: int) -> tuple[Array, Array]:
+        keys = np.zeros((self._n_heads, n, self._head_dim, TILE), self._kind)
+        return keys, np.zeros((self._n_heads, n * TILE, self._head_dim), self._kind)
 
-    def move(self, sources: Cells, targets: Cells) -> None:
-        """Copy cells, all at once."""
-        keys, lanes = self._keys, LANES
-        keys[:, :, targets // lanes, :, targets % lanes] = keys[:, :, sources // lanes, :, sources % lanes]
-        self._values[:, :, targets] = self._values[:, :, sources]
+    def _name_layers(self) -> None:
+        for layer, (keys, values) in enumerate(self._layers):
+            self.inputs |= {f"key_{layer}": keys, f"value_{layer}": values}
+        found = [(keys.ctypes.data, values.ctypes.data, values.shape[1]) for keys, values in self._layers]
+        self._addresses = np.array(found, np.uint64).T.copy()
 
-    def copy(self, source: int, target: int, n: int) -> None:
-        """Copy ``n`` cells between runs of cells that begin at multiples of ``LANES`` and do not overlap."""
-        tiles, first, last = -(-n // LANES), source // LANES, target // LANES
-        self._keys[:, :, last : last + tiles] = self._keys[:, :, first : first + tiles]
-        self._values[:, :, target : target + n] = self._values[:, :, source : source + n]
+    def copy(self, sources: Cells, targets: Cells) -> None:
+        """Copy cells, one after the other."""
+        shape = self._n_heads, self._head_dim, self._kind.itemsize
+        copy_cells(self._addresses, shape, np.stack([sources, targets], axis=1))
+
+    def resize(self, n: int, n_kept: int) -> None:
+        """Have ``n`` tiles, the first ``n_kept`` as they are. Nothing may be bound to the arrays.
+
+        Raises:
+            MemoryError: there is not so much memory. No layer has fewer tiles then than before or than it should have.
+        """
+        self.inputs = {name: array for name, array in self.inputs.items() if not name.startswith(("key_", "value_"))}
+        try:
+            for layer, old in enumerate(self._layers):
+                new = self._new_layer(n)
+                new[0][:, :n_kept] = old[0][:, :n_kept]
+                new[1][:, : n_kept * TILE] = old[1][:, : n_kept * TILE]
+                self._layers[layer] = new
+                del old
+        finally:
+            self._name_layers()
 
     def keys_of(self, layer: int, cells: Cells) -> Array:
         """Return a copy of the keys of some cells, ``[n, n_head_kv, head_dim]``."""
-        found: Array = self._keys[layer][:, cells // LANES, :, cells % LANES]
+        found: Array = self._layers[layer][0][:, cells // TILE, :, cells % TILE]
         return found
 
     def put_keys(self, layer: int, cells: Cells, keys: Array) -> None:
         """Replace them."""
-        self._keys[layer][:, cells // LANES, :, cells % LANES] = keys
+        self._layers[layer][0][:, cells // TILE, :, cells % TILE] = keys
 
-    def save(self, n: int) -> bytes:
-        """Return the first ``n`` cells."""
-        tiles = self._keys[:, :, : -(-n // LANES)].transpose(0, 1, 2, 4, 3)
-        keys = tiles.reshape(*tiles.shape[:2], -1, tiles.shape[-1])[:, :, :n]
-        return keys.tobytes() + self._values[:, :, :n].tobytes()
+    def save(self, tiles: Sequence[int], n: int) -> bytes:
+        """Return the first ``n`` cells of a list of tiles."""
+        saved = np.empty((2, len(self._layers), self._n_heads, n, self._head_dim), self._kind)
+        for (keys, values), own_keys, own_values in zip(self._layers, *saved, strict=True):
+            for first, tile in zip(range(0, n, TILE), tiles, strict=False):
+                last = min(first + TILE, n)
+                own_keys[:, first:last] = keys[:, tile].transpose(0, 2, 1)[:, : last - first]
+                own_values[:, first:last] = values[:, tile * TILE : tile * TILE + last - first]
+        return saved.tobytes()
 
-    def restore(self, body: bytes, n: int) -> bool:
-        """Bring ``n`` cells back; False if there are too many or too few bytes."""
-        values = self._values[:, :, :n]
-        if len(body) != 2 * values.nbytes:
-            return False
-        both = np.frombuffer(body, values.dtype).reshape(2, *values.shape)
-        cells = np.arange(n)
-        self._keys[:, :, cells // LANES, :, cells % LANES] = both[0].transpose(2, 0, 1, 3)
-        values[...] = both[1]
-        return True
+    def state_bytes(self, n: int) -> int:
+        """Return how many bytes ``save`` returns of so many cells."""
+        return 2 * len(self._layers) * self._n_heads * n * self._head_dim * self._kind.itemsize
+
+    def restore(self, body: bytes, cells: Cells) -> None:
+        """Make some cells what was saved of as many."""
+        saved = np.frombuffer(body, self._kind).reshape(2, len(self._layers), self._n_heads, len(cells), self._head_dim)
+        for layer, (_, values) in enumerate(self._layers):
+            self.put_keys(layer, cells, saved[0, layer].transpose(1, 0, 2))
+            values[:, cells] = saved[1, layer]
 
 
 class BoundCache:
-    """A cache bound to a session's graph. Caches of one session share all other arrays.
-
-    Attributes:
-        cache: the cache.
+    """A cache bound to a session's graph.
 
     Args:
         ids: i64 ``[n]``, to be filled before a run.
@@ -115,8 +125,7 @@ class BoundCache:
         taken: Mapping[str, Array] = MappingProxyType({}),
         given: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
-        self.cache = cache
-        self.ids, self._rows, self._logits = ids, rows, logits
+        self._ids, self._rows, self._logits = ids, rows, logits
         self._taken, self._given = taken, given
         self._inputs = {name: value_of(array) for name, array in cache.inputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
@@ -130,7 +139,7 @@ class BoundCache:
             rows: the tokens whose logits are wanted.
 
         Returns:
-            Logits ``[rows, n_vocab]``, valid until this or another cache of the session is run.
+            Logits ``[rows, n_vocab]``, valid until the next run.
 
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
@@ -149,7 +158,7 @@ class BoundCache:
         if binding is not None:
             return binding
         binding = runner.binding()
-        binding.bind_ortvalue_input("ids", value_of(self.ids[:n].reshape(1, n)))
+        binding.bind_ortvalue_input("ids", value_of(self._ids[:n].reshape(1, n)))
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
         for name, array in self._taken.items():
             binding.bind_ortvalue_input(name, value_of(array[:n].reshape(1, n, -1)))

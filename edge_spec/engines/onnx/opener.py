@@ -13,10 +13,10 @@ from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
 from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.pool import OnnxPool, TranscribedModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.texts import TranscribedModel
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_rows_tail, transcribe_head
 from edge_spec.engines.probe import (
@@ -109,6 +109,7 @@ class OnnxOpener(Opener):
 
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)
+        model: LanguageModel
         if source is not None:
             model, probed = open_onnx(
                 source, settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
@@ -195,7 +196,7 @@ def _open_head(file: ModelFile, settings: ModelSettings, target: tuple[LanguageM
     try:
         session = HeadSession(head, settings)
     except BaseException:
-        model.drop_features(features)
+        model.pool.drop_features(features.features)
         raise
     opened = HeadModel(session, settings, name=file.fingerprint, target=model, features=features)
     return OpenedModel(
@@ -210,7 +211,7 @@ def open_onnx(
     file: str,
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
-) -> tuple[OnnxModel, ProbeResult]:
+) -> tuple[TranscribedModel, ProbeResult]:
     """Return a session over a transcription, probed.
 
     Args:
@@ -220,7 +221,8 @@ def open_onnx(
     """
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings))
-    model = TranscribedModel(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
+    pool = OnnxPool(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
+    model = TranscribedModel(pool)
     found = probe_once(
         model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True, readings=OWN_READINGS
     )

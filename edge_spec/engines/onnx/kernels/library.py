@@ -8,10 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.errors import Arguments, BackendError, Sentence
 
-__all__ = ["available", "features", "library_path", "why_slow"]
+__all__ = ["available", "copy_cells", "features", "library_path", "why_slow"]
 
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
@@ -58,6 +61,20 @@ def library_path() -> Path:
     """
     _library()
     return _FILE
+
+
+def copy_cells(layers: npt.NDArray[np.uint64], shape: tuple[int, int, int], cells: npt.NDArray[np.int64]) -> None:
+    """Copy cells of a pool in place, one after the other.
+
+    Args:
+        layers: addresses of keys, of values, and numbers of cells, ``[3, n_layers]``.
+        shape: heads, numbers of a head, and bytes of a number.
+        cells: ``[n, 2]``: the one that is copied, and the one that it is copied to.
+    """
+    arrays = (ctypes.c_void_p(row.ctypes.data) for row in layers)
+    sizes = (ctypes.c_size_t(n) for n in (layers.shape[1], *shape))
+    pairs = np.ascontiguousarray(cells, np.int64)
+    _library().edge_rows_copy_cells(*arrays, *sizes, ctypes.c_void_p(pairs.ctypes.data), ctypes.c_size_t(len(pairs)))
 
 
 def _library() -> Any:
