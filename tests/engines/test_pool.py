@@ -1,0 +1,389 @@
+"""Laws of the pool of a transcription: every path has the bits of a text that has a model for itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from head_files import write_head
+
+from edge_spec.engines.base import ModelSettings
+from edge_spec.engines.onnx.head_model import HeadModel
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.opener import drafter_settings
+from edge_spec.engines.onnx.pool import OnnxPath, TranscribedModel
+from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
+from edge_spec.engines.registry import engine
+from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull
+from edge_spec.models import inspect, resolve_family
+from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.speculation.tree import Tree
+
+pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+
+TARGET = inspect(resolve_family("demo").target)
+LAYERS = (2, 4, 7)
+ACTS = ("decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close", "resize", "save")
+
+
+def opened(cache: Path, **changes: Any) -> tuple[Any, TranscribedModel]:
+    onnx = engine("onnx")
+    opener = onnx.opener(cache_dir=cache)
+    given = {"n_ctx": 120, "n_threads": 1, "trees": True, "prefill_chunk": 32} | changes
+    model = opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(**given))).model
+    assert isinstance(model, TranscribedModel)
+    return opener, model
+
+
+@pytest.fixture(params=["f32", "f16"])
+def both(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[tuple[TranscribedModel, TranscribedModel]]:
+    """A model whose pool is used, and another one for a text alone."""
+    kind = request.param
+    pairs = [opened(probe_cache, kv_k=kind, kv_v=kind) for _ in range(2)]
+    yield pairs[0][1], pairs[1][1]
+    for opener, model in pairs:
+        model.close()
+        opener.close()
+
+
+@pytest.fixture
+def model(probe_cache: Path) -> Iterator[TranscribedModel]:
+    opener, model = opened(probe_cache)
+    yield model
+    model.close()
+    opener.close()
+
+
+def tokens(chance: random.Random, n: int) -> list[int]:
+    return [chance.randrange(300, TARGET.n_vocab - 1) for _ in range(n)]
+
+
+def some_tree(chance: random.Random, n: int) -> Tree:
+    return Tree(tuple(tokens(chance, n)), tuple(chance.randrange(-1, node) for node in range(n)))
+
+
+def next_row(model: OnnxPath, token: int = 400) -> np.ndarray:
+    row = model.decode(Tree.sequence([token]))[0].copy()
+    model.rollback(model.n_past)
+    return row
+
+
+class Texts:
+    """Paths of a small pool, and what each holds, step by step, so that a model of its own can do the same."""
+
+    def __init__(self, root: TranscribedModel, seed: int) -> None:
+        self.chance, self.pool = random.Random(seed), root.pool
+        self.pool.resize(20 * TILE)
+        self.paths: list[OnnxPath] = [root]
+        self.steps: list[list[tuple[str, Any]]] = [[]]
+
+    def act(self, alone: TranscribedModel) -> None:
+        chance, paths, pool = self.chance, self.paths, self.pool
+        some = chance.sample(range(len(paths)), chance.randrange(1, min(4, len(paths)) + 1))
+        one, path, act = some[0], paths[some[0]], chance.choice(ACTS)
+        n = chance.randrange(path.n_past + 1)
+        if act == "decode":
+            trees = {index: some_tree(chance, chance.randrange(1, 5)) for index in some if not paths[index].pending}
+            found = pool.decode([(paths[index], tree) for index, tree in trees.items()]) if trees else []
+            copies = [rows.copy() for rows in found]
+            for (index, tree), rows in zip(trees.items(), copies, strict=True):
+                self.steps[index].append(("decode", tree))
+                assert np.array_equal(self.replayed(alone, index), rows)
+        elif act == "prefill":
+            read = {index: tokens(chance, chance.randrange(30)) for index in some}
+            pool.prefill([(paths[index], each) for index, each in read.items()])
+            for index, each in read.items():
+                self.steps[index].append(("prefill", each))
+        elif act == "keep" and path.pending:
+            kept = path.pending.path_to(chance.randrange(-1, len(path.pending)))
+            path.keep(kept)
+            self.steps[one].append(("keep", kept))
+        elif act == "rollback":
+            path.rollback(n)
+            self.steps[one].append(("rollback", n))
+        elif act == "fork" and len(paths) < 7:
+            paths.append(path.fork(n))
+            self.steps.append([*self.steps[one], ("rollback", n)])
+        elif act == "shift":
+            path.shift(n // 2, n)
+            self.steps[one].append(("shift", (n // 2, n)))
+        elif act == "close" and one:
+            path.close()
+            del paths[one], self.steps[one]
+        elif act == "resize":
+            held = pool.n_cells - pool.n_free
+            pool.resize(max(held, TILE * chance.randrange(12, 24)))
+        elif act == "save":
+            state = path.save()
+            path.rollback(0)
+            path.restore(state)
+            self.steps[one].append(("rollback", path.n_past))
+
+    def replayed(self, alone: TranscribedModel, index: int) -> Any:
+        """What the last step of a path returns where it is the only text."""
+        alone.rollback(0)
+        found = None
+        for act, what in self.steps[index]:
+            found = alone.shift(*what) if act == "shift" else getattr(alone, act)(what)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_path_has_the_bits_of_a_text_alone(both: tuple[TranscribedModel, TranscribedModel], seed: int) -> None:
+    """Random drafts, reading, forks, going back, shifts, resizing and saving, in company and in scattered tiles."""
+    root, alone = both
+    texts = Texts(root, seed)
+    refused = 0
+    for _ in range(60):
+        try:
+            texts.act(alone)
+        except (PoolFull, ContextFull):
+            refused += 1
+        held = len({tile for path in texts.paths for tile in path.tiles.ids})
+        assert texts.pool.n_free == texts.pool.n_cells - held * TILE
+    assert refused < 50
+    for index, path in enumerate(texts.paths):
+        texts.replayed(alone, index)
+        alone.rollback(alone.n_past)
+        path.rollback(path.n_past)
+        assert path.save() == alone.save()
+
+
+def test_scattered_tiles_save_and_continue_like_contiguous_ones(
+    both: tuple[TranscribedModel, TranscribedModel],
+) -> None:
+    """Every tile lies before the one that comes before it in the text."""
+    root, alone = both
+    chance = random.Random(1)
+    text = tokens(chance, 100)
+    pool = root.pool
+    fillers = [pool.path() for _ in range(pool.n_cells // TILE)]
+    pool.prefill([(path, [300]) for path in fillers])
+    for first in range(0, len(text), TILE):
+        fillers.pop().close()
+        root.prefill(text[first : first + TILE])
+    assert sorted(root.tiles.ids, reverse=True) == root.tiles.ids and len(root.tiles.ids) == 7
+    alone.prefill(text)
+    assert root.save() == alone.save()
+    tree = some_tree(chance, 12)
+    assert np.array_equal(root.decode(tree), alone.decode(tree))
+
+
+def test_prompts_read_together_leave_the_cells_of_each_read_alone(
+    both: tuple[TranscribedModel, TranscribedModel],
+) -> None:
+    root, alone = both
+    chance = random.Random(2)
+    root.pool.resize(1200)
+    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
+    paths = [root.pool.path() for _ in texts]
+    first = [chance.randrange(len(text) + 1) for text in texts]
+    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
+    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
+    for path, text in zip(paths, texts, strict=True):
+        alone.rollback(0)
+        alone.prefill(text)
+        assert path.save() == alone.save()
+
+
+def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: TranscribedModel) -> None:
+    assert isinstance(model, PooledModel)
+    pool, n = model.pool, model.pool.n_cells // TILE
+    assert (pool.n_cells, pool.n_free) == (n * TILE, n * TILE)
+    model.prefill(list(range(300, 370)))
+    forks = [model.fork(70), model.fork(64)]
+    assert pool.n_free == (n - 6) * TILE
+    assert [pool.n_more(path, 1) for path in (model, *forks)] == [0, 0, TILE]
+    assert pool.n_more(model, 11) == TILE
+    before = model.save()
+    forks[1].rollback(20)
+    assert pool.n_more(forks[1], 1) == TILE
+    pool.decode([(path, Tree.sequence([500])) for path in forks])
+    for path in forks:
+        path.keep([0])
+    forks[0].shift(3, 40)
+    assert model.save() == before
+
+
+def test_what_does_not_fit_the_pool_changes_nothing(model: TranscribedModel) -> None:
+    pool = model.pool
+    pool.resize(64)
+    model.prefill(list(range(300, 340)))
+    other = pool.path()
+    other.prefill([300])
+    model.decode(Tree.sequence([500] * 8))
+    pending, state = model.pending, (model.n_past, other.n_past)
+    with pytest.raises(PoolFull) as full:
+        pool.decode([(other, Tree.sequence([501])), (model, Tree.sequence([500] * 9))])
+    assert (full.value.n_free, full.value.n_needed) == (0, 16)
+    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1]), (model, [1] * 9)])):
+        with pytest.raises(PoolFull):
+            refused()
+    with pytest.raises(PoolFull):
+        other.fork(1)
+    with pytest.raises(ValueError, match="held"):
+        pool.resize(48)
+    assert (model.n_past, other.n_past) == state
+    assert len(pending) == 8 and pool.n_cells == 64
+
+
+def test_a_pool_that_cannot_grow_stays_as_it_was(model: TranscribedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is refused after some layers."""
+    model.prefill(list(range(300, 340)))
+    row, cells, left = next_row(model), model.pool.n_cells, 5
+    zeros = np.zeros
+
+    def scarce(*given: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise MemoryError
+        return zeros(*given, **options)
+
+    for n in (cells + 160, 64):
+        left = 5
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(np, "zeros", scarce)
+            model.pool.resize(n)
+        assert np.array_equal(next_row(model), row)
+        assert model.pool.n_cells == min(cells, n)
+    fork = model.fork(35)
+    model.pool.resize(160)
+    fork.prefill([7] * 50)
+    assert np.array_equal(next_row(model), row)
+
+
+@pytest.mark.parametrize("error", [Cancelled, BackendError])
+def test_a_decode_that_fails_leaves_all_paths_as_they_were_committed(
+    error: type[Exception], model: TranscribedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = model.fork(0)
+    model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
+    rows, free = [next_row(path) for path in (model, other)], model.pool.n_free
+    trees = [Tree((5, 6, 7), (-1, -1, 1)), Tree.sequence([8, 9])]
+    model.pool.decode([(model, trees[0]), (other, trees[1])])
+    with monkeypatch.context() as patch:
+        if error is Cancelled:
+            other.cancel()
+        else:
+            patch.setattr(model.pool.session, "compute", _failing)
+        with pytest.raises(error):
+            model.pool.decode([(model, Tree((5, 6, 7, 8), (-1, -1, 1, 1))), (other, Tree.sequence([8, 9, 10]))])
+    assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)
+    assert model.pool.n_free == free
+    assert all(np.array_equal(next_row(path), row) for path, row in zip((model, other), rows, strict=True))
+
+
+def _failing(*_: Any, **__: Any) -> None:
+    raise BackendError("it failed")
+
+
+def test_reading_that_is_cancelled_says_how_far_it_came(
+    model: TranscribedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two chunks of 32 tokens: the first text is read, the second one in part, the third one not at all."""
+    paths = [model, model.fork(0), model.fork(0)]
+    computed, calls = model.pool.session.compute, 0
+
+    def counted(*given: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            model.cancel()
+        computed(*given, **options)
+
+    monkeypatch.setattr(model.pool.session, "compute", counted)
+    with pytest.raises(Cancelled):
+        model.pool.prefill([(path, list(range(300, 340))) for path in paths])
+    assert [path.n_past for path in paths] == [40, 24, 0]
+    assert [len(path.tiles.ids) for path in paths] == [3, 2, 0]
+
+
+def test_what_no_pool_can_decode_is_refused(model: TranscribedModel, probe_cache: Path) -> None:
+    other = model.fork(0)
+    with pytest.raises(ValueError, match="twice"):
+        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
+    with pytest.raises(ValueError, match="17 rows"):
+        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
+    opener, stranger = opened(probe_cache)
+    with pytest.raises(ValueError, match="another pool"):
+        model.pool.decode([(stranger, Tree.sequence([1]))])
+    stranger.close()
+    opener.close()
+    other.close()
+    other.close()
+    with pytest.raises(Closed):
+        other.decode(Tree.sequence([1]))
+    other = model.fork(0)
+    model.close()
+    other.close()
+    for path in (model, other):
+        with pytest.raises(Closed):
+            path.prefill([1])
+
+
+def test_what_heads_read_follows_forks_moves_and_resizing(model: TranscribedModel) -> None:
+    """Of every path what reading its text at once gives, in whichever tiles it came about."""
+    rows = model.features(hidden_rows_tail(LAYERS, TARGET.n_embd), HIDDEN, 3 * TARGET.n_embd)
+    chance = random.Random(3)
+    text = tokens(chance, 90)
+    model.prefill(text[:50])
+    fork = model.fork(45)
+    model.pool.decode([(fork, Tree((1, text[45], 2, text[46]), (-1, -1, 0, 1))), (model, Tree.sequence(text[50:55]))])
+    fork.keep([1, 3])
+    model.keep(range(5))
+    model.pool.resize(800)
+    model.pool.prefill([(model, text[55:70]), (fork, text[47:90])])
+    model.rollback(64)
+    model.pool.resize(240)
+    found = [rows.on(path)[: path.n_past].copy() for path in (model, fork)]
+    for path, own in zip((model, fork), found, strict=True):
+        n = path.n_past
+        path.rollback(0)
+        path.prefill(text[:n])
+        assert np.array_equal(rows.on(path)[:n], own)
+
+
+def test_paths_of_a_head_draft_like_heads_of_their_own(tmp_path: Path, probe_cache: Path) -> None:
+    """Two texts, whose head is asked for both in one decode, against each text alone."""
+    write_head(tmp_path / "head.gguf", TARGET, np.arange(300, 400), LAYERS, seed=5)
+    opener, target = opened(probe_cache)
+    settings = drafter_settings(target.settings)
+    head = opener.open(inspect(tmp_path / "head.gguf"), settings, target=(target, TARGET)).model
+    assert isinstance(head, HeadModel)
+    chance = random.Random(4)
+    texts = [tokens(chance, 40), tokens(chance, 23)]
+    own = [[chance.randrange(100) for _ in text] for text in texts]
+    trees = [_grown(ids[-3:]) for ids in own]
+    alone = []
+    for text, ids, grown in zip(texts, own, trees, strict=True):
+        target.rollback(0)
+        target.prefill(text[:-1])
+        head.prefill(ids[:-3])
+        alone.append([head.decode(tree).copy() for tree in grown])
+        head.rollback(0)
+    target.rollback(0)
+    target.pool.resize(400)
+    head.pool.resize(400)
+    paths = [target.pool.path() for _ in texts]
+    target.pool.prefill([(path, text[:-1]) for path, text in zip(paths, texts, strict=True)])
+    heads = [head.pool.path(path) for path in paths]
+    head.pool.prefill([(path, ids[:-3]) for path, ids in zip(heads, own, strict=True)])
+    for step, level in enumerate(zip(*trees, strict=True)):
+        found = head.pool.decode(list(zip(heads, level, strict=True)))
+        for rows, wanted in zip(found, alone, strict=True):
+            assert np.array_equal(rows, wanted[step])
+    assert (heads[0].fork(20).n_past, heads[0].n_past) == (20, 37)
+    head.close()
+    target.close()
+    opener.close()
+
+
+def _grown(ids: list[int]) -> list[Tree]:
+    """The last tokens of a text, then a draft of two levels, each computed when the one before it is."""
+    tokens, parents = (*ids, 1, 2, 3), (-1, 0, 1, 2, 2, 4)
+    return [Tree(tokens[:n], parents[:n]) for n in (3, 5, 6)]
