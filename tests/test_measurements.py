@@ -213,9 +213,9 @@ def test_no_record_makes_a_chooser_that_cannot_count(learned: Path) -> None:
             n_refused += 1
         text = [1, 2, 3, 1, 2, 3, 1, 2]
         drafter.begin(Text([*text, 3]), Sampler(SamplerSettings(), text))
-        assert 0 < drafter.plain_s < 1e6 and 0 < drafter.rate < 1e9
-        assert all(0 < drafter.curve(n) < 1e6 for n in range(1, 20))
-        tree = drafter.draft(4)
+        tree, prices = drafter.draft(4), drafter.prices
+        assert 0 < prices.plain_s < 1e6 and 0 < prices.rate < 1e9
+        assert all(0 < prices.curve(n) < 1e6 for n in range(1, 20))
         assert all(0 <= value <= 1 for value in tree.values)
     assert 100 < n_refused < 400
 

@@ -135,7 +135,7 @@ def test_rounds_of_many_tokens_do_not_make_plain_decoding_seem_slower(order: tup
     for _ in range(200):
         for n in order:
             chooser.learn(Round(tuple(range(n)), n - 1, (1,) * (n - 1), n, 0.0, 1e-3, 1e-4 + (n - 1) * 5e-5))
-    assert chooser.plain_s == pytest.approx(chooser.curve(1) + 1e-4, rel=1e-6)
+    assert chooser.choices["off"].round_s == pytest.approx(chooser.prices.curve(1) + 1e-4, rel=1e-6)
 
 
 def test_plain_decoding_is_measured_again_after_as_many_rounds_as_there_were() -> None:

@@ -24,7 +24,7 @@ class RandomChoices(Chooser):
     def draft(self, limit: int) -> Tree:
         # A draft that is asked for twice is the same twice.
         self._random.seed(f"{self._seed} {self._n_drafted}")
-        self._since_plain = 0
+        self._last_plain, self._rest = self._n_rounds, 0
         if self._random.random() < 0.2:
             return EMPTY
         return super().draft(min(limit, self._random.randint(1, self.most)))

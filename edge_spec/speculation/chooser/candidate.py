@@ -34,8 +34,8 @@ class Candidate:
         has_model: whether it computes; else it is a table, whose drafts cost next to nothing.
         draft: what it drafted last; all of it, whether it was verified or not.
         reach: by depth, the chance that the next token of a path is accepted if all before it were.
-        expected: tokens that a round with the part of it that is verified is expected to write.
-        weighed, weighed_until: what a round with its draft is expected to gain, and the round until which that holds.
+        verified: the part of it that is worth verifying.
+        expected: tokens that a round with that part is expected to write.
         step_s: seconds of drafting one level; None before it was measured.
         read_s: seconds of reading one token of the text; None before it was measured.
         n_chosen: rounds of this reply that used it.
@@ -44,9 +44,8 @@ class Candidate:
     def __init__(self, drafter: Drafter, *, depth: int = 9) -> None:
         self.drafter = drafter
         self.has_model = bool(drafter.followed)
-        self.draft = EMPTY
+        self.draft = self.verified = EMPTY
         self.expected = 1.0
-        self.weighed, self.weighed_until = 0.0, 0
         self.step_s: float | None = None
         self.read_s: float | None = None
         self.n_chosen = 0
@@ -55,8 +54,7 @@ class Candidate:
         self._reaches = ([_FIRST_CHANCE] * depth, [_FIRST_CHANCE] * depth)
         self._calibrations = (Calibration(greedy=False), Calibration(greedy=self.has_model))
         self._greedy = False
-        # Of the rounds in which it drafted, older ones fading: how many, tokens, seconds; and which was the last.
-        self._rounds = self._tokens = self._expected = self._seconds = 0.0
+        self._past = (_Past(), _Past())
         self._last_round = 0
         # What trials have lost since one was due, negative if they gained; when the next one is due; how many failed.
         self._lost_s = self._due_s = 0.0
@@ -73,7 +71,7 @@ class Candidate:
 
     def begin(self, *, greedy: bool) -> None:
         """A reply begins; its temperature decides what claims are worth."""
-        self._greedy, self.draft, self.n_chosen, self.weighed_until = greedy, EMPTY, 0, 0
+        self._greedy, self.draft, self.n_chosen = greedy, EMPTY, 0
 
     @property
     def n_levels(self) -> int:
@@ -146,18 +144,10 @@ class Candidate:
             now = seconds / n_tokens
             self.read_s = now if self.read_s is None else self.read_s + 0.5 * (min(now, 3 * self.read_s) - self.read_s)
 
-    def learn_round(self, number: int, *, n_tokens: int, expected: float, seconds: float) -> None:
-        """Learn from a round, by its number, in which it drafted. What is older counts less, asked or not.
-
-        Args:
-            expected: tokens that the round was expected to write.
-        """
-        fade = _FADE * _PASSED_OVER ** max(0, number - self._last_round - 1)
+    def learn_round(self, number: int, *, n_tokens: int, seconds: float) -> None:
+        """Learn from a round, by its number, in which it drafted. What is older counts less, asked or not."""
+        self._past[self._greedy].add(number, n_tokens, self.expected, seconds)
         self._last_round = number
-        self._rounds = self._rounds * fade + 1
-        self._tokens = self._tokens * fade + n_tokens
-        self._expected = self._expected * fade + expected
-        self._seconds = self._seconds * fade + seconds
 
     def seen_gain(self, number: int, rate: float) -> tuple[float, float]:
         """Tokens of its rounds beyond what their time would have brought at ``rate``, and how many rounds those are.
@@ -167,15 +157,17 @@ class Candidate:
         Args:
             number: of the last round.
         """
-        if not self._rounds:
+        past = self._past[self._greedy]
+        if not past.rounds:
             return 0.0, 0.0
-        n_rounds = self._rounds * _PASSED_OVER ** (number - self._last_round)
-        return ((self._tokens + self._expected) / 2 - rate * self._seconds) / self._rounds, n_rounds
+        n_rounds = past.rounds * _PASSED_OVER ** (number - past.last)
+        return ((past.tokens + past.expected) / 2 - rate * past.seconds) / past.rounds, n_rounds
 
     @property
     def usual_round(self) -> tuple[float, float] | None:
         """Seconds and tokens of its last rounds; None before it was tried."""
-        return (self._seconds / self._rounds, self._tokens / self._rounds) if self._rounds else None
+        past = self._past[self._greedy]
+        return (past.seconds / past.rounds, past.tokens / past.rounds) if past.rounds else None
 
     def is_due(self, now_s: float) -> bool:
         """Return whether it is time to try it, though it is not expected to pay.
@@ -233,6 +225,29 @@ class Candidate:
     def _rank(self, draft: Tree, node: int) -> int:
         """Return what claims are counted by: the place among siblings, of tables the depth."""
         return draft.parents[:node].count(draft.parents[node]) if self.has_model else draft.depths[node]
+
+
+class _Past:
+    """The rounds in which a drafter drafted, older ones fading.
+
+    Attributes:
+        rounds, tokens, expected, seconds: how many they are, what they wrote and were expected to, and what they took.
+        last: the number of the last one.
+    """
+
+    __slots__ = ("expected", "last", "rounds", "seconds", "tokens")
+
+    def __init__(self) -> None:
+        self.rounds = self.tokens = self.expected = self.seconds = 0.0
+        self.last = 0
+
+    def add(self, number: int, n_tokens: int, expected: float, seconds: float) -> None:
+        fade = _FADE * _PASSED_OVER ** max(0, number - self.last - 1)
+        self.last = number
+        self.rounds = self.rounds * fade + 1
+        self.tokens = self.tokens * fade + n_tokens
+        self.expected = self.expected * fade + expected
+        self.seconds = self.seconds * fade + seconds
 
 
 def _claim(claims: Sequence[float], node: int, parent: int) -> float:

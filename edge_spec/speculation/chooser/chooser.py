@@ -9,6 +9,7 @@ from typing import Any
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.chooser.prices import Prices, typical
 from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.follower import Follower
@@ -26,16 +27,14 @@ _PIECE = 128
 _FIRST_RECHECK, _RECHECK_PLAIN = 4, 128
 """Rounds with drafts after which a plain one is measured again: as many as all rounds before, within these bounds."""
 
-_FADE = 0.99
 _FOLLOW = 0.05
-_PLAIN_ROUNDS = 10
-"""Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
 
 _ENOUGH_ROUNDS = 8
 """Rounds after which a model is judged by what it has brought, and not by the chance of its tokens."""
 
-_WEIGH_EVERY = 8
-"""Rounds after which a model that was not asked is weighed again."""
+_WEIGHING_SHARE, _LONGEST_REST = 0.005, 64
+"""Share of the time that weighing who should draft may take where nobody should, and the most rounds until it is done
+again."""
 
 _UNKNOWN_STEP = 0.15
 """Drafting one level takes this share of a plain round, until it is measured."""
@@ -83,7 +82,7 @@ class Chooser(Drafter):
         clock: tells seconds.
 
     Attributes:
-        curve: seconds of the target's decodes.
+        prices: what rounds cost.
     """
 
     name = "auto"
@@ -98,15 +97,16 @@ class Chooser(Drafter):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.most = most
-        self.curve = CostCurve(seconds, only_shape=only_shape)
+        self.prices = Prices(CostCurve(seconds, only_shape=only_shape), most)
         self.candidates = [Candidate(drafter, depth=most) for drafter in drafters]
         self._tables = [candidate for candidate in self.candidates if not candidate.has_model]
         self._models = [candidate for candidate in self.candidates if candidate.has_model]
         self._clock = clock
-        # Of the last rounds, older ones fading: tokens and seconds. All seconds of this run.
-        self._tokens = self._seconds = self._total_s = 0.0
-        # Sampling and bookkeeping of a round that writes one token, and of each further token.
-        self._round_s = self._token_s = 0.0
+        # All seconds of this run.
+        self._total_s = 0.0
+        # Rounds until models are weighed again, and rounds that nobody has learned from yet.
+        self._rest = 0
+        self._unlearned: list[Round] = []
         # What asking drafters has saved in a round, less what it took: a running mean.
         self._saved_s = 0.0
         # What this round decided: who was asked and for how many seconds, who drafted what is verified, and who was
@@ -116,12 +116,11 @@ class Chooser(Drafter):
         self._tried: dict[Candidate, float] = {}
         self._read: dict[Candidate, float] = {}
         self._last_name = self.name
-        self._n_rounds = self._n_plain = self._since_plain = 0
-        self._recheck = _FIRST_RECHECK
+        # Rounds of this run, the last one that drafted nothing, and those of this reply.
+        self._n_rounds = self._last_plain = self._n_plain = 0
         # How long replies are, and how much of this one is written.
         self._usual_length, self._n_written = _FIRST_LENGTH, 0
         self._known_rounds, self._known_speed_up = 0, 1.0
-        self._price()
 
     # --- a reply
 
@@ -131,9 +130,10 @@ class Chooser(Drafter):
 
     def begin(self, text: Text, sampler: Sampler) -> None:
         super().begin(text, sampler)
+        self._catch_up()
         if self._n_written:
             self._usual_length += 0.2 * (self._n_written - self._usual_length)
-        self._n_written = self._n_plain = 0
+        self._n_written = self._n_plain = self._rest = 0
         self._forget_decision()
         for candidate in self.candidates:
             candidate.begin(greedy=sampler.settings.temperature == 0)
@@ -145,36 +145,51 @@ class Chooser(Drafter):
         self._last_name = self.name
 
     def draft(self, limit: int) -> Tree:
+        rests = self._rest > 0
+        if rests and not self._tables_pay:
+            self._last_name = self.name
+            return EMPTY
+        began, prices = self._clock(), self.prices
         self._forget_decision()
+        self._catch_up()
+        prices.update()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
-        if not self._costs[0] or self._plain_is_due:
+        if not prices.plain_s or self._plain_is_due:
             return EMPTY
         limit = min(limit, self.most)
-        best, verified, gain = None, EMPTY, self._plain_gain
+        best, verified, gain = None, EMPTY, prices.plain_gain
         for table in self._tables:
             is_trial = not self._tables_pay
             if is_trial and not self._is_due(table):
                 continue
             table.draft = self._ask(table, lambda table=table: table.drafter.draft(limit))  # type: ignore[misc]
             if is_trial:
-                self._tried[table] = self._plain_gain
+                self._tried[table] = prices.plain_gain
             # What a table claims is known to be right or wrong without verifying it.
             draft, gained = self._best_of(table, least=0)
             if gained > gain:
                 best, verified, gain = table, draft, gained
-        model, is_trial, instead = self._model(gain)
-        if model is not None and self._has_read(model):
-            model.draft = self._ask(model, lambda: self._drafted(model, limit))
-            draft, gained = self._best_of(model, least=int(is_trial))
-            if is_trial:
-                self._tried[model] = instead
-            if best is None or gained > gain or is_trial:
-                # The round counts as the model's even where nothing of its draft is worth verifying: it took the time.
-                best, verified = model, draft
+        if not rests:
+            model, is_trial, instead = self._model(gain)
+            if model is None:
+                self._rest = self._rest_after(self._clock() - began)
+            elif self._has_read(model):
+                model.draft = self._ask(model, lambda: self._drafted(model, limit))
+                draft, gained = self._best_of(model, least=int(is_trial))
+                if is_trial:
+                    self._tried[model] = instead
+                if best is None or gained > gain or is_trial:
+                    # The round counts as the model's even where nothing of its draft is verified: it took the time.
+                    best, verified = model, draft
         self._used = best
         if best is not None:
             self._last_name = best.drafter.last_name
         return verified
+
+    def _rest_after(self, seconds: float) -> int:
+        """Return for how many rounds nobody is weighed, so that finding out that nobody pays takes little of them."""
+        weighing_s = seconds - sum(ask_s for _, ask_s in self._asked)
+        return min(int(weighing_s / (_WEIGHING_SHARE * self.prices.plain_s)), _LONGEST_REST)
 
     def _ask(self, candidate: Candidate, drafted: Callable[[], Tree]) -> Tree:
         started = self._clock()
@@ -200,17 +215,18 @@ class Chooser(Drafter):
         n, gain = self._best_size(values)
         n = max(n, least)
         best = draft.first(n) if draft.is_sequence else draft.valued(values).best(n)
+        candidate.verified = best
         candidate.expected = 1 + (sum(values[:n]) if draft.is_sequence else sum(best.values))
         return best, gain
+
+    def _best_size(self, values: Iterable[float]) -> tuple[int, float]:
+        return self.prices.best_size(values)
 
     def _model(self, gain: float) -> tuple[Candidate | None, bool, float]:
         """Return the model that should draft now, whether only to try it, and what the best choice should gain."""
         chosen = None
         for model in self._models:
-            if self._n_rounds >= model.weighed_until:
-                # Nothing is learned of a model that is not asked: now and then is often enough.
-                model.weighed, model.weighed_until = self._expected_gain(model), self._n_rounds + _WEIGH_EVERY
-            expected = model.weighed
+            expected = self._expected_gain(model)
             if expected > gain and self._pays_to_read(model, expected - gain):
                 chosen, gain = model, expected
         for model in self._models:
@@ -228,39 +244,6 @@ class Chooser(Drafter):
 
     # --- the rule
 
-    def _price(self) -> None:
-        """Work out what the next round costs, from what is known now."""
-        # Seconds of rounds with 0, 1, 2 and more drafted nodes, beside what each token takes.
-        self._costs = self.curve.first(self.most + 1)
-        # A plain decode takes no longer than one of more rows: what says so is noise.
-        self._costs[0] = min(self._costs)
-        plain_s = self._costs[0] + self._round_s
-        self.plain_s = plain_s
-        # Tokens per second; at least those of plain decoding.
-        self.rate = 0.0
-        if plain_s > 0:
-            seen = (self._tokens + _PLAIN_ROUNDS) / (self._seconds + _PLAIN_ROUNDS * plain_s)
-            self.rate = max(1 / plain_s, seen)
-        # The same in tokens, and what is left of a token for the draft that brings it: it has to be written as well.
-        own_s = self._round_s - self._token_s
-        self._prices = [self.rate * (seconds + own_s) for seconds in self._costs]
-        self._share = 1 - self.rate * self._token_s
-        self._plain_gain = 1 - self.rate * plain_s
-
-    def _best_size(self, values: Iterable[float]) -> tuple[int, float]:
-        """Return how many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
-
-        Args:
-            values: the chances that its nodes are accepted. The best of them always form a tree.
-        """
-        best, gain, tokens = 0, self._plain_gain, 1.0
-        for n, value in enumerate(sorted(values, reverse=True)[: self.most], 1):
-            tokens += value
-            gained = tokens * self._share - self._prices[n]
-            if gained > gain:
-                best, gain = n, gained
-        return best, gain
-
     def _is_worth_more(self, model: Candidate, value: float, n: int, depth: int) -> bool:
         """Return whether drafting another level pays, or several.
 
@@ -269,30 +252,33 @@ class Chooser(Drafter):
             n: nodes of the draft that are worth as much.
             depth: levels that it has.
         """
-        prices, share, step, gained = self._prices, self._share, self.rate * self._step_s(model), 0.0
+        prices, gained = self.prices, 0.0
+        step = prices.rate * self._step_s(model)
         for more in range(1, self.most - max(n, depth) + 1):
             value *= model.reach[depth + more - 1]
-            gained += value * share
-            if gained > more * step + prices[n + more] - prices[n]:
+            gained += value * prices.share
+            if gained > more * step + prices.further(n, more):
                 return True
         return False
 
     def _expected_gain(self, model: Candidate) -> float:
         """Return what a round with a model's draft gains: as its last rounds did, before them by its chance."""
-        seen, n_rounds = model.seen_gain(self._n_rounds, self.rate)
+        prices = self.prices
+        seen, n_rounds = model.seen_gain(self._n_rounds, prices.rate)
         trust = min(1.0, n_rounds / _ENOUGH_ROUNDS)
         if trust == 1:
             return seen
-        step, tokens, reached, guess = self.rate * self._step_s(model), 1.0, 1.0, float("-inf")
+        step, tokens, reached, guess = prices.rate * self._step_s(model), 1.0, 1.0, float("-inf")
         for n in range(1, self.most + 1):
             reached *= model.reach[n - 1]
             tokens += reached
-            guess = max(guess, tokens * self._share - self._prices[n] - n * step)
+            guess = max(guess, prices.gain(n, tokens) - n * step)
         return trust * seen + (1 - trust) * guess
 
     @property
     def _plain_is_due(self) -> bool:
-        return self._since_plain >= self._recheck
+        since, before = self._n_rounds - self._last_plain, self._last_plain
+        return since >= min(_RECHECK_PLAIN, max(_FIRST_RECHECK, before))
 
     @property
     def _tables_pay(self) -> bool:
@@ -303,7 +289,7 @@ class Chooser(Drafter):
         return candidate.is_due(self._total_s)
 
     @property
-    def _rest(self) -> float:
+    def _left(self) -> float:
         """Tokens that are expected of the reply from here on. Long ones are taken to go on as all replies do."""
         room = self.text.room
         return self._usual_length if room is None else min(room, self._usual_length)
@@ -313,93 +299,132 @@ class Chooser(Drafter):
         n_unread = model.drafter.n_unread()
         _, n_tokens = model.usual_round or (0.0, 0.0)
         # While it reads, a piece between two rounds, the reply goes on. A round takes as long as a plain one at least.
-        drafted = self._rest - n_unread / _PIECE
+        drafted = self._left - n_unread / _PIECE
         return self._reading_cost(model, n_unread) <= drafted * gained / max(n_tokens, 1 + gained)
 
     def _may_read_for_a_trial(self, model: Candidate) -> bool:
         """Return whether reading what it has missed takes little of the rest of the reply."""
-        return self._reading_cost(model, model.drafter.n_unread()) <= _READING_SHARE * self._rest
+        return self._reading_cost(model, model.drafter.n_unread()) <= _READING_SHARE * self._left
 
     def _reading_cost(self, model: Candidate, n_unread: int) -> float:
         """Return tokens that the time of reading would have brought."""
         if n_unread < _CATCH_UP:
             return 0.0
         token_s = model.read_s if model.read_s is not None else _UNKNOWN_READING * self._step_s(model)
-        return self.rate * token_s * n_unread
+        return self.prices.rate * token_s * n_unread
 
     def _step_s(self, model: Candidate) -> float:
-        return model.step_s if model.step_s is not None else _UNKNOWN_STEP * self.plain_s
+        return model.step_s if model.step_s is not None else _UNKNOWN_STEP * self.prices.plain_s
 
     # --- what a round teaches
 
     def learn(self, done: Round) -> None:
-        rate, plain_gain, used = self.rate, self._plain_gain, self._used
-        n_tokens, seconds = len(done.tokens), done.draft_s + done.verify_s + done.sample_s
-        self.curve.learn(done.n_rows, done.verify_s)
-        if n_tokens == 1:
-            self._round_s = _followed(self._round_s, done.sample_s)
-        elif self._round_s:
-            self._token_s = _followed(self._token_s, max(0.0, done.sample_s - self._round_s) / (n_tokens - 1))
-        self._total_s += seconds
-        self._tokens = self._tokens * _FADE + n_tokens
-        self._seconds = self._seconds * _FADE + seconds
-        self._n_rounds += 1
-        self._n_written += n_tokens
-        self._since_plain += 1
-        if not done.drafted:
-            self._since_plain = 0
-            self._recheck = min(_RECHECK_PLAIN, max(_FIRST_RECHECK, self._n_rounds))
-        if used is None:
-            self._n_plain += 1
-        else:
-            used.n_chosen += 1
-        self._price()
-        # What such a round takes beside drafting; one that was disturbed must not count.
-        n_rows = done.n_rows
-        decode_s = self._costs[n_rows - 1] if n_rows <= len(self._costs) else self.curve(n_rows)
-        asking_s = sum(ask_s for _, ask_s in self._asked)
-        # Choosing takes time as well where somebody is asked: with small models it decides.
-        choosing_s = max(0.0, done.draft_s - asking_s - sum(self._read.values())) if self._asked else 0.0
-        round_s = decode_s + self._round_s + (n_tokens - 1) * self._token_s + min(choosing_s, self.plain_s)
-        if used is not None and not (used.has_model and used in self._tried):
-            self._saved_s += _FOLLOW * (n_tokens * self.plain_s - round_s - asking_s - self._saved_s)
-        elif self._asked:
-            self._saved_s += _FOLLOW * (-asking_s - self._saved_s)
+        # What plain rounds teach is wanted when somebody is weighed again: learned at once, it takes less time.
+        self._rest -= 1
+        self._unlearned.append(done)
+        if self._asked:
+            self._learn_drafts(done)
+        elif len(self._unlearned) > _LONGEST_REST:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Learn what the rounds took that nobody has learned from yet."""
+        rounds, self._unlearned = self._unlearned, []
+        if not rounds:
+            return
+        plain = [done for done in rounds if done.n_rows == 1]
+        if plain:
+            self.prices.learn(typical(plain), len(plain))
+        for done in rounds:
+            if done.n_rows > 1:
+                self.prices.learn(done)
+        self._total_s += sum([done.draft_s + done.verify_s + done.sample_s for done in rounds])
+        self._n_rounds += len(rounds)
+        self._n_written += sum([len(done.tokens) for done in rounds])
+        # What a grammar drafts is nobody's.
+        n_plain = sum([not done.drafted for done in rounds])
+        if n_plain:
+            self._last_plain = self._n_rounds
+            self._n_plain += n_plain * (self._used is None)
+
+    def _learn_drafts(self, done: Round) -> None:
+        """Learn what those who were asked in a round have brought, and what that took."""
+        prices, decided = self.prices, (self.prices.rate, self.prices.plain_gain)
+        self._catch_up()
+        prices.update()
+        # Choosing takes time as well: with small models it decides. A round that was disturbed must not count.
+        drafting_s = sum(ask_s for _, ask_s in self._asked) + sum(self._read.values())
+        choosing_s = min(max(0.0, done.draft_s - drafting_s), prices.plain_s)
+        self._learn_saved(done, choosing_s)
         for candidate, ask_s in self._asked:
             candidate.learn_outcome(done.tokens)
-            candidate.weighed_until = 0
-            usual_s = min(ask_s, self.plain_s)
+            usual_s = min(ask_s, prices.plain_s)
             if candidate.has_model:
                 usual_s = candidate.learn_step(self._n_rounds, ask_s, assumed_s=self._step_s(candidate))
-            if candidate.has_model or candidate is used:
-                candidate.learn_round(
-                    self._n_rounds,
-                    n_tokens=n_tokens,
-                    expected=candidate.expected if candidate is used else n_tokens,
-                    seconds=done.verify_s + done.sample_s + usual_s + min(choosing_s, self.plain_s),
-                )
+            self._learn_round(candidate, done, choosing_s + usual_s)
             if candidate in self._tried:
-                # A table's draft is verified only where that pays: the trial costs what asking takes.
-                lost_s = 0.0 if candidate is used else ask_s
-                if candidate.has_model:
-                    gain = n_tokens - rate * (round_s + usual_s) if candidate is used else plain_gain - rate * usual_s
-                    lost_s = (self._tried[candidate] - gain) / max(rate, 1e-9)
-                candidate.tried(
-                    self._total_s,
-                    lost_s=lost_s,
-                    # What it took to catch up with the text counts as a few rounds at most: else it is never tried.
-                    caught_up_s=min(self._read.get(candidate, 0.0) + ask_s - usual_s, _CATCH_UP_ROUNDS * self.plain_s),
-                    round_s=self.plain_s,
-                )
+                self._learn_trial(candidate, done, ask_s, usual_s, choosing_s, decided)
             candidate.draft = EMPTY
+        if self._used is not None:
+            self._used.n_chosen += 1
         # In the next round there may be no room for a draft: nothing of this one may be learned again.
         self._asked, self._used, self._tried, self._read = [], None, {}, {}
+
+    def _learn_saved(self, done: Round, choosing_s: float) -> None:
+        """Learn what asking has saved in a round. A model's trial is no reason to ask tables."""
+        saved_s = -sum(ask_s for _, ask_s in self._asked)
+        if self._used is not None and not (self._used.has_model and self._used in self._tried):
+            n_tokens = len(done.tokens)
+            saved_s += n_tokens * self.prices.plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
+        self._saved_s += _FOLLOW * (saved_s - self._saved_s)
+
+    def _learn_round(self, candidate: Candidate, done: Round, drafting_s: float) -> None:
+        """Learn what a round with a candidate's draft wrote, and what it took."""
+        if candidate is self._used:
+            n_tokens, seconds = len(done.tokens), done.verify_s + done.sample_s
+        elif candidate.has_model:
+            # A table's draft was better: the round that there would have been without that.
+            n_tokens = 1 + len(candidate.verified.descend(done.tokens))
+            n_rows = done.n_rows - sum(done.drafted) + len(candidate.verified)
+            seconds = self.prices.usual_s(n_rows, n_tokens)
+        else:
+            return
+        candidate.learn_round(self._n_rounds, n_tokens=n_tokens, seconds=seconds + drafting_s)
+
+    def _learn_trial(
+        self,
+        candidate: Candidate,
+        done: Round,
+        ask_s: float,
+        usual_s: float,
+        choosing_s: float,
+        decided: tuple[float, float],
+    ) -> None:
+        """Learn what a trial has lost against the best choice, by the prices at which that was decided.
+
+        Args:
+            ask_s, usual_s: seconds of drafting, and what it usually takes at most.
+        """
+        prices, (rate, plain_gain) = self.prices, decided
+        # A table's draft is verified only where that pays: the trial costs what asking takes.
+        lost_s = 0.0 if candidate is self._used else ask_s
+        if candidate.has_model:
+            gain = plain_gain - rate * usual_s
+            if candidate is self._used:
+                n_tokens = len(done.tokens)
+                gain = n_tokens - rate * (prices.usual_s(done.n_rows, n_tokens) + choosing_s + usual_s)
+            lost_s = (self._tried[candidate] - gain) / max(rate, 1e-9)
+        # What it took to catch up with the text counts as a few rounds at most: else it is never tried.
+        caught_up_s = min(self._read.get(candidate, 0.0) + ask_s - usual_s, _CATCH_UP_ROUNDS * prices.plain_s)
+        candidate.tried(self._total_s, lost_s=lost_s, caught_up_s=caught_up_s, round_s=prices.plain_s)
 
     @property
     def choices(self) -> dict[str, Choice]:
         found = {}
-        if self.plain_s > 0:
-            found[_PLAIN] = Choice(rounds=self._n_plain, round_s=self.plain_s, tokens_per_round=1.0)
+        self._catch_up()
+        self.prices.update()
+        if self.prices.plain_s > 0:
+            found[_PLAIN] = Choice(rounds=self._n_plain, round_s=self.prices.plain_s, tokens_per_round=1.0)
         for candidate in self.candidates:
             round_s, n_tokens = candidate.usual_round or (None, None)
             found[candidate.name] = Choice(rounds=candidate.n_chosen, round_s=round_s, tokens_per_round=n_tokens)
@@ -408,18 +433,22 @@ class Chooser(Drafter):
     @property
     def has_learned(self) -> bool:
         """Whether this run has learned enough to be worth keeping."""
+        self._catch_up()
         return self._n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
         """Return what it has learned of this device and of its drafters, as ``recall`` takes it, and the speed-up."""
-        speed_up = self._tokens / self._seconds * self.plain_s if self._seconds > 0 else 1.0
+        prices = self.prices
+        self._catch_up()
+        prices.update()
+        speed_up = prices.tokens / prices.seconds * prices.plain_s if prices.seconds > 0 else 1.0
         known = min(self._known_rounds, _AS_MANY_ROUNDS)
         n_rounds = known + self._n_rounds
         if known:
             speed_up = (known * self._known_speed_up + self._n_rounds * speed_up) / n_rounds
         return {
-            "seconds": self.curve.as_json(),
-            "own": {"round_s": self._round_s, "token_s": self._token_s},
+            "seconds": prices.curve.as_json(),
+            "own": {"round_s": prices.round_s, "token_s": prices.token_s},
             "rounds": n_rounds,
             "speed_up": speed_up,
             "drafters": {candidate.name: candidate.as_json() for candidate in self.candidates},
@@ -434,10 +463,9 @@ class Chooser(Drafter):
         n_rounds, speed_up = whole(learned["rounds"], least=1), positive(learned["speed_up"])
         own = learned["own"]
         round_s, token_s = at_least_zero(own["round_s"]), at_least_zero(own["token_s"])
-        self.curve.recall(learned["seconds"])
-        self._round_s, self._token_s = round_s, token_s
+        self.prices.curve.recall(learned["seconds"])
+        self.prices.round_s, self.prices.token_s = round_s, token_s
         self._known_rounds, self._known_speed_up = n_rounds, speed_up
-        self._price()
         for candidate in self.candidates:
             if candidate.name in learned["drafters"]:
                 candidate.recall(learned["drafters"][candidate.name])
@@ -474,8 +502,3 @@ class Chooser(Drafter):
     @property
     def held_bytes(self) -> int:
         return sum(candidate.drafter.held_bytes for candidate in self.candidates)
-
-
-def _followed(now: float, seconds: float) -> float:
-    """Return a running mean in which one hiccup does not count like many rounds."""
-    return now + _FOLLOW * (min(seconds, 3 * now) - now) if now else seconds

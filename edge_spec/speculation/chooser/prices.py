@@ -1,0 +1,111 @@
+"""What rounds cost, and what their time is worth in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.round import Round
+
+__all__ = ["Prices", "typical"]
+
+_FADE = 0.99
+_FOLLOW = 0.05
+_PLAIN_ROUNDS = 10
+"""Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
+
+
+class Prices:
+    """Seconds of rounds by the nodes that they verify, and the tokens that would be written in that time.
+
+    What is measured is learned at once; what follows from it is worked out by ``update``, when somebody wants to know.
+
+    Args:
+        curve: seconds of the target's decodes.
+        most: nodes of the largest draft.
+
+    Attributes:
+        tokens, seconds: of the last rounds, older ones fading.
+        round_s: seconds of sampling and bookkeeping of a round that writes one token.
+        token_s: the same of each further token.
+        costs: seconds of decodes of 1, 2, 3 and more rows.
+        plain_s: seconds of a plain round.
+        rate: tokens per second that are written now; never less than plain decoding's.
+        share: what is left of a token for the draft that brings it: it has to be written as well.
+        plain_gain: what a plain round gains.
+    """
+
+    def __init__(self, curve: CostCurve, most: int) -> None:
+        self.curve = curve
+        self.most = most
+        self.tokens = self.seconds = 0.0
+        self.round_s = self.token_s = 0.0
+        self.update()
+
+    def learn(self, done: Round, times: int = 1) -> None:
+        """Learn from what a round took, or so many rounds that were alike."""
+        n_tokens, sample_s = len(done.tokens), done.sample_s
+        self.curve.learn(done.n_rows, done.verify_s, times)
+        if n_tokens == 1:
+            self.round_s = _followed(self.round_s, sample_s, times)
+        elif self.round_s:
+            self.token_s = _followed(self.token_s, max(0.0, sample_s - self.round_s) / (n_tokens - 1), times)
+        kept = _FADE**times
+        counts = (1 - kept) / (1 - _FADE)
+        self.tokens = self.tokens * kept + n_tokens * counts
+        self.seconds = self.seconds * kept + (done.draft_s + done.verify_s + sample_s) * counts
+
+    def update(self) -> None:
+        """Work out what the next round costs, from what is known now."""
+        self.costs = costs = self.curve.first(self.most + 1)
+        # A plain decode takes no longer than one of more rows: what says so is noise.
+        costs[0] = min(costs)
+        self.plain_s = plain_s = costs[0] + self.round_s
+        self.rate = rate = (
+            max(1 / plain_s, (self.tokens + _PLAIN_ROUNDS) / (self.seconds + _PLAIN_ROUNDS * plain_s))
+            if plain_s > 0
+            else 0.0
+        )
+        own_s = self.round_s - self.token_s
+        self._by_nodes = [rate * (seconds + own_s) for seconds in costs]
+        self.share = 1 - rate * self.token_s
+        self.plain_gain = 1 - rate * plain_s
+
+    def gain(self, n_nodes: int, n_tokens: float) -> float:
+        """Return what a round gains that verifies so many nodes and is expected to write so many tokens."""
+        return n_tokens * self.share - self._by_nodes[n_nodes]
+
+    def further(self, n_nodes: int, n_more: int) -> float:
+        """Return the tokens that ``n_more`` nodes have to bring if ``n_nodes`` are verified without them."""
+        return self._by_nodes[n_nodes + n_more] - self._by_nodes[n_nodes]
+
+    def usual_s(self, n_rows: int, n_tokens: int) -> float:
+        """Return what a round of so many rows and tokens usually takes beside drafting."""
+        decode_s = self.costs[n_rows - 1] if n_rows <= len(self.costs) else self.curve(n_rows)
+        return decode_s + self.round_s + (n_tokens - 1) * self.token_s
+
+    def best_size(self, values: Iterable[float]) -> tuple[int, float]:
+        """Return how many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
+
+        Args:
+            values: the chances that its nodes are accepted. The best of them always form a tree.
+        """
+        best, best_gain, tokens = 0, self.plain_gain, 1.0
+        for n, value in enumerate(sorted(values, reverse=True)[: self.most], 1):
+            tokens += value
+            gain = self.gain(n, tokens)
+            if gain > best_gain:
+                best, best_gain = n, gain
+        return best, best_gain
+
+
+def typical(rounds: Sequence[Round]) -> Round:
+    """Return the round that stands for several plain ones: medians, since a hiccup must not count for all."""
+    middle, one = len(rounds) // 2, rounds[0]
+    seconds = (sorted([getattr(done, name) for done in rounds])[middle] for name in ("draft_s", "verify_s", "sample_s"))
+    return Round(one.tokens, 0, (), one.n_rows, *seconds)
+
+
+def _followed(now: float, seconds: float, times: int) -> float:
+    """Return a running mean in which one hiccup does not count like many rounds."""
+    return now + (1 - (1 - _FOLLOW) ** times) * (min(seconds, 3 * now) - now) if now else seconds
