@@ -205,7 +205,7 @@ def test_no_record_makes_a_chooser_that_cannot_count(learned: Path) -> None:
     chooser = random.Random(1)
     n_refused = 0
     for _ in range(400):
-        table = NgramDrafter(max_bytes=1 << 16)
+        table = NgramDrafter()
         drafter = Chooser([table], seconds={1: 0.01, 2: 0.012})
         try:
             drafter.recall(broken(whole | {"drafters": {table.name: next(iter(whole["drafters"].values()))}}, chooser))

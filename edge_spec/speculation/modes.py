@@ -46,10 +46,6 @@ class DraftModels(Protocol):
     """The smaller models that were given along with the target, opened on demand."""
 
     @property
-    def n_ctx(self) -> int:
-        """The most tokens of a text."""
-
-    @property
     def takes_trees(self) -> bool:
         """Whether the target decodes trees."""
 
@@ -104,7 +100,7 @@ class Mode:
 
 
 def _ngram(models: DraftModels) -> Drafter:
-    return NgramDrafter(max_bytes=table_bytes(models.n_ctx))
+    return NgramDrafter()
 
 
 def _sequence(models: DraftModels) -> Drafter:

@@ -46,7 +46,7 @@ def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
         for candidate in part.candidates:
             check_part(candidate.drafter, text, seen)
     elif isinstance(part, NgramDrafter):
-        fresh = NgramDrafter(longest=part._lengths[0], shortest=part._lengths[-1])
+        fresh = NgramDrafter(longest=part._lengths[-1], shortest=part._lengths[0])
         fresh.begin(Text(text), Sampler(SamplerSettings(), ()))
         assert part.draft(3).tokens == fresh.draft(3).tokens
     elif isinstance(part, ModelDrafter):

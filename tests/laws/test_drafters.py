@@ -236,25 +236,6 @@ def test_an_index_that_was_rolled_back_is_the_index_of_the_shorter_text(text: li
         assert used.draft(3).tokens == fresh.draft(3).tokens
 
 
-def test_a_text_whose_ngrams_share_a_bucket_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-
-    class Watched(array):  # type: ignore[type-arg]
-        def __getitem__(self, place: Any) -> Any:
-            looks.append(1)
-            return super().__getitem__(place)
-
-    monkeypatch.setattr("edge_spec.speculation.drafters.ngram.array", Watched)
-    monkeypatch.setattr("edge_spec.speculation.drafters.ngram._Chains._bucket", lambda chains, end: 0)
-    drafter = begun(NgramDrafter(shortest=2), [])
-    drafter.text.tokens.extend([*range(3000), 0, 1])
-    looks.clear()
-    assert drafter.draft(3).tokens == ()
-    assert len(looks) < 1000
-    drafter.text.tokens.extend([2999, 0, 1])
-    assert drafter.draft(1).tokens == (2999,)
-
-
 @pytest.mark.parametrize(("longest", "shortest"), [(1, 2), (2, 0), (0, 0)])
 def test_ngrams_of_no_length_are_refused(longest: int, shortest: int) -> None:
     with pytest.raises(SettingsError):

@@ -41,30 +41,12 @@ def test_a_table_takes_what_was_said_and_no_more(n_tokens: int, n_kinds: int) ->
 
 
 @pytest.mark.parametrize("n_tokens", [256, 1000, 4096, 8192, 131_072])
-def test_a_table_planned_for_a_context_remembers_all_of_it(n_tokens: int) -> None:
+def test_a_table_remembers_all_of_a_context(n_tokens: int) -> None:
     phrase = [7, 8, 9, 10, 11]
-    drafter = begun(NgramDrafter(max_bytes=table_bytes(n_tokens)))
+    drafter = begun(NgramDrafter())
     drafter.text.tokens.extend([*phrase, *range(100, 100 + n_tokens - 9), *phrase[:4]])
     assert drafter.draft(1).tokens == (11,)
     assert drafter.held_bytes <= table_bytes(n_tokens)
-
-
-def test_a_table_that_is_full_forgets_the_older_half_and_continues() -> None:
-    max_bytes = table_bytes(1000)
-    drafter, phrase = begun(NgramDrafter(shortest=2, max_bytes=max_bytes)), [7, 8, 9, 10, 11]
-    for token in range(100, 20_100):
-        drafter.text.tokens.extend([token])
-        drafter.draft(1)
-        assert drafter.held_bytes <= max_bytes
-    assert drafter.draft(3).tokens == ()
-    drafter.text.tokens.extend([*phrase, 1, 2, *phrase[:4]])
-    assert drafter.draft(2).tokens == (11, 1)
-    # What is rolled back further than it remembers is as good as new.
-    drafter.text.shorten(50)
-    assert drafter.draft(3).tokens == ()
-    drafter.text.tokens.extend([*phrase, *phrase[:3]])
-    assert drafter.draft(2).tokens == (10, 11)
-    assert table_bytes(1 << 30) == 16 * MIB
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.integers(3000, 40_000))
