@@ -115,6 +115,8 @@ class Chooser(Drafter):
         self._used: Candidate | None = None
         self._tried: dict[Candidate, float] = {}
         self._read: dict[Candidate, float] = {}
+        # What deciding took besides.
+        self._choosing_s = 0.0
         self._last_name = self.name
         # Rounds of this run, the last one that drafted nothing, and those of this reply.
         self._n_rounds = self._last_plain = self._n_plain = 0
@@ -149,9 +151,9 @@ class Chooser(Drafter):
         if rests and not self._tables_pay:
             self._last_name = self.name
             return EMPTY
-        began, prices = self._clock(), self.prices
         self._forget_decision()
         self._catch_up()
+        began, prices = self._clock(), self.prices
         prices.update()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
         if not prices.plain_s or self._plain_is_due:
@@ -172,7 +174,8 @@ class Chooser(Drafter):
         if not rests:
             model, is_trial, instead = self._model(gain)
             if model is None:
-                self._rest = self._rest_after(self._clock() - began)
+                if best is None or self._tables_pay:
+                    self._rest = self._rest_after(self._clock() - began)
             elif self._has_read(model):
                 model.draft = self._ask(model, lambda: self._drafted(model, limit))
                 draft, gained = self._best_of(model, least=int(is_trial))
@@ -182,6 +185,7 @@ class Chooser(Drafter):
                     # The round counts as the model's even where nothing of its draft is verified: it took the time.
                     best, verified = model, draft
         self._used = best
+        self._choosing_s = self._clock() - began - sum(ask_s for _, ask_s in self._asked) - sum(self._read.values())
         if best is not None:
             self._last_name = best.drafter.last_name
         return verified
@@ -353,8 +357,7 @@ class Chooser(Drafter):
         self._catch_up()
         prices.update()
         # Choosing takes time as well: with small models it decides. A round that was disturbed must not count.
-        drafting_s = sum(ask_s for _, ask_s in self._asked) + sum(self._read.values())
-        choosing_s = min(max(0.0, done.draft_s - drafting_s), prices.plain_s)
+        choosing_s = min(max(0.0, self._choosing_s), prices.plain_s)
         self._learn_saved(done, choosing_s)
         for candidate, ask_s in self._asked:
             candidate.learn_outcome(done.tokens)
@@ -371,11 +374,13 @@ class Chooser(Drafter):
         self._asked, self._used, self._tried, self._read = [], None, {}, {}
 
     def _learn_saved(self, done: Round, choosing_s: float) -> None:
-        """Learn what asking has saved in a round. A model's trial is no reason to ask tables."""
-        saved_s = -sum(ask_s for _, ask_s in self._asked)
-        if self._used is not None and not (self._used.has_model and self._used in self._tried):
-            n_tokens = len(done.tokens)
-            saved_s += n_tokens * self.prices.plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
+        """Learn what asking has saved in a round. What models are tried for says nothing of that."""
+        if any(candidate.has_model for candidate in self._tried):
+            return
+        plain_s, n_tokens = self.prices.plain_s, len(done.tokens)
+        saved_s = -sum(min(ask_s, plain_s) for _, ask_s in self._asked)
+        if self._used is not None:
+            saved_s += n_tokens * plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
         self._saved_s += _FOLLOW * (saved_s - self._saved_s)
 
     def _learn_round(self, candidate: Candidate, done: Round, drafting_s: float) -> None:
@@ -406,14 +411,14 @@ class Chooser(Drafter):
             ask_s, usual_s: seconds of drafting, and what it usually takes at most.
         """
         prices, (rate, plain_gain) = self.prices, decided
-        # A table's draft is verified only where that pays: the trial costs what asking takes.
-        lost_s = 0.0 if candidate is self._used else ask_s
-        if candidate.has_model:
-            gain = plain_gain - rate * usual_s
-            if candidate is self._used:
-                n_tokens = len(done.tokens)
-                gain = n_tokens - rate * (prices.usual_s(done.n_rows, n_tokens) + choosing_s + usual_s)
-            lost_s = (self._tried[candidate] - gain) / max(rate, 1e-9)
+        gain = plain_gain - rate * usual_s
+        if candidate is self._used:
+            n_tokens = len(done.tokens)
+            gain = n_tokens - rate * (prices.usual_s(done.n_rows, n_tokens) + choosing_s + usual_s)
+        lost_s = (self._tried[candidate] - gain) / max(rate, 1e-9)
+        if not candidate.has_model:
+            # A table's draft is verified only where that pays: its trial costs no more than asking takes.
+            lost_s = min(lost_s, ask_s)
         # What it took to catch up with the text counts as a few rounds at most: else it is never tried.
         caught_up_s = min(self._read.get(candidate, 0.0) + ask_s - usual_s, _CATCH_UP_ROUNDS * prices.plain_s)
         candidate.tried(self._total_s, lost_s=lost_s, caught_up_s=caught_up_s, round_s=prices.plain_s)

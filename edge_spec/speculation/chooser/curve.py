@@ -78,8 +78,7 @@ class CostCurve:
         before, self._n_decodes = self._n_decodes, self._n_decodes + times
         if self._n_decodes // _HOPE_EVERY > before // _HOPE_EVERY and self._widths:
             self._hope()
-        unseen = 1 if n_rows in self._widths[:1] else _UNSEEN
-        age, self._last[n_rows] = self._n_decodes - self._last.get(n_rows, self._n_decodes - unseen), self._n_decodes
+        last, self._last[n_rows] = self._last.get(n_rows), self._n_decodes
         if n_rows not in self._shape:
             known = self(n_rows) / self._factor
             self._shape[n_rows] = known or seconds / self._factor
@@ -91,6 +90,11 @@ class CostCurve:
             self._only_shape = False
             self._factor *= seconds / expected
             return
+        if last is None and seconds > expected:
+            # The first decode of a width prepares its buffers: the next one says what it takes.
+            self._last[n_rows] = self._n_decodes - _UNSEEN
+            return
+        age = self._n_decodes - last if last is not None else _UNSEEN
         ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
         if n_rows == self._widths[0]:
             # The shape is relative to this width: with a correction of its own, the factor could drift without end.

@@ -49,7 +49,8 @@ class Prices:
         if n_tokens == 1:
             self.round_s = _followed(self.round_s, sample_s, times)
         elif self.round_s:
-            self.token_s = _followed(self.token_s, max(0.0, sample_s - self.round_s) / (n_tokens - 1), times)
+            further_s = min(max(0.0, sample_s - self.round_s) / (n_tokens - 1), self.round_s)
+            self.token_s = _followed(self.token_s, further_s, times)
         kept = _FADE**times
         counts = (1 - kept) / (1 - _FADE)
         self.tokens = self.tokens * kept + n_tokens * counts
