@@ -73,8 +73,8 @@ def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:
 
 
 def _next_level(self: Chooser, model: Candidate, value: float, n: int, depth: int) -> bool:
-    prices, gained = self._prices, value * model.reach[depth] * self._share if depth < self.most else 0.0
-    return n < self.most and gained > self.rate * self._step_s(model) + prices[n + 1] - prices[n]
+    prices, gained = self.prices, value * model.reach[depth] * self.prices.share if depth < self.most else 0.0
+    return n < self.most and gained > prices.rate * self._step_s(model) + prices.further(n, 1)
 
 
 @contextmanager
