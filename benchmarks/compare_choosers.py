@@ -64,14 +64,10 @@ def main() -> None:
     parser.add_argument("--only", help="a single drafter")
     parser.add_argument("--call-ms", type=float, default=1e3 * CALL_S, help="of asking the drafters in a round")
     parser.add_argument("--json", action="store_true", help="the cells as one object")
-    parser.add_argument("--cells", action="store_true", help="the speeds with the chooser that is installed, and no more")
+    parser.add_argument("--cells", action="store_true", help="the speeds with the installed chooser, no more")
     options = parser.parse_args()
     if options.cells:
-        print(
-            json.dumps(
-                cells(options.traces, n_seeds=options.seeds, only=options.only, call_s=options.call_ms / 1e3)
-            )
-        )
+        print(json.dumps(cells(options.traces, n_seeds=options.seeds, only=options.only, call_s=options.call_ms / 1e3)))
         return
     here = Path(__file__).parents[1]
     before, now = (

@@ -34,7 +34,7 @@ class Cursor:
 class Text:
     """The tokens of one text: prompt and reply.
 
-    Nobody is told when it grows. Who follows it takes a cursor, and asks for what is new when that matters.
+    Followers are not called when it changes: each one takes a cursor, and asks for what is new when it needs it.
 
     Attributes:
         tokens: token ids. They may be appended to directly; ``shorten`` and ``cut`` take some away.

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from simulated_device import Choosing, World, adaptive, first_estimates, flat, kinked, linear
+from simulated_device import Choosing, World, first_estimates, flat, informed_chooser, kinked, linear
 
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.chooser.candidate import Candidate
+from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.chooser.prices import Prices, typical
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 
@@ -29,12 +32,12 @@ def test_before_anything_is_measured_it_decodes_plainly_once() -> None:
 def test_nothing_is_drafted_where_verifying_costs_what_it_saves(known: bool) -> None:
     for chance in (0.3, 0.8, 0.99):
         world = World(linear, chance=chance)
-        world.run(adaptive(linear) if known else Choosing(), 1000)
+        world.run(informed_chooser(linear) if known else Choosing(), 1000)
         assert world.gain > 0.985
 
 
 def test_a_drafter_that_is_never_right_is_left_alone() -> None:
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.0)
     world.run(chooser, 300)
     assert world.run(chooser, 1000).gain > 0.99
@@ -42,7 +45,7 @@ def test_a_drafter_that_is_never_right_is_left_alone() -> None:
 
 def test_drafts_go_as_far_as_the_cost_curve_pays() -> None:
     """A model of the curve would stop at one token; the kink makes three the best."""
-    chooser = adaptive(kinked)
+    chooser = informed_chooser(kinked)
     world = World(kinked, draft_s=0.05)
     world.run(chooser, 300)
     world.run(chooser, 300)
@@ -53,7 +56,7 @@ def test_drafts_go_as_far_as_the_cost_curve_pays() -> None:
 def test_better_drafts_go_further() -> None:
     lengths = []
     for chance in (0.5, 0.8, 0.97):
-        chooser = adaptive()
+        chooser = informed_chooser()
         world = World(chance=chance, draft_s=0.15)
         world.run(chooser, 500)
         lengths.append(sum(world.run(chooser, 500).limits))
@@ -74,7 +77,7 @@ def test_a_hopeless_drafter_costs_at_most_a_twentieth() -> None:
         world = World(
             curve, draft_s, chance_of.choice([0.0, 0.02]), chance_of.choice([0.0, 0.1, 0.3]), draft_s / 8, seed
         )
-        world.run(adaptive(curve), 3000)
+        world.run(informed_chooser(curve), 3000)
         assert world.time <= 1.05 * world.tokens, world
 
 
@@ -84,7 +87,7 @@ def test_a_good_drafter_gains_most_of_what_can_be_gained() -> None:
         curve = random_curve(chance_of, steepness=(0.3,))
         chance, draft_s = chance_of.choice([0.7, 0.8, 0.9]), chance_of.choice([0.02, 0.05, 0.1])
         world = World(curve, draft_s, chance, chance_of.choice([0.0, 0.1]), draft_s / 8, seed)
-        world.run(adaptive(curve), 2000)
+        world.run(informed_chooser(curve), 2000)
         best = max(sum(chance**n for n in range(k + 1)) / (k * draft_s + curve(k + 1)) for k in range(8))
         assert world.gain > 0.85 * best, world
         assert world.gain > 1.3, world
@@ -102,7 +105,7 @@ def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> No
         def verify(n_rows: int, beta: float = beta) -> float:
             return 1 + beta * (n_rows - 1)
 
-        chooser = adaptive(verify)
+        chooser = informed_chooser(verify)
         world = World(verify, r, chance, seed=seed)
         world.run(chooser, 1000)
         world.run(chooser, 2000)
@@ -115,7 +118,7 @@ def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model() -> No
 
 
 def test_choices_are_counted_and_explained() -> None:
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.9)
     world.run(chooser, 300)
     off, ones = chooser.choices["off"], chooser.choices["ones"]
@@ -147,3 +150,40 @@ def test_plain_decoding_is_measured_again_after_as_many_rounds_as_there_were() -
     assert gaps == sorted(gaps)
     assert gaps[0] <= 6
     assert gaps[-1] == 129
+
+
+@pytest.mark.parametrize("weighing_s", [0.0, 1e-3, 1e-2, 0.1, 10.0])
+def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float) -> None:
+    """By the chooser's own clock, which moves while it weighs. However long that takes, drafts are found soon again."""
+
+    class Slow(Choosing):
+        n_weighed = 0
+
+        def _expected_gain(self, model: Candidate) -> float:
+            self.n_weighed += 1
+            self.ones.clock += weighing_s
+            return super()._expected_gain(model)
+
+    chooser, world = Slow(first_estimates(linear)), World(linear, chance=0.5)
+    world.run(chooser, 500)
+    chooser.n_weighed = 0
+    world.run(chooser, 1000)
+    assert chooser.n_weighed * weighing_s <= 0.006 * 1000 or chooser.n_weighed <= 1000 / 64 + 20
+    world.verify, world.chance = flat, 0.95
+    assert world.run(chooser, 3000).resumed() < 2000
+
+
+def test_plain_rounds_teach_the_same_together_as_one_by_one() -> None:
+    """But for hiccups, which count less."""
+    chance = random.Random(1)
+    rounds = [Round((1,), 0, (), 1, 1e-5, 1e-3 * chance.uniform(0.99, 1.01), 1e-4) for _ in range(640)]
+    one_by_one, together = (Prices(CostCurve({1: 2e-3, 8: 4e-3}), 9) for _ in range(2))
+    for done in rounds:
+        one_by_one.learn(done)
+    for first in range(0, 640, 64):
+        together.learn(typical(rounds[first : first + 64]), 64)
+    for prices in (one_by_one, together):
+        prices.update()
+    assert together.costs == pytest.approx(one_by_one.costs, rel=0.01)
+    assert together.plain_s == pytest.approx(one_by_one.plain_s, rel=0.01)
+    assert together.rate == pytest.approx(one_by_one.rate, rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated_device import Choosing, Ones, World, adaptive, first_estimates, flat
+from simulated_device import Choosing, Ones, World, first_estimates, flat, informed_chooser
 
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
@@ -17,7 +17,7 @@ from edge_spec.speculation.tree import Tree
 
 
 def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.9)
     world.run(chooser, 2000)
     world.chance = 0.0
@@ -28,7 +28,7 @@ def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
 
 @pytest.mark.parametrize("plain_rounds", [50, 300, 3000])
 def test_it_starts_again_when_drafts_begin_to_succeed(plain_rounds: int) -> None:
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.0)
     world.run(chooser, plain_rounds)
     world.chance = 0.9
@@ -37,7 +37,7 @@ def test_it_starts_again_when_drafts_begin_to_succeed(plain_rounds: int) -> None
 
 
 def test_a_drafter_that_has_much_to_read_after_a_plain_stretch_is_not_taken_for_slow() -> None:
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.9, behind_s=0.1)
     world.run(chooser, 500)
     world.chance = 0.0
@@ -49,7 +49,7 @@ def test_a_drafter_that_has_much_to_read_after_a_plain_stretch_is_not_taken_for_
 @pytest.mark.parametrize("times", [3, 10, 30])
 def test_a_slow_first_draft_does_not_shut_drafting_off(times: int) -> None:
     """The first draft pays for page faults and warm-up."""
-    chooser = adaptive()
+    chooser = informed_chooser()
     world = World(chance=0.9, draft_s=0.1 * times, behind_s=0.02)
     world.run(chooser, 1)
     assert world.limits[0] > 0
@@ -74,12 +74,12 @@ def test_a_run_under_load_does_not_mislead_those_after_it() -> None:
     def loaded(n_rows: int) -> float:
         return flat(n_rows) * (1 if n_rows < 3 else 3)
 
-    first, second = adaptive(), adaptive()
+    first, second = informed_chooser(), informed_chooser()
     World(verify=loaded, chance=0.9).run(first, 600)
     second.recall(first.as_json())
     world = World(chance=0.9)
     world.run(second, 1000)
-    assert world.run(second, 1000).gain > 0.95 * World(chance=0.9).run(adaptive(), 1000).gain
+    assert world.run(second, 1000).gain > 0.95 * World(chance=0.9).run(informed_chooser(), 1000).gain
 
 
 @pytest.mark.parametrize("chance", [0.3, 0.4, 0.6])
@@ -106,7 +106,7 @@ def test_a_slow_first_plain_decode_does_not_make_drafting_look_good() -> None:
 
 
 def test_an_interrupted_round_teaches_nothing() -> None:
-    chooser, world = adaptive(), World(chance=0.9)
+    chooser, world = informed_chooser(), World(chance=0.9)
     world.run(chooser, 50)
     before = chooser.choices["ones"]
     assert chooser.draft(9)
@@ -126,7 +126,7 @@ def test_a_drafter_that_an_earlier_run_found_hopeless_gets_another_chance(chance
         return 0.7 + 0.3 * n_rows
 
     def settled(recalled: float | None) -> float:
-        chooser, world = adaptive(slope), World(slope, draft_s=0.1, chance=chance)
+        chooser, world = informed_chooser(slope), World(slope, draft_s=0.1, chance=chance)
         if recalled is not None:
             known = {"ones": remembered(recalled, recalled)}
             chooser.recall({**chooser.as_json(), "rounds": 1, "drafters": known})

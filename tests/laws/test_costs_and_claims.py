@@ -82,7 +82,7 @@ def test_one_hiccup_changes_little() -> None:
 
 
 def test_widths_that_are_not_decoded_do_not_drift_away() -> None:
-    """They follow the others, and stay as near: hiccups, long and short texts in turn, pauses of any length."""
+    """They follow the others, and stay as near: hiccups, long and short texts in turn."""
     true, chance = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0, 16: 3.0}, random.Random(3)
     curve = CostCurve(true)
     for _ in range(1000):

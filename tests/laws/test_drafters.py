@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -300,3 +299,14 @@ def test_what_the_target_agreed_with_is_not_drafted_again() -> None:
     assert drafter.draft(2).tokens == draft.tokens[4:]
     assert not intermediate.widths
     assert np.array_equal(intermediate.cells[:6], (1, 2, *draft.tokens[:4]))
+
+
+def test_a_hierarchy_that_was_restored_can_be_saved_before_it_drafts() -> None:
+    drafter = begun(HierarchyDrafter(NgramDrafter(), TableModel(TABLE)), [1, 2, 3])
+    drafter.draft(6)
+    states = drafter.save()
+    other = HierarchyDrafter(NgramDrafter(), TableModel(TABLE))
+    other.restore(states, [1, 2, 3])
+    assert other.save() == states
+    other.restore({}, [1, 2, 3])
+    assert other.n_unread() == 0 and other.followed["hierarchy.target"].model.n_past == 0

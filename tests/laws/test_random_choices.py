@@ -1,6 +1,6 @@
 """The law of random choices on real engines: whatever a chooser chooses in a round, the text is that of plain decoding.
 
-Drafter, length, siblings, pauses and whether to draft at all are drawn in every round, in a hierarchy twice: for the
+Drafter, length, siblings and whether to draft at all are drawn in every round, in a hierarchy twice: for the
 target and for the intermediate model.
 """
 

@@ -82,7 +82,7 @@ LINE = {"a line": {1: 20.0, 16: 95.0}}
     "name", ["rows that cost little", "a cliff at the second row", "every row as much as the first", *LINE]
 )
 def test_asking_costs_and_a_wrong_first_curve_do_not_lead_below_plain_decoding(name: str, factor: float) -> None:
-    """Every round in which drafters are asked costs something, pauses are those that the chooser makes."""
+    """Every round in which drafters are asked costs something."""
 
     def curve(n: int) -> float:
         return seconds((CURVES | LINE)[name], n)

@@ -13,7 +13,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 
 
 class RandomChoices(Chooser):
-    """A chooser that decides at random: drafter, length, trials, pauses, and whether to draft at all."""
+    """A chooser that decides at random: drafter, length, trials, and whether to draft at all."""
 
     def __init__(self, drafters: Sequence[Drafter], seed: int) -> None:
         super().__init__(drafters, seconds={1: 1.0, 8: 2.0})

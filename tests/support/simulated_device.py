@@ -151,5 +151,5 @@ class World:
         return 1 + self.noise * self._random.uniform(-1, 1)
 
 
-def adaptive(seconds: Callable[[int], float] = flat) -> Choosing:
+def informed_chooser(seconds: Callable[[int], float] = flat) -> Choosing:
     return Choosing(first_estimates(seconds))

@@ -180,14 +180,14 @@ class Candidate:
     def tried(self, now_s: float, *, lost_s: float, caught_up_s: float, round_s: float) -> None:
         """Note what a trial has lost against the best choice: the next one waits until that is little.
 
-        What it gained is credited, so that one that nearly pays is tried at length. Where drafts keep failing clearly,
-        trials become rarer.
+        What it gained is credited, so that one that nearly pays is tried at length. After trials in a row that failed,
+        the next one waits longer.
 
         Args:
             caught_up_s: seconds besides, in which it took in what it had missed of the text.
-            round_s: seconds of a plain round; who loses more has met more than bad luck.
+            round_s: seconds of a plain round.
         """
-        # A call of a table costs little, and nobody has bad luck at finding nothing.
+        # A model that lost less than a plain round may have had bad luck; a table that lost anything found nothing.
         failed = lost_s > (round_s if self.has_model else 0)
         self._n_failed = min(self._n_failed + failed, _MOST_FAILED) if lost_s > 0 else 0
         self._lost_s = max(self._lost_s + lost_s + caught_up_s, -_MOST_CREDIT * round_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -71,8 +72,9 @@ class Chooser(Drafter):
 
     A table is asked in every round while that pays, a model where it is expected to gain most. A model's draft stops as
     soon as another level would not pay. Of a draft, the nodes that are worth their rows are verified. Who is not asked
-    is tried now and then: what that loses stays below half a percent of the time. A model does not read a text before
-    it is wanted, and then piece by piece.
+    is tried now and then: what that loses stays below half a percent of the time. Where nobody pays, that is found out
+    again so rarely that it takes no more either. A model does not read a text before it is wanted, and then piece by
+    piece.
 
     Args:
         drafters: one without a model (a table) counts as free to call.
@@ -191,9 +193,9 @@ class Chooser(Drafter):
         return verified
 
     def _rest_after(self, seconds: float) -> int:
-        """Return for how many rounds nobody is weighed, so that finding out that nobody pays takes little of them."""
+        """Return after how many rounds models are weighed again: it must take little of their time."""
         weighing_s = seconds - sum(ask_s for _, ask_s in self._asked)
-        return min(int(weighing_s / (_WEIGHING_SHARE * self.prices.plain_s)), _LONGEST_REST)
+        return min(ceil(weighing_s / (_WEIGHING_SHARE * self.prices.plain_s)), _LONGEST_REST)
 
     def _ask(self, candidate: Candidate, drafted: Callable[[], Tree]) -> Tree:
         started = self._clock()

@@ -14,7 +14,7 @@ _COMMON, _OWN = 0.1, 0.04
 """How fast the factor and the shape of one width follow what is measured."""
 
 _RECENT = 16
-"""A width that was decoded so many decodes ago, or fewer, tells how fast the device is now."""
+"""If a width was decoded at most so many decodes ago, a change of its seconds is taken for one of the device."""
 
 _STALE = 512
 """A width that was not decoded for so long follows those that are."""
@@ -23,10 +23,12 @@ _MAX_RATIO = 3.0
 """One hiccup must not count like many decodes; a lasting change comes through, a step at a time."""
 
 _LITTLE = 0.1
-"""What every row counts as at least where widths are compared: small differences are mostly noise."""
+"""Share of the narrowest width's seconds that every further row counts as, besides what it takes, where the steepness
+of widths is compared: small differences are mostly noise."""
 
 _MOST_MISSED, _UNSEEN = 4, 8
-"""Decodes that one of the narrowest width, or of another one, makes up for at most: it may be a hiccup."""
+"""After many decodes of other widths, a decode counts as if there had been several like it: at most so many of the
+narrowest width, and of another one."""
 
 _HOPE_EVERY, _HOPE = 64, 0.1
 """How often, and how fast, widths that seem too dear to be tried are hoped to be cheaper."""

@@ -40,7 +40,8 @@ class Drafter:
     Attributes:
         name: short, shown in statistics.
         takes_guidance: whether a reply's grammar may prune and extend its drafts.
-        text: the text that it drafts for. It grows, and may become shorter, without a word: see ``Text.since``.
+        text: the text that it drafts for. It grows, and may become shorter, between two
+            drafts; ``Text.since`` tells what is new.
     """
 
     name = "drafter"

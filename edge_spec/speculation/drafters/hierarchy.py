@@ -151,15 +151,16 @@ class HierarchyDrafter(Drafter):
         return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
-        # Its own text is none any more, so that nothing is taken in from it before another one begins.
-        self.text = Text()
-        self._cursor, self._length = self.text.cursor(), 0
         self._claims.clear()
         start = f"{self.name}."
         own = {name.removeprefix(start): state for name, state in states.items() if name.startswith(start)}
         # Without a usable state the intermediate model reads the text again.
         with suppress(StateError):
             self._inner.restore(own, text)
+        # Until another one begins, the text is what was restored.
+        self.text = Text(self._inner.text)
+        self._cursor = self.text.cursor()
+        self._cursor.place = self._length = len(self.text)
 
     @property
     def followed(self) -> dict[str, Follower]:
