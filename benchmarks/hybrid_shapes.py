@@ -167,8 +167,9 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
         numbers["feed_forward_length"] = [s.n_ff * (layer >= 2) for layer in range(s.n_layers)]
     for name, value in numbers.items():
         (writer.add_array if isinstance(value, list) else writer.add_uint32)(f"{s.architecture}.{name}", value)
-    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon"):
-        writer.add_float32(f"{s.architecture}.attention.{name}", _EPSILON)
+    writer.add_layer_norm_rms_eps(_EPSILON)
+    if s.architecture == "nemotron_h":
+        writer.add_layer_norm_eps(_EPSILON)
     writer.add_rope_freq_base(1e6)
 
 

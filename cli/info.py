@@ -130,4 +130,4 @@ def _going_back(name: str, n: int) -> str:
     """Of how many drafted tokens an engine can take a recurrent model back."""
     if n == 0:
         return f"{engine(name).title} takes back no drafts"
-    return f"{engine(name).title} takes back drafts of up to {n} tokens, with a copy of it for each"
+    return f"{engine(name).title} takes back drafts of up to {n} tokens"

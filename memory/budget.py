@@ -80,7 +80,8 @@ class Footprint:
         vocabulary_bytes: the tokenizer's tables.
         kv_cache_bytes: keys and values, for the whole context.
         state_bytes: the state of recurrent layers.
-        snapshot_bytes: its states before the last rows of a decode, which drafts may turn out not to belong to.
+        snapshot_bytes: its states before the last rows of a decode, which drafts may turn out not to belong to, or what
+            came in for these rows.
         copy_bytes: its states at other places to which the text can go back.
         compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
         logits_bytes: rows of logits.

@@ -2,91 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
+from compared_logits import Change, Rows, by_row, changed, on_llama, on_onnx, rows_of
 from families import EXPERT_FAMILIES, FLOAT_KINDS
 from float_networks import float_logits, rows_near_a_tie
 from gguf_files import EXPERTS, MATRICES, N_VOCAB, write_gguf
 from modes_agree import check_modes_agree
 
 import edge_spec
-from edge_spec.engines.llama.engine import open_llama
-from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.model import OnnxModel
-from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
-from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.loading import plan
 from edge_spec.models import inspect
-from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.tree import Tree
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
-
-Rows = np.ndarray[Any, Any]
-Change = Callable[[Rows], Rows]
 
 TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 600).tolist()
 """A text in which no choice between experts is closer than llama.cpp is to float64."""
 SHORT = 68
 QWEN, GPT_OSS = EXPERT_FAMILIES["qwen3moe, 2 of 8"], EXPERT_FAMILIES["gpt-oss, 2 of 8"]
-
-
-def by_row(ours: Rows, theirs: Rows) -> Rows:
-    """Root mean square of the difference of rows, in standard deviations of theirs, ``[n]``."""
-    return np.asarray(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1))
-
-
-def rows_of(model: LanguageModel, text: list[int], widths: list[int], *, start: int = 4) -> Rows:
-    """Rows of a text but those of its first tokens, in decodes of these widths by turns."""
-    if model.n_past < start:
-        model.prefill(text[model.n_past : start])
-    rows, turn = [], 0
-    while start < len(text):
-        part = Tree.sequence(text[start : start + widths[turn % len(widths)]])
-        rows.append(model.decode(part).copy())
-        model.keep(range(len(part)))
-        start, turn = start + len(part), turn + 1
-    return np.concatenate(rows)
-
-
-def on_llama(path: Path, text: list[int]) -> Rows:
-    weights = LlamaWeights(path)
-    settings = LlamaSettings(n_ctx=640, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
-    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
-    rows = rows_of(model, text, [8])
-    model.close()
-    weights.close()
-    return rows
-
-
-def on_onnx(path: Path, folder: Path, **values: Any) -> OnnxModel:
-    settings = ModelSettings(**({"n_ctx": 640, "n_threads": 1, "trees": True} | values))
-    model, found = open_onnx(transcribe(inspect(path), folder), settings, file="x", cache_dir=None)
-    assert found.capabilities.identity == "bitwise"
-    return model
-
-
-def changed(path: Path, changes: Mapping[str, Change]) -> Path:
-    """Changes tensors of floats in a file: those whose names end so."""
-    reader = gguf.GGUFReader(path, "r+")
-    for tensor in reader.tensors:
-        for end, change in changes.items():
-            if tensor.name.endswith(end):
-                tensor.data[:] = change(tensor.data.copy())
-    del reader
-    return path
 
 
 def with_ties(routers: Rows) -> Rows:

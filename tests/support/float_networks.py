@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+from recurrent_networks import gated_delta_net, short_convolution, sigmoid
 
 __all__ = ["float_logits", "rows_near_a_tie"]
 
@@ -56,16 +57,17 @@ def _logits(file: _File, tokens: list[int]) -> Array:
     assert embeddings is not None
     x = embeddings[tokens] * {"gemma": np.sqrt(n_embd)}.get(made, file.fact("embedding_scale", 1.0))
     added = file.fact("residual_scale", 1.0)
-    before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss") else "ffn_norm"
+    before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss", "qwen35") else "ffn_norm"
     after = made in ("olmo2", "exaone4")
     for layer in range(file.fact("block_count")):
         blk = f"blk.{layer}."
-        y = _attention(file, layer, x if after else _norm(file, x, blk + "attn_norm"))
+        y = _mixed(file, layer, x if after else _norm(file, x, blk + "attn_norm"))
         x = x + added * (_norm(file, y, blk + "post_attention_norm") if after else y)
         y = _feed_forward(file, blk, x if after else _norm(file, x, blk + before_ffn))
         x = x + added * (_norm(file, y, blk + "post_ffw_norm") if after else y)
     output = file.tensor("output.weight")
-    return _norm(file, x, "output_norm") @ (embeddings if output is None else output).T / file.fact("logit_scale", 1.0)
+    last_norm = "token_embd_norm" if made == "lfm2" else "output_norm"
+    return _norm(file, x, last_norm) @ (embeddings if output is None else output).T / file.fact("logit_scale", 1.0)
 
 
 def _norm(file: _File, x: Array, name: str) -> Array:
@@ -81,15 +83,27 @@ def _product(file: _File, x: Array, name: str) -> Array:
     return x @ weight.T + (0 if bias is None else bias)
 
 
+def _mixed(file: _File, layer: int, x: Array) -> Array:
+    """What a layer takes from other tokens."""
+    blk = f"blk.{layer}."
+    if file.tensor(f"{blk}shortconv.conv.weight") is not None:
+        return short_convolution(file, blk, x)
+    return gated_delta_net(file, blk, x) if file.tensor(f"{blk}ssm_a") is not None else _attention(file, layer, x)
+
+
 def _attention(file: _File, layer: int, x: Array) -> Array:
     blk, n, made = f"blk.{layer}.", len(x), file.architecture
-    n_head, n_kv = file.fact("attention.head_count"), file.fact("attention.head_count_kv")
+    n_head, n_kv = file.fact("attention.head_count"), np.max(file.fact("attention.head_count_kv"))
     width = file.fact("attention.key_length")
     q, k, v = (_product(file, x, f"{blk}attn_{part}") for part in "qkv")
     if made in ("olmo2", "olmoe"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
+    gate = np.full((n, n_head * width), np.inf)
+    if made == "qwen35":  # Behind the queries of each head are as many numbers that gate it.
+        both = q.reshape(n, n_head, 2, width)
+        q, gate = both[:, :, 0], both[:, :, 1].reshape(n, -1)
     q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
-    if made in ("exaone4", "qwen3moe"):
+    if made in ("exaone4", "qwen3moe", "lfm2", "qwen35"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     every = {"olmo2": file.fact("attention.sliding_window_pattern", 4), "gpt-oss": 2}.get(made, 0)
     window = file.fact("attention.sliding_window", 0) if every and layer % every != every - 1 else 0
@@ -111,7 +125,7 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
         weights = np.exp(scores)
         total = weights.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks[head]))
         out[:, head] = weights / total @ v[:, head // (n_head // n_kv)]
-    return _product(file, out.reshape(n, -1), blk + "attn_output")
+    return _product(file, out.reshape(n, -1) * sigmoid(gate), blk + "attn_output")
 
 
 def _turned(file: _File, x: Array, *, local: bool) -> Array:
@@ -120,6 +134,10 @@ def _turned(file: _File, x: Array, *, local: bool) -> Array:
     pairs = np.arange(width // 2)
     base = file.fact("rope.freq_base_swa", base) if local else base
     angles, grown = base ** (-2.0 * pairs / width), 1.0
+    n_turned = file.fact("rope.dimension_count", width)
+    if file.architecture == "qwen35":
+        turned = _by_angles(file, x[..., :n_turned], _sectioned(file, n_turned))
+        return np.concatenate([turned, x[..., n_turned:]], axis=-1)
     if local and file.architecture != "gpt-oss":
         return _by_angles(file, x, angles)
     if file.fact("rope.scaling.type") == "yarn":
@@ -134,6 +152,16 @@ def _turned(file: _File, x: Array, *, local: bool) -> Array:
         grown = (1 + 0.1 * np.log(factor)) / (1 + 0.1 * multiplier * np.log(factor))
         grown *= file.fact("rope.scaling.attn_factor", 1.0)
     return grown * _by_angles(file, x, angles)
+
+
+def _sectioned(file: _File, n_turned: int) -> Array:
+    """Angles of pairs that take their positions by turns from the first three sections; what is left over has none."""
+    sections, angles = file.fact("rope.dimension_sections"), []
+    for pair in range(n_turned // 2):
+        place = pair % sum(sections)
+        is_turned = place < 3 * sections[place % 3]
+        angles.append(file.fact("rope.freq_base") ** (-2.0 * pair / n_turned) * is_turned)
+    return np.array(angles)
 
 
 def _by_angles(file: _File, x: Array, angles: Array) -> Array:

@@ -11,6 +11,7 @@ from edge_spec.engines.onnx.kernels import KINDS, features, packed_bytes, why_sl
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
+from edge_spec.engines.onnx.states import kept_rows
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.cache import is_transcribed
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
@@ -62,6 +63,11 @@ _ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
 _EXPERT_USES = 512
 """Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
 
+_COPIES = 2
+"""States that a target has copies of at most: where a prompt began to be read, and where it ended."""
+
+_CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
+
 _SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""
 
@@ -85,15 +91,26 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * file.head_dim_k
     held = sum(stored)
+    state, row = _recurrent_bytes(file)
     return Footprint(
         mapped_bytes=held,
         kv_cache_bytes=cache + tables,
+        state_bytes=state,
+        snapshot_bytes=row * kept_rows(settings),
+        copy_bytes=state * (_COPIES if settings.exact else 1),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=_reading_bytes(file, settings.prefill_chunk),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+def _recurrent_bytes(file: ModelFile) -> tuple[int, int]:
+    """What the states of recurrent layers take, and what comes in for a token, where it is kept."""
+    convolved = sum(math.prod(t.shape[1:]) for t in file.tensors if t.name.endswith(_CONVOLUTIONS))
+    scores = sum(2 * t.n_elements for t in file.tensors if t.name.endswith("ssm_a"))
+    return file.state_bytes, 4 * (convolved + scores)
 
 
 def _stored_outputs(tensor: TensorInfo) -> int:
@@ -162,6 +179,9 @@ class OnnxEngine(Engine):
         what = unfit(file)
         return f"it {what}" if what is not None else None
 
+    def why_not_draft(self, file: ModelFile, *, trees: bool) -> str | None:
+        return "this model's recurrent layers take no trees" if trees and file.state_bytes else None
+
     def why_not_here(self, file: ModelFile) -> str | None:
         if file.graph is not None:
             return None
@@ -184,7 +204,7 @@ class OnnxEngine(Engine):
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
-        return file.graph is None
+        return file.graph is None and not file.state_bytes
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}
@@ -202,7 +222,7 @@ class OnnxEngine(Engine):
         return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
-        if file.graph is not None:
+        if file.graph is not None or file.state_bytes:
             return 0
         per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
         n_cells = settings.n_ctx + -settings.n_ctx % LANES

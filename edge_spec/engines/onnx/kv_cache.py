@@ -27,10 +27,11 @@ class KVCache:
     There is an array for every layer: a cache gets another size layer by layer, and needs room for one more meanwhile.
 
     Attributes:
-        inputs: what is bound to the graph, by the names of its inputs: the cells, and the tables of rotary embeddings.
+        inputs: what is bound to the graph, by the names of its inputs: the cells, and what was given.
 
     Args:
-        tables: of rotary embeddings, by the names of the graph's inputs, with a row for every place in a text.
+        tables: what else is bound, by the names of the graph's inputs: rotary embeddings, with a row for every place in
+            a text, and states.
         n: how many tiles there are.
         f16: whether it holds fp16, else fp32.
     """

@@ -15,6 +15,7 @@ from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.pool import OnnxPool, TranscribedModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
+from edge_spec.engines.onnx.recurrent import RecurrentModel
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
@@ -100,7 +101,7 @@ class OnnxOpener(Opener):
         target: tuple[LanguageModel, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
-        """See ``Opener``. The library does not say what it allocates."""
+        """See ``Opener``. The library does not say what it allocates; only states are told."""
         if is_own_head(file):
             return _open_head(file, settings, target)
 
@@ -114,6 +115,9 @@ class OnnxOpener(Opener):
             model, probed = open_onnx(
                 source, settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
             )
+            if isinstance(model, RecurrentModel):
+                for name, n_bytes in model.states.sizes().items():
+                    measured(name, n_bytes)
         else:
             if settings.exact:
                 # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
@@ -211,7 +215,7 @@ def open_onnx(
     file: str,
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
-) -> tuple[TranscribedModel, ProbeResult]:
+) -> tuple[TranscribedModel | RecurrentModel, ProbeResult]:
     """Return a session over a transcription, probed.
 
     Args:
@@ -221,10 +225,17 @@ def open_onnx(
     """
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings))
+    settings = replace(settings, trees=not source.states)
     pool = OnnxPool(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
-    model = TranscribedModel(pool)
+    model = RecurrentModel(pool) if source.states else TranscribedModel(pool)
     found = probe_once(
-        model, profile_of, file=file, cache_dir=cache_dir, on_probe=on_probe, can_shift=True, readings=OWN_READINGS
+        model,
+        profile_of,
+        file=file,
+        cache_dir=cache_dir,
+        on_probe=on_probe,
+        can_shift=not source.states,
+        readings=OWN_READINGS,
     )
     return model, found
 
@@ -265,7 +276,7 @@ def open_published(
 
 def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
     """Return the profile that an opened model will have; None if it has yet to be probed."""
-    settings = onnx_settings(settings)
+    settings = replace(onnx_settings(settings), trees=not file.state_bytes)
     settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
     profile_of = _profile_of(file.fingerprint, settings, facts)
     return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
 from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.runner import Runner
+from edge_spec.engines.onnx.states import States, kept_rows
 from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import n_tiles
@@ -28,6 +30,7 @@ class Session(Runner):
     Attributes:
         ids: int64 ``[prefill_chunk]``, to be filled before a run.
         features: what ``give_features`` gave.
+        states: of recurrent layers; None where there are none.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph (the error quotes its reason), or the kernels are missing.
@@ -46,7 +49,7 @@ class Session(Runner):
         )
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab
-        tables = {}
+        tables: dict[str, npt.NDArray[Any]] = {}
         self.n_tiles = n_tiles(settings.n_cells)
         n_cells = self.n_tiles * TILE
         for name, rotary in model.rotary.items():
@@ -57,6 +60,9 @@ class Session(Runner):
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
         self.features: Features | None = None
+        n_kept = kept_rows(settings)
+        self.states = States(model.states, model.recurrent_layers, n_kept) if model.states else None
+        tables |= self.states.inputs if self.states is not None else {}
         self._cache = KVCache(model, tables, self.n_tiles, f16=f16)
         self._bound = self._bind()
 

@@ -68,6 +68,10 @@ class Kind:
         biases: matrices, besides those of queries, keys and values, that may have biases.
         other_layers: numbers of layers with which the architecture is another one.
         ignored: settings that llama.cpp ignores as well.
+        gated_attention: what attention adds is multiplied by numbers from 0 to 1, which lie beside the queries.
+        sections: which pairs of numbers are turned is told by sections, as of models that see.
+        recurrent: the kind of its layers without keys and values, a name in ``RECURRENT``; "" if there are none.
+        output_norm: the name of the last norm.
     """
 
     interleaved: bool = False
@@ -94,6 +98,10 @@ class Kind:
     biases: tuple[str, ...] = ()
     other_layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
+    gated_attention: bool = False
+    sections: bool = False
+    recurrent: str = ""
+    output_norm: str = "output_norm"
 
 
 ARCHITECTURES = {
@@ -151,6 +159,14 @@ ARCHITECTURES = {
         sinks=True,
         experts=Experts(of_all=False, limit=7.0, alpha=1.702, biased=True),
     ),
+    "lfm2": Kind(head_norms=True, recurrent="convolution", output_norm="token_embd_norm"),
+    "qwen35": Kind(
+        head_norms=True,
+        ffn_norm="post_attention_norm",
+        gated_attention=True,
+        sections=True,
+        recurrent="delta net",
+    ),
     "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }
 """Architectures of GGUFs that can be transcribed."""
@@ -163,7 +179,8 @@ def unfit(file: ModelFile) -> str | None:
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
     if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
         return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"
-    if len(set(file.n_head_kv)) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
+    heads = {n for n in file.n_head_kv if n or not ARCHITECTURES[file.architecture].recurrent}
+    if len(heads) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
         return "has heads of several shapes"
     return None
 

@@ -25,9 +25,10 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     remove,
 )
 from edge_spec.engines.onnx.transcription.experts import bias_bytes
-from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
+from edge_spec.engines.onnx.transcription.recurrent import State
 from edge_spec.engines.onnx.transcription.rotary import Rotary
 from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.foreign import read_json
@@ -36,7 +37,7 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
 
-VERSION = 4
+VERSION = 5
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
@@ -56,9 +57,12 @@ class Transcription:
 
     Attributes:
         folder: where its files are.
+        n_layers: layers with keys and values.
         rotary: rotary embeddings, by the names that the graphs have for them.
-        layer_rotary: these names, by layer.
+        layer_rotary: these names, by layer with keys and values.
         interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
+        states: those of layers without keys and values.
+        recurrent_layers: the numbers of these layers.
     """
 
     folder: Path
@@ -69,6 +73,8 @@ class Transcription:
     rotary: dict[str, Rotary]
     layer_rotary: tuple[str, ...]
     interleaved: bool
+    states: tuple[State, ...] = ()
+    recurrent_layers: tuple[int, ...] = ()
 
     def graph(self, *, f16: bool) -> Path | bytes:
         """Return the graph whose cache holds fp16, or else fp32."""
@@ -164,6 +170,8 @@ def read_transcription(folder: Path) -> Transcription | None:
             rotary={name: Rotary.of(rotary) for name, rotary in facts["turns"].items()},
             layer_rotary=tuple(map(str, facts["layer_turns"])),
             interleaved=bool(facts["interleaved"]),
+            states=tuple(State.of(state) for state in facts["states"]),
+            recurrent_layers=tuple(map(int, facts["recurrent_layers"])),
             **{name: int(value) for name, value in network.items()},
         )
     except (OSError, *BAD_RECORD):
@@ -180,13 +188,15 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
     facts: dict[str, Any] = {
         "version": VERSION,
         "network": {
-            "n_layers": network.n_layers,
+            "n_layers": len(network.attention_layers),
             "n_head_kv": network.n_head_kv,
             "head_dim": network.head_dim,
             "n_vocab": network.n_vocab,
         },
         "turns": {name: rotary.facts() for name, rotary in network.rotary.items()},
-        "layer_turns": [network.rotary_of(layer) for layer in range(network.n_layers)],
+        "layer_turns": [network.rotary_of(layer) for layer in network.attention_layers],
+        "states": [state.facts() for state in states_of(network)],
+        "recurrent_layers": sorted(network.recurrent_layers),
         "interleaved": network.kind.interleaved,
         "files": _digests(folder),
     }
@@ -236,7 +246,13 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     """
     if network.head_dim not in ATTENTION_HEADS:
         raise llama_only(file, f"has heads of {network.head_dim} numbers, which edge-spec's attention does not know")
+    # The graphs, and what lies beside the matrices.
     total = (1 << 20) + bias_bytes(network)
+    total += sum(
+        4096 + state.n_bytes // max(1, state.shape[0]) * (state.shape[0] + 1)
+        for state in states_of(network)
+        if state.keeps
+    )
     for matrix in matrices_of(network):
         try:
             total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096

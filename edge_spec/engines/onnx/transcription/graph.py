@@ -8,8 +8,11 @@ Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cell
 
     tree i32 [P]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
-where T is f32 or f16, and ``tree`` tells which rows belong to which texts. Attention is ``AttendRows``, see
-``edge_spec/engines/onnx/kernels/src/attention.h``; it writes new keys and values into the cache in place.
+    run i32 [3]   and the states of layers without keys and values, see ``recurrent.py`` and its kinds
+
+where i counts the layers with keys and values, T is f32 or f16, and ``tree`` tells which rows belong to which texts.
+Attention is ``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``; it writes new keys and values into
+the cache in place.
 
 Output: logits f32 [1, R, n_vocab]. Rows are selected before the last product: a long prompt needs one row, and the
 vocabulary times the prompt would be the largest array of all.
@@ -23,11 +26,12 @@ import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN
 from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
-from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, gather, multiply
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
+from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
-__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of", "states_of"]
 
 LANES = 16
 """Cells whose keys lie side by side for our attention."""
@@ -53,32 +57,32 @@ class Writer:
 
     def __init__(self, network: Network, store: Weights, *, f16: bool) -> None:
         self._net = network
-        self._store = store
+        self.store = store
         self._f16 = f16
-        self._graph = Graph()
+        self.graph = Graph()
 
     def write(self) -> Graph:
         """Return the whole graph."""
-        net, graph = self._net, self._graph
+        net, graph = self._net, self.graph
         self._declare()
-        gather(graph, self._store, matrix_of(net, "token_embd"), "ids", "x")
+        gather(graph, self.store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
         x = self._times(x, net.embedding_scale)
         for layer in range(net.n_layers):
             normed, x = self._pre_norm(x, added, f"blk.{layer}.attn_norm.weight")
-            added = self._post_norm(self._attention(layer, normed), f"blk.{layer}.post_attention_norm.weight")
+            added = self._post_norm(self._mixed(layer, normed), f"blk.{layer}.post_attention_norm.weight")
             normed, x = self._pre_norm(x, added, f"blk.{layer}.{net.kind.ffn_norm}.weight")
             added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
-        normed, _ = self._norm(x, added, "output_norm.weight")
+        normed, _ = self._norm(x, added, f"{net.kind.output_norm}.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         scaled = net.logit_scale != 1
-        multiply(graph, self._store, matrix_of(net, head_of(net)), "wanted", "products" if scaled else "logits")
+        multiply(graph, self.store, matrix_of(net, head_of(net)), "wanted", "products" if scaled else "logits")
         if scaled:
             graph.node("Mul", ["products", self._number("products.factor", net.logit_scale)], ["logits"])
         return graph
 
     def _declare(self) -> None:
-        net, graph = self._net, self._graph
+        net, graph = self._net, self.graph
         graph.takes("ids", INT64, (1, "S"))
         graph.takes("rows", INT64, ("R",))
         for name in net.rotary:
@@ -88,23 +92,30 @@ class Writer:
             graph.takes("query_scales", FLOAT, ("C",))
         graph.takes("tree", INT32, ("P",))
         cached = FLOAT16 if self._f16 else FLOAT
-        for layer in range(net.n_layers):
+        for layer in range(len(net.attention_layers)):
             graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
             graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
+        if net.recurrent_layers:
+            declare(graph, states_of(net), sorted(net.recurrent_layers))
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
-    def _vector(self, name: str) -> str:
-        return self._graph.constant(name, tensor_values(self._net.tensors[name]).reshape(-1))
+    def vector(self, name: str) -> str:
+        """Return a small tensor as a constant."""
+        return self.graph.constant(name, self.values(name).reshape(-1))
+
+    def values(self, name: str) -> Array:
+        """Return the numbers of a tensor of floats."""
+        return tensor_values(self._net.tensors[name])
 
     def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
         """Normalize ``x + added``; returns the names of the result and of the sum."""
-        w, y = self._vector(weight), weight + ".y"
+        w, y = self.vector(weight), weight + ".y"
         if not added:
-            self._graph.node(
+            self.graph.node(
                 "SimplifiedLayerNormalization", [x, w], [y], epsilon=self._net.epsilon, axis=-1, stash_type=1
             )
             return y, x
-        self._graph.node(
+        self.graph.node(
             "SkipSimplifiedLayerNormalization", [x, added, w], [y, "", "", y + ".sum"], _MS, epsilon=self._net.epsilon
         )
         return y, y + ".sum"
@@ -116,7 +127,7 @@ class Writer:
         if not added:
             return x, x
         y = f"{weight}.y.sum"
-        self._graph.node("Add", [x, added], [y])
+        self.graph.node("Add", [x, added], [y])
         return y, y
 
     def _post_norm(self, x: str, weight: str) -> str:
@@ -124,24 +135,24 @@ class Writer:
         return self._times(y, self._net.residual_scale)
 
     def _number(self, name: str, value: float) -> str:
-        return self._graph.constant(name, np.array(value, np.float32))
+        return self.graph.constant(name, np.array(value, np.float32))
 
     def _times(self, x: str, factor: float) -> str:
         """``x`` times a number."""
         if factor == 1:
             return x
         y = f"{x}.times"
-        self._graph.node("Mul", [x, self._number(f"{y}.factor", factor)], [y])
+        self.graph.node("Mul", [x, self._number(f"{y}.factor", factor)], [y])
         return y
 
     def _biased(self, x: str, name: str) -> str:
         """``x`` and the bias of that name, if there is one."""
         if f"{name}.bias" not in self._net.tensors:
             return x
-        self._graph.node("Add", [x, self._vector(f"{name}.bias")], [x + ".b"])
+        self.graph.node("Add", [x, self.vector(f"{name}.bias")], [x + ".b"])
         return x + ".b"
 
-    def _products(self, x: str, names: Sequence[str], y: str) -> list[str]:
+    def products(self, x: str, names: Sequence[str], y: str) -> list[str]:
         """Products of ``x`` with several matrices, in one call where the types agree.
 
         Returns:
@@ -150,18 +161,29 @@ class Writer:
         together = products_of(self._net, names)
         outs = [y] if len(together) == 1 else [f"{y}.{place}" for place in range(len(together))]
         for matrix, out in zip(together, outs, strict=True):
-            multiply(self._graph, self._store, matrix, x, out)
+            multiply(self.graph, self.store, matrix, x, out)
         return outs
+
+    def _mixed(self, layer: int, x: str) -> str:
+        """What a layer takes from other tokens."""
+        recurrent = self._net.recurrent
+        if recurrent is not None and layer in self._net.recurrent_layers:
+            return recurrent.add(self, layer, x)
+        return self._attention(layer, x)
 
     def _attention(self, layer: int, x: str) -> str:
         net, blk = self._net, f"blk.{layer}."
-        sizes = (net.n_head * net.head_dim, net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
-        qkv = self._products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
+        gated = net.kind.gated_attention
+        sizes = (net.n_head * net.head_dim * (1 + gated), net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
+        qkv = self.products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
         apart = any(f"{blk}{part}.bias" in net.tensors for part in QKV) or net.query_scale != 1
         if len(qkv) == 1 and (net.kind.head_norms or net.kind.whole_norms or apart):
             qkv = self._split(qkv[0], sizes)
         if len(qkv) > 1:
             qkv = [self._biased(x, blk + part) for x, part in zip(qkv, QKV, strict=True)]
+        gate = ""
+        if gated:
+            qkv[0], gate = self._without_gates(qkv[0])
         if net.kind.head_norms:
             qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
             qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
@@ -172,11 +194,27 @@ class Writer:
             )
         qkv[0] = self._times(qkv[0], net.query_scale)
         attended = self._attend(layer, qkv)
-        self._products(attended, [blk + "attn_output"], f"{blk}attn_out")
+        if gated:
+            self.graph.node("Sigmoid", [gate], [f"{gate}.share"])
+            self.graph.node("Mul", [attended, f"{gate}.share"], [f"{attended}.gated"])
+            attended = f"{attended}.gated"
+        self.products(attended, [blk + "attn_output"], f"{blk}attn_out")
         return self._biased(f"{blk}attn_out", f"{blk}attn_output")
 
+    def _without_gates(self, x: str) -> tuple[str, str]:
+        """Queries, and the numbers that lie behind those of each head."""
+        net, graph = self._net, self.graph
+        pairs = graph.constant("pairs_of_heads", np.array([1, -1, net.n_head, 2 * net.head_dim], np.int64))
+        flat = graph.constant(f"flat_{net.n_head}", np.array([1, -1, net.n_head * net.head_dim], np.int64))
+        graph.node("Reshape", [x, pairs], [f"{x}.pairs"])
+        halves = self._split(f"{x}.pairs", (net.head_dim, net.head_dim))
+        for half in halves:
+            graph.node("Reshape", [half, flat], [f"{half}.flat"])
+        return f"{halves[0]}.flat", f"{halves[1]}.flat"
+
     def _attend(self, layer: int, qkv: Sequence[str]) -> str:
-        net, graph, y = self._net, self._graph, f"blk.{layer}.attn"
+        net, graph, y = self._net, self.graph, f"blk.{layer}.attn"
+        number = net.attention_layers.index(layer)
         packed = qkv[0]
         if len(qkv) > 1:
             packed = y + ".packed"
@@ -184,10 +222,10 @@ class Writer:
         rotary = net.rotary_of(layer)
         further = ["query_scales"] if net.rotary["all"].temperature else []
         if net.kind.sinks:
-            further = [*(further or [""]), self._vector(f"blk.{layer}.attn_sinks.weight")]
+            further = [*(further or [""]), self.vector(f"blk.{layer}.attn_sinks.weight")]
         graph.node(
             "AttendRows",
-            [packed, f"key_{layer}", f"value_{layer}", f"cos_{rotary}", f"sin_{rotary}", "tree", *further],
+            [packed, f"key_{number}", f"value_{number}", f"cos_{rotary}", f"sin_{rotary}", "tree", *further],
             [y],
             DOMAIN,
             n_head=net.n_head,
@@ -200,17 +238,17 @@ class Writer:
 
     def _split(self, x: str, sizes: Sequence[int]) -> list[str]:
         outs = [f"{x}.{place}" for place in range(len(sizes))]
-        self._graph.node("Split", [x, self._graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
+        self.graph.node("Split", [x, self.graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
         return outs
 
     def _head_norm(self, x: str, weight: str, n_heads: int) -> str:
-        net, graph = self._net, self._graph
+        net, graph = self._net, self.graph
         heads = graph.constant(f"heads_{n_heads}", np.array([1, -1, n_heads, net.head_dim], np.int64))
         flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
         graph.node("Reshape", [x, heads], [x + ".heads"])
         graph.node(
             "SimplifiedLayerNormalization",
-            [x + ".heads", self._vector(weight)],
+            [x + ".heads", self.vector(weight)],
             [x + ".normed"],
             epsilon=net.epsilon,
             axis=-1,
@@ -224,15 +262,15 @@ class Writer:
         return self._experts(layer, x) if self._net.n_expert else self._whole_network(blk, x, gated_of(self._net), "")
 
     def _experts(self, layer: int, x: str) -> str:
-        net, graph, blk = self._net, self._graph, f"blk.{layer}."
-        self._products(x, [f"{blk}ffn_gate_inp"], f"{blk}scores")
+        net, graph, blk = self._net, self.graph, f"blk.{layer}."
+        self.products(x, [f"{blk}ffn_gate_inp"], f"{blk}scores")
         scores = self._biased(f"{blk}scores", f"{blk}ffn_gate_inp")
-        out = add_experts(graph, self._store, net, layer, x, scores)
+        out = add_experts(graph, self.store, net, layer, x, scores)
         if not net.has_shared:
             return out
         shared = self._whole_network(blk, x, GATED, _SHARED)
         if net.has(f"{blk}ffn_gate_inp_shexp"):
-            self._products(x, [f"{blk}ffn_gate_inp_shexp"], f"{blk}shared_score")
+            self.products(x, [f"{blk}ffn_gate_inp_shexp"], f"{blk}shared_score")
             graph.node("Sigmoid", [f"{blk}shared_score"], [f"{blk}shared_share"])
             graph.node("Mul", [shared, f"{blk}shared_share"], [f"{blk}shared"])
             shared = f"{blk}shared"
@@ -247,10 +285,10 @@ class Writer:
             end: how the names of its tensors end.
         """
         graph, gate_name, up_name, down_name = (
-            self._graph,
+            self.graph,
             *(f"{blk}ffn_{side}{end}" for side in ("gate", "up", "down")),
         )
-        both = self._products(x, [f"{blk}{part}{end}" for part in gated], f"{blk}ffn{end}")
+        both = self.products(x, [f"{blk}{part}{end}" for part in gated], f"{blk}ffn{end}")
         hidden = f"{blk}gate{end}"
         if self._net.kind.squared:
             graph.node("Relu", [self._biased(both[0], up_name)], [hidden])
@@ -264,7 +302,7 @@ class Writer:
             else:
                 graph.node("QuickGelu", [gate], [hidden], _MS, alpha=1.0)
         graph.node("Mul", [hidden, up], [f"{blk}gated{end}"])
-        self._products(f"{blk}gated{end}", [down_name], f"{blk}down{end}")
+        self.products(f"{blk}gated{end}", [down_name], f"{blk}down{end}")
         return self._biased(f"{blk}down{end}", down_name)
 
 
@@ -301,11 +339,21 @@ def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
     return [matrix_of(net, *names)] if len(kinds) == 1 else [matrix_of(net, name) for name in names]
 
 
+def states_of(net: Network) -> list[State]:
+    """Return the states of all layers without keys and values."""
+    if net.recurrent is None:
+        return []
+    return [state for layer in sorted(net.recurrent_layers) for state in net.recurrent.states(layer)]
+
+
 def matrices_of(net: Network) -> Iterator[Matrix]:
     """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
-        for names in (qkv_of(net, layer), ("attn_output",), *_feed_forward_products(net, layer)):
+        mixing = (qkv_of(net, layer), ("attn_output",))
+        if net.recurrent is not None and layer in net.recurrent_layers:
+            mixing = tuple(net.recurrent.products())
+        for names in (*mixing, *_feed_forward_products(net, layer)):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
         if net.n_expert:
             yield from expert_matrices(net, layer)

@@ -125,11 +125,11 @@ class _HeadWriter(Writer):
         self._tables = tables
 
     def write(self) -> Graph:
-        graph, net, (embedding, output) = self._graph, self._net, self._tables
+        graph, net, (embedding, output) = self.graph, self._net, self._tables
         self._declare()
         graph.takes(FEATURE, FLOAT, (1, "S", net.n_embd))
         graph.gives(HIDDEN, FLOAT, (1, "S", net.n_embd))
-        gather(graph, self._store, embedding, "ids", "x")
+        gather(graph, self.store, embedding, "ids", "x")
         sides = [self._norm("x", "", "blk.0.attn_norm.weight")[0]]
         sides.append(self._norm(FEATURE, "", "blk.0.attn_norm_2.weight")[0])
         graph.node("Concat", sides, ["both"], axis=-1)
@@ -137,7 +137,7 @@ class _HeadWriter(Writer):
         normed, x = self._norm(x, self._feed_forward(0, normed), "output_norm.weight")
         graph.node("Identity", [x], [HIDDEN])
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
-        multiply(graph, self._store, output, "wanted", "logits")
+        multiply(graph, self.store, output, "wanted", "logits")
         return graph
 
 

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
+from edge_spec.engines.onnx.transcription.convolution import ShortConvolution
+from edge_spec.engines.onnx.transcription.delta_net import DeltaNet
+from edge_spec.engines.onnx.transcription.recurrent import RecurrentLayer, Shape
 from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
@@ -34,8 +37,6 @@ _EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
 _SHARED_LENGTH = "expert_shared_feed_forward_length"
 
 _MOST_EXPERTS = 1 << 16
-
-Shape = tuple[int, ...]
 
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 
@@ -59,6 +60,13 @@ _KNOWN = frozenset(
         *_YARN,
     )
 )
+
+_FURTHER = "nextn_predict_layers"
+
+_SECTIONS = "rope.dimension_sections"
+
+RECURRENT: dict[str, type[RecurrentLayer]] = {"convolution": ShortConvolution, "delta net": DeltaNet}
+"""Kinds of layers without keys and values."""
 
 # Converters write that there are none.
 _NONE_IF_ZERO = ("expert_count", "expert_used_count")
@@ -84,6 +92,8 @@ class Network:
         query_scale: queries are multiplied by it besides 1 / sqrt(head_dim).
         residual_scale: what attention and the feed-forward network add is multiplied by it.
         logit_scale: logits are multiplied by it.
+        recurrent: what its layers without keys and values are; None where there are none.
+        recurrent_layers: which these are.
         n_expert, n_used: experts of a layer, and how many of them each row uses; 0 where there are none.
     """
 
@@ -103,8 +113,15 @@ class Network:
     query_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    recurrent: RecurrentLayer | None = None
+    recurrent_layers: frozenset[int] = frozenset()
     n_expert: int = 0
     n_used: int = 0
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """Layers with keys and values, in order."""
+        return [layer for layer in range(self.n_layers) if layer not in self.recurrent_layers]
 
     @property
     def n_rotary(self) -> int:
@@ -151,6 +168,9 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     if kind.experts is not None:
         known_keys |= {*_EXPERTS, *([_SHARED_LENGTH] if kind.experts.shared else [])}
     known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
+    known_keys |= {_SECTIONS} if kind.sections else set()
+    if kind.recurrent:
+        known_keys |= {*RECURRENT[kind.recurrent].SETTINGS, _FURTHER}
     for key in header.metadata:
         if header.metadata[key] == 0 and key.removeprefix(prefix) in _NONE_IF_ZERO:
             continue
@@ -174,16 +194,19 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     query_scale = multiplier("attention.scale", 0.0) * math.sqrt(file.head_dim_k) or 1.0
     if file.architecture == "gemma3" and file.n_layers == 62:  # Gemma 3 27B scales by another width than that of heads.
         query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
+    epsilon = float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5))
+    recurrent = RECURRENT[kind.recurrent].read(file, header, epsilon=epsilon) if kind.recurrent else None
+    n_layers = file.n_layers - _n_further(header, file)
     network = Network(
         kind=kind,
         tensors=tensors,
-        n_layers=file.n_layers,
+        n_layers=n_layers,
         n_embd=file.n_embd,
         n_vocab=file.n_vocab,
         n_head=file.n_head,
-        n_head_kv=file.n_head_kv[0],
+        n_head_kv=max(file.n_head_kv),
         head_dim=file.head_dim_k,
-        epsilon=float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5)),
+        epsilon=epsilon,
         windows=windows,
         turned=turned,
         rotary=rotary,
@@ -191,11 +214,21 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         query_scale=query_scale,
         residual_scale=multiplier("residual_scale", 1.0),
         logit_scale=1 / multiplier("logit_scale", 1.0),
+        recurrent=recurrent,
+        recurrent_layers=frozenset(layer for layer in range(n_layers) if recurrent and not file.n_head_kv[layer]),
         n_expert=n_expert,
         n_used=n_used,
     )
     _check_tensors(file, network)
     return network
+
+
+def _n_further(header: GGUFHeader, file: ModelFile) -> int:
+    """Return how many layers at the end are for further tokens (MTP), which are left out."""
+    n = header.metadata.get(f"{file.architecture}.{_FURTHER}", 0)
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < file.n_layers:
+        raise llama_only(file, f"has {n} of its {file.n_layers} layers for further tokens")
+    return n
 
 
 def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]:
@@ -286,9 +319,12 @@ def read_rotary(
     attention_factor = _number(header, rope + "scaling.attn_factor", 1.0)
     base = _number(header, rope + "freq_base", 10000.0)
     window_base = _number(header, rope + "freq_base_swa", 10000.0 if kind.own_window_base else base)
+    turned = _turned_pairs(file, header, int(n_rotary) // 2) if kind.sections else None
     if min(base, window_base) <= 1:
         raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
     found = {"all": rotary(base, factor, attention_factor)}
+    if turned is not None:
+        found["all"] = found["all"].of_pairs(turned)
     if windows and kind.windows_scaled:
         if window_base != base:
             found["window"] = rotary(window_base, factor, attention_factor)
@@ -297,14 +333,31 @@ def read_rotary(
     return found
 
 
+def _turned_pairs(file: ModelFile, header: GGUFHeader, n_pairs: int) -> npt.NDArray[np.bool_]:
+    """Which pairs of numbers a text's positions turn; others would be turned by where something is in a picture.
+
+    As ``ggml_mrope_cache_init`` in llama.cpp's ggml/src/ggml-cpu/ops.cpp: pairs take the first three sections by turns.
+    """
+    told = header.metadata.get(f"{file.architecture}.{_SECTIONS}")
+    sections = told.decode() if isinstance(told, GGUFArray) and 3 <= told.length <= 4 else []
+    if not all(isinstance(n, int) and n >= 0 for n in sections) or not 0 < sum(sections) <= file.head_dim_k:
+        raise llama_only(file, f"does not divide the {2 * n_pairs} numbers that are turned into sections")
+    pairs = np.arange(n_pairs) % sum(sections)
+    return np.asarray(pairs < 3 * np.array(sections[:3])[pairs % 3])
+
+
 def _check_tensors(file: ModelFile, network: Network) -> None:
     """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
     embd, half = network.n_embd, (network.n_rotary // 2,)
-    needed: dict[str, Shape] = {"token_embd.weight": (embd, network.n_vocab), "output_norm.weight": (embd,)}
+    needed: dict[str, Shape] = {
+        "token_embd.weight": (embd, network.n_vocab),
+        f"{network.kind.output_norm}.weight": (embd,),
+    }
     optional: dict[str, Shape] = {"output.weight": (embd, network.n_vocab)}
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
     for layer in range(network.n_layers):
-        for shapes_of in (_attention_shapes, _expert_shapes if network.n_expert else _feed_forward_shapes):
+        mixing = _recurrent_shapes if layer in network.recurrent_layers else _attention_shapes
+        for shapes_of in (mixing, _expert_shapes if network.n_expert else _feed_forward_shapes):
             parts, further = shapes_of(network, f"blk.{layer}.")
             needed |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
             optional |= {f"blk.{layer}.{name}": shape for name, shape in further.items()}
@@ -313,9 +366,17 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
             raise llama_only(file, f"lacks the tensor {name}")
         if network.tensors[name].shape != shape:
             raise llama_only(file, f"has {name} in the shape {network.tensors[name].shape} instead of {shape}")
+    left_out = tuple(f"blk.{layer}." for layer in range(network.n_layers, file.n_layers))
     for name, tensor in network.tensors.items():
+        if left_out and name.startswith(left_out):
+            continue
         if name not in needed and optional.get(name) != tensor.shape:
             raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
+
+
+def _recurrent_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    assert network.recurrent is not None
+    return network.recurrent.shapes() | {f"{network.kind.ffn_norm}.weight": (network.n_embd,)}, {}
 
 
 def _attention_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
@@ -337,7 +398,7 @@ def _attention_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dic
     if network.has(f"{blk}attn_qkv"):
         needed["attn_qkv.weight"] = (embd, q + 2 * kv)
     else:
-        sizes = {"attn_q": q, "attn_k": kv, "attn_v": kv}
+        sizes = {"attn_q": q * (1 + kind.gated_attention), "attn_k": kv, "attn_v": kv}
         needed |= {f"{name}.weight": (embd, n) for name, n in sizes.items()}
         optional |= {f"{name}.bias": (n,) for name, n in sizes.items()}
     return needed, optional

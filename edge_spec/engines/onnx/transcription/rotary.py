@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +39,10 @@ class Rotary:
     n_original: int
     magnitude: float
     temperature: float = 0.0
+
+    def of_pairs(self, turned: npt.NDArray[np.bool_]) -> Self:
+        """Return one that turns only some of the pairs."""
+        return replace(self, frequencies=self.frequencies * turned, long_frequencies=self.long_frequencies * turned)
 
     def angles(self, n_ctx: int) -> Floats:
         """Angle per position of each pair in a context of ``n_ctx`` tokens, ``[n_rotary / 2]``."""

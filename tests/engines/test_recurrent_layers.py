@@ -1,0 +1,493 @@
+"""Laws of recurrent layers on our own kernels: they compute what llama.cpp and the formulas do, and go back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from compared_logits import Change, Rows, by_row, changed, on_llama, on_onnx, rows_of
+from float_networks import float_logits
+from hybrid_files import HybridFiles
+from hybrid_shapes import SMALL_HYBRIDS, HybridShape, write_hybrid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from modes_agree import check_modes_agree
+
+import edge_spec
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.recurrent import RecurrentModel
+from edge_spec.engines.onnx.transcription.cache import transcribe
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import BackendError, Cancelled, EdgeSpecError, StateError
+from edge_spec.loading import plan
+from edge_spec.models import inspect
+from edge_spec.speculation.tree import Tree
+
+pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+
+N_VOCAB = 384
+TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 600).tolist()
+SHORT = 68
+LFM2, QWEN35 = SMALL_HYBRIDS["lfm2"], SMALL_HYBRIDS["qwen35"]
+SHAPES: dict[str, HybridShape] = {
+    "lfm2, 4 heads on 2": replace(LFM2, n_layers=4, attention=(1, 3)),
+    "lfm2, 4 heads on 1, 5 taps": replace(LFM2, n_layers=3, n_head_kv=1, conv=5),
+    "qwen35, 2 keys to 4 values, 4 heads on 2": replace(QWEN35, n_layers=4, state=64, attention=(1, 3)),
+    "qwen35, as many keys as values, 4 heads on 1": replace(QWEN35, n_layers=4, n_head_kv=1, attention=(3,)),
+}
+ARCHITECTURES = ("lfm2", "qwen35")
+BY_ARCHITECTURE = {"lfm2": "lfm2, 4 heads on 2", "qwen35": "qwen35, 2 keys to 4 values, 4 heads on 2"}
+
+
+def slower(rates: Rows) -> Rows:
+    """Every other head remembers for long."""
+    rates[::2] *= 0.02
+    return rates
+
+
+def written(path: Path, name: str, kind: str = "F32", **changes: Any) -> Path:
+    return changed(write_hybrid(path, replace(SHAPES[name], **changes), kind, seed=1), {"ssm_a": slower})
+
+
+# --- the same logits
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / "model.gguf", name)
+    model = on_onnx(path, tmp_path / "cache")
+    ours = rows_of(model, TEXT, [8])
+    for widths in ([1], [2, 3], [7, 16, 4]):
+        model.rollback(0)
+        assert np.array_equal(rows_of(model, TEXT, widths), ours)
+    # However the text before them was read, rows and states are the same.
+    states = set()
+    for pieces in ((590,), (1, 7, 33, 100, 13), (16, 1, 15)):
+        model.rollback(0)
+        turn = 0
+        while model.n_past < 590:
+            model.prefill(TEXT[model.n_past : min(590, model.n_past + pieces[turn % len(pieces)])])
+            turn += 1
+        states.add(model.save())
+        assert np.array_equal(rows_of(model, TEXT, [5], start=590), ours[586:])
+    assert len(states) == 1
+    model.rollback(0)
+    model.restore(states.pop())
+    assert np.array_equal(rows_of(model, TEXT, [3], start=590), ours[586:])
+    model.close()
+    assert by_row(ours, float_logits(path, TEXT)[4:]).max() <= 3e-5
+    assert by_row(ours, on_llama(path, TEXT)).max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", BY_ARCHITECTURE.values())
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_quantized_layers_are_no_further_from_the_formulas_than_those_of_llama_cpp(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    path, text = written(tmp_path / "model.gguf", name, kind), TEXT[:300]
+    model = on_onnx(path, tmp_path / "cache")
+    ours = rows_of(model, text, [8])
+    model.close()
+    exact = float_logits(path, text)[4:]
+    off = [np.median(by_row(rows, exact)) for rows in (ours, on_llama(path, text))]
+    assert 0 < off[0] <= 1.3 * off[1]
+
+
+# --- every setting matters
+
+
+def heads_of(name: str, n_heads: int) -> dict[str, Change]:
+    """Parts of a tensor's rows change places."""
+    return {name: lambda x: np.roll(x.reshape(n_heads, -1, *x.shape[1:]), 1, axis=0).reshape(x.shape)}
+
+
+def thirds(x: Rows) -> Rows:
+    """What gates goes in, and what goes in gates the output."""
+    b, c, inner = np.split(x, 3)
+    return np.concatenate([c, b, inner])
+
+
+def set_fact(path: Path, name: str, value: float) -> None:
+    """Change the first number of a fact in a file."""
+    reader = gguf.GGUFReader(path, "r+")
+    field = reader.fields[name]
+    field.parts[field.data[0]][0] = value
+    del reader
+
+
+LFM, QWEN = BY_ARCHITECTURE.values()
+MUTATIONS: dict[str, tuple[str, dict[str, Change], dict[str, float]]] = {
+    "taps from the other end": (LFM, {"shortconv.conv.weight": lambda x: x[:, ::-1]}, {}),
+    "channels of the convolution": (LFM, {"shortconv.conv.weight": lambda x: x[::-1]}, {}),
+    "gates change places": (LFM, {"shortconv.in_proj.weight": thirds}, {}),
+    "LFM2's queries without a norm": (LFM, {"attn_q_norm.weight": lambda x: 0 * x + 1}, {}),
+    "LFM2's last norm": (LFM, {"token_embd_norm.weight": lambda x: x[::-1]}, {}),
+    "LFM2's positions": (LFM, {}, {"lfm2.rope.freq_base": 1e4}),
+    "LFM2's epsilon": (LFM, {}, {"lfm2.attention.layer_norm_rms_epsilon": 1e-2}),
+    "taps of a delta net": (QWEN, {"ssm_conv1d.weight": lambda x: x[:, ::-1]}, {}),
+    "queries for keys": (QWEN, heads_of("0.attn_qkv.weight", 8), {}),
+    "heads of values": (QWEN, {"0.attn_qkv.weight": lambda x: np.concatenate([x[:256], np.roll(x[256:], 64, 0)])}, {}),
+    "pairs of values to a key": (
+        QWEN,
+        {
+            "0.attn_qkv.weight": lambda x: np.concatenate(
+                [x[:256], *(x[256 + 64 * i : 320 + 64 * i] for i in (0, 2, 1, 3))]
+            )
+        },
+        {},
+    ),
+    "gates of outputs": (QWEN, heads_of("attn_gate.weight", 4), {}),
+    "decays": (QWEN, {"ssm_a": lambda x: x / 2}, {}),
+    "decays of heads": (QWEN, {"ssm_a": lambda x: x[::-1]}, {}),
+    "steps": (QWEN, {"ssm_dt.bias": lambda x: 0 * x}, {}),
+    "alpha of heads": (QWEN, {"ssm_alpha.weight": lambda x: x[::-1]}, {}),
+    "beta of heads": (QWEN, {"ssm_beta.weight": lambda x: x[::-1]}, {}),
+    "the norm of outputs": (QWEN, {"ssm_norm.weight": lambda x: x[::-1]}, {}),
+    "attention's gates for queries": (QWEN, heads_of("attn_q.weight", 8), {}),
+    "keys without a norm": (QWEN, {"attn_k_norm.weight": lambda x: 0 * x + 1}, {}),
+    "the norm before the feed-forward network": (QWEN, {"post_attention_norm.weight": lambda x: x[::-1]}, {}),
+    "numbers that are turned": (QWEN, {}, {"qwen35.rope.dimension_count": 8}),
+    "sections": (QWEN, {}, {"qwen35.rope.dimension_sections": 1}),
+    "the epsilon of a delta net": (QWEN, {}, {"qwen35.attention.layer_norm_rms_epsilon": 1e-2}),
+}
+"""What is changed, of which models: tensors, and numbers of the metadata."""
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_changed_setting_would_be_seen(tmp_path: Path, mutation: str) -> None:
+    """What the comparison of logits is worth: it fails with each of these."""
+    name, tensors, facts = MUTATIONS[mutation]
+    exact = float_logits(written(tmp_path / "right.gguf", name), TEXT[:SHORT])[4:]
+    wrong = changed(written(tmp_path / "wrong.gguf", name), tensors)
+    for fact, value in facts.items():
+        set_fact(wrong, fact, value)
+    model = on_onnx(wrong, tmp_path / "cache")
+    assert by_row(rows_of(model, TEXT[:SHORT], [8]), exact).max() > 1e-3
+    model.close()
+    # With the same change the formulas agree: it is one that a file can have.
+    model = on_onnx(wrong, tmp_path / "cache")
+    assert by_row(rows_of(model, TEXT[:SHORT], [8]), float_logits(wrong, TEXT[:SHORT])[4:]).max() <= 1e-4
+    model.close()
+
+
+# --- going back
+
+
+@pytest.fixture(scope="module")
+def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RecurrentModel]]:
+    """A target of each architecture, with an empty cache."""
+    asked = ModelSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
+    folder = tmp_path_factory.mktemp("cache")
+    models = {}
+    for name in ARCHITECTURES:
+        model, _ = open_onnx(transcribe(inspect(hybrids[name]), folder), asked, file=name, cache_dir=None)
+        assert isinstance(model, RecurrentModel)
+        models[name] = model
+    yield models
+    for model in models.values():
+        model.close()
+
+
+class Fresh:
+    """Rows after texts, each read from the beginning."""
+
+    def __init__(self, model: RecurrentModel) -> None:
+        self._model = model
+        self._rows: dict[tuple[int, ...], Rows] = {}
+
+    def after(self, text: list[int]) -> Rows:
+        key = tuple(text)
+        if key not in self._rows:
+            self._model.rollback(0)
+            self._model.prefill(text[:-1])
+            self._rows[key] = self._model.decode(Tree.sequence(text[-1:]))[0].copy()
+        return self._rows[key]
+
+
+def test_it_verifies_sequences_of_one_text(opened: dict[str, RecurrentModel]) -> None:
+    for model in opened.values():
+        can = model.capabilities
+        assert can.identity == "bitwise"
+        assert (can.rollback, can.max_rows, can.reuse_step) == (5, 6, 1)
+        assert not can.takes_trees
+        assert not can.can_shift
+        model.rollback(0)
+        with pytest.raises(ValueError, match="sequences, not trees"):
+            model.decode(Tree((100, 101, 102), (-1, 0, 0)))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@given(st.data())
+@settings(max_examples=40)
+def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
+    opened: dict[str, RecurrentModel], name: str, data: st.DataObject
+) -> None:
+    model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
+    model.rollback(0)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    wanted: list[tuple[list[int], Rows]] = []
+    saved: tuple[bytes, list[int]] | None = None
+    for _ in range(data.draw(st.integers(3, 14))):
+        steps = ["decode", "decode", "grow", "prefill", "rollback", "save", "restore", "cancel"]
+        step = data.draw(st.sampled_from(steps))
+        if step == "prefill":
+            ahead = rng.integers(3, N_VOCAB, int(rng.integers(1, 80))).tolist()
+            model.prefill(ahead)
+            text += ahead
+        elif step in ("decode", "grow"):
+            ahead = rng.integers(3, N_VOCAB, int(rng.integers(1, most + 1))).tolist()
+            cut = int(rng.integers(1, len(ahead))) if step == "grow" and len(ahead) > 1 else len(ahead)
+            rows = [row.copy() for row in model.decode(Tree.sequence(ahead[:cut]))]
+            rows += [row.copy() for row in model.decode(Tree.sequence(ahead))] if cut < len(ahead) else []
+            wanted += [(text + ahead[: n + 1], row) for n, row in enumerate(rows)]
+            n_kept = int(rng.integers(0, len(ahead) + 1))
+            model.keep(range(n_kept))
+            text += ahead[:n_kept]
+            # Rejected tokens are never a reason to go back further.
+            assert model.n_past == len(text)
+        elif step == "rollback":
+            model.rollback(int(rng.integers(0, len(text) + 1)))
+        elif step == "save":
+            saved = model.save(), list(text)
+        elif step == "cancel":
+            # A reading that is stopped has committed what ``n_past`` tells.
+            ahead = rng.integers(3, N_VOCAB, int(rng.integers(1, 80))).tolist()
+            model.cancel()
+            with pytest.raises(Cancelled):
+                model.prefill(ahead)
+            text += ahead
+        elif saved is not None:
+            model.restore(saved[0])
+            text = list(saved[1])
+        text = text[: model.n_past]
+        if len(text) > 250:
+            break
+    fresh = Fresh(model)
+    for read, row in wanted:
+        assert np.array_equal(fresh.after(read), row)
+
+
+def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, RecurrentModel]) -> None:
+    for model in opened.values():
+        model.rollback(0)
+        model.prefill(list(range(100, 150)))
+        for token in range(10):
+            model.decode(Tree.sequence([200 + token]))
+            model.keep([0])
+        model.prefill(list(range(150, 220)))
+        for token in range(10):
+            model.decode(Tree.sequence([220 + token]))
+            model.keep([0])
+        places = []
+        for wanted in (140, 139, 138, 130, 100, 60, 40):
+            model.rollback(min(wanted, model.n_past))
+            places.append(model.n_past)
+        assert places == [140, 139, 130, 130, 60, 60, 0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, RecurrentModel], name: str) -> None:
+    """Layers before the failure have taken in what the others have not."""
+    model = opened[name]
+    fresh = Fresh(model)
+    text = list(range(100, 140))
+    expected = fresh.after([*text, 200, 201])
+    for n_kept in (1, 3, 6):
+        model.rollback(0)
+        model.prefill(text[: 40 - n_kept])
+        model.decode(Tree.sequence(text[40 - n_kept :]))
+        model.keep(range(n_kept))
+        states = model.states
+        states.prepare(40, 0, 1, 0, lambda: None)
+        # As if the run had ended before the last layer with a state.
+        before = {key: array.copy() for key, array in states.inputs.items()}
+        model.decode(Tree.sequence([300]))
+        layers = sorted({int(key.split("_")[-1]) for key in before if "_" in key})
+        for key, array in states.inputs.items():
+            if key.endswith(f"_{layers[-1]}"):
+                array[...] = before[key]
+        model.rollback(40)
+        assert model.n_past == 40
+        rows = model.decode(Tree.sequence([200, 201]))
+        assert np.array_equal(rows[1], expected)
+
+
+def test_drafters_come_back_to_what_they_hold(hybrids: HybridFiles, tmp_path: Path) -> None:
+    """However many guesses lie beyond it, in decodes of their own."""
+    asked = ModelSettings(n_ctx=200, n_threads=1, max_rows=6, prefill_chunk=32, exact=False)
+    for name in ARCHITECTURES:
+        model, _ = open_onnx(transcribe(inspect(hybrids[name]), tmp_path), asked, file=name, cache_dir=None)
+        text = list(range(100, 150))
+        fresh = Fresh(model)
+        expected = fresh.after([*text, 160]).copy()
+        model.rollback(0)
+        model.prefill(text)
+        for n_guesses in (0, 3, 30, 60):
+            model.hold()
+            for guess in range(n_guesses):
+                model.decode(Tree.sequence([200 + guess]))
+                model.keep([0])
+            model.rollback(50)
+            assert model.n_past == 50
+            assert np.array_equal(model.decode(Tree.sequence([160]))[0], expected)
+            model.rollback(50)
+        model.close()
+
+
+def test_states_of_another_size_are_refused(opened: dict[str, RecurrentModel]) -> None:
+    lfm2, qwen35 = opened.values()
+    lfm2.rollback(0)
+    lfm2.prefill(TEXT[:20])
+    state = lfm2.save()
+    from edge_spec.engines.cache_state import pack_state, restated
+
+    for wrong in (restated(state, profile=qwen35.profile.name), state[:-1]):
+        with pytest.raises(StateError):
+            qwen35.restore(wrong)
+        assert qwen35.n_past == 0
+    body = state[64:]
+    for wrong_body in (b"", body[:-4], body + body):
+        with pytest.raises(StateError):
+            lfm2.restore(pack_state(wrong_body, n_past=20, profile=lfm2.profile.name))
+        assert lfm2.n_past == 0
+
+
+# --- the same text
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_text_is_identical_in_every_mode(hybrids: HybridFiles, tmp_path: Path, name: str) -> None:
+    shape = SMALL_HYBRIDS[name]
+    smaller = {
+        role: write_hybrid(tmp_path / f"{role}.gguf", shape, "Q4_0", seed=1, noise=noise)
+        for role, noise in (("draft", 0.06), ("intermediate", 0.03))
+    }
+
+    def look(mode: str, model: edge_spec.TextModel) -> None:
+        assert model.profile.engine == "onnx"
+        assert model.identity == "bitwise"
+        assert (model.mode == "off") == (mode == "off")
+
+    wishes: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+        {"temperature": 1.4, "top_k": 0, "repeat_penalty": 1.2},
+        {"mirostat": 2},
+        {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
+    ]
+    asked = [
+        {"prompt": prompt, "raw": True, "max_tokens": 60, "seed": 3, "ignore_eos": "json_schema" not in wish, **wish}
+        for prompt in ("abcabc", "In the beginning there was")
+        for wish in wishes
+    ]
+    replies = check_modes_agree(
+        ("off", "sequence", "hierarchy", "ngram", "auto"),
+        asked,
+        look,
+        hybrids[name],
+        **smaller,
+        engine="onnx",
+        n_ctx=128,
+        cache_dir=tmp_path,
+    )
+    for mode in ("sequence", "hierarchy"):
+        done = [reply.statistics for reply in replies[mode]]
+        assert 0 < sum(each.accepted for each in done) < sum(each.drafted for each in done)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_several_replies_are_what_each_is_alone(hybrids: HybridFiles, tmp_path: Path, name: str) -> None:
+    asked: dict[str, Any] = {"raw": True, "ignore_eos": True, "max_tokens": 30, "seed": 5}
+    prompts = ["abc", "another one", "x" * 40]
+    with edge_spec.load(hybrids[name], engine="onnx", n_ctx=128, n_threads=1, cache_dir=tmp_path) as model:
+        several = model.generate_many(prompts, **asked)
+        several.read()
+        found = [several[index].token_ids for index in range(len(prompts))]
+        alone = [model.generate(prompt, **asked) for prompt in prompts]
+        for reply in alone:
+            reply.read()
+    assert found == [reply.token_ids for reply in alone]
+
+
+# --- what it takes, and what is refused
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_plan_names_states_and_what_is_kept_and_they_take_that(
+    hybrids: HybridFiles, tmp_path: Path, name: str
+) -> None:
+    asked: dict[str, Any] = {"engine": "onnx", "n_ctx": 128, "n_threads": 1, "cache_dir": tmp_path}
+    with edge_spec.load(hybrids[name], speculation="ngram", **asked) as model:
+        lines = {line.name: line for line in model.ledger if line.owner == "target"}
+        states = model.followed["target"].model.states
+        model.generate("abc", raw=True, max_tokens=20, ignore_eos=True).read()
+        copied = sum(array.nbytes for copy in states._copies.values() for array in copy)
+    state = lines["recurrent state"]
+    assert state.predicted_bytes == inspect(hybrids[name]).state_bytes == state.measured_bytes
+    assert lines["snapshots for drafts"].predicted_bytes == lines["snapshots for drafts"].measured_bytes > 0
+    assert 0 < copied <= lines["copies of the state"].predicted_bytes == 2 * state.predicted_bytes
+    found = plan(hybrids[name], speculation="tree", draft=hybrids[name], **asked)
+    assert any("this model's recurrent layers take no trees" in note for note in found.notes)
+
+
+REFUSED: dict[str, tuple[str, dict[str, float], str]] = {
+    "no taps": (LFM, {"lfm2.shortconv.l_cache": 0}, "l_cache"),
+    "2^31 taps": (LFM, {"lfm2.shortconv.l_cache": 1 << 31}, "l_cache"),
+    "more taps than there are": (LFM, {"lfm2.shortconv.l_cache": 4}, "shortconv.conv.weight in the shape"),
+    "keys where there are none": (LFM, {"lfm2.attention.head_count_kv": 2}, "other recurrent layers"),
+    "delta heads of nothing": (QWEN, {"qwen35.ssm.state_size": 0}, "state_size"),
+    "no delta heads": (QWEN, {"qwen35.ssm.time_step_rank": 0}, "time_step_rank"),
+    "no keys": (QWEN, {"qwen35.ssm.group_count": 0}, "group_count"),
+    "3 keys to 4 values": (QWEN, {"qwen35.ssm.group_count": 3}, "4 on 3 delta heads"),
+    "delta heads of 8": (QWEN, {"qwen35.ssm.state_size": 8}, "delta heads of 8"),
+    "another inner size": (QWEN, {"qwen35.ssm.inner_size": 512}, "512 in all"),
+    "no convolution": (QWEN, {"qwen35.ssm.conv_kernel": 0}, "conv_kernel"),
+    "other layers": (QWEN, {"qwen35.full_attention_interval": 3}, "other recurrent layers"),
+    "heads of nothing": (QWEN, {"qwen35.attention.key_length": 0}, "key_length|heads"),
+}
+"""Numbers of the metadata that contradict the tensors, and what the refusal names."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_contradicts_itself_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
+    name, facts, named = REFUSED[case]
+    path = written(tmp_path / "model.gguf", name)
+    for fact, value in facts.items():
+        set_fact(path, fact, value)
+    with pytest.raises(EdgeSpecError, match=named) as caught:
+        transcribe(inspect(path), tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, BackendError)
+
+
+@pytest.mark.parametrize("lost", ["shortconv.conv.weight", "shortconv.in_proj.weight", "token_embd_norm.weight"])
+def test_a_missing_tensor_is_named(tmp_path: Path, lost: str) -> None:
+    check_names_missing(written(tmp_path / "model.gguf", LFM), lost, tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["ssm_a", "ssm_dt.bias", "ssm_conv1d.weight", "attn_gate.weight", "ssm_norm.weight"])
+def test_a_missing_tensor_of_a_delta_net_is_named(tmp_path: Path, lost: str) -> None:
+    check_names_missing(written(tmp_path / "model.gguf", QWEN), lost, tmp_path)
+
+
+def check_names_missing(path: Path, lost: str, folder: Path) -> None:
+    """Rename a tensor, and see that it is missed."""
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(lost.encode(), lost[:-1].encode() + b"~", 1))
+    with pytest.raises(EdgeSpecError, match=r"lacks the tensor|in the shape|no place for|recurrent layers|heads"):
+        transcribe(inspect(path), folder / "cache")
+
+
+def test_layers_for_further_tokens_are_left_out(hybrids: HybridFiles, tmp_path: Path) -> None:
+    rows = []
+    for name in ("qwen35", "qwen35-mtp"):
+        model = on_onnx(hybrids[name], tmp_path)
+        rows.append(rows_of(model, TEXT[:40], [8]))
+        model.close()
+    assert np.array_equal(*rows)

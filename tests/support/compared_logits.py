@@ -1,0 +1,71 @@
+"""Logits of a model file on both engines, and how far they are from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.transcription.cache import transcribe
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.models import inspect
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.tree import Tree
+
+__all__ = ["Change", "Rows", "by_row", "changed", "on_llama", "on_onnx", "rows_of"]
+
+Rows = np.ndarray[Any, Any]
+Change = Callable[[Rows], Rows]
+
+
+def by_row(ours: Rows, theirs: Rows) -> Rows:
+    """Root mean square of the difference of rows, in standard deviations of theirs, ``[n]``."""
+    return np.asarray(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1))
+
+
+def rows_of(model: LanguageModel, text: list[int], widths: list[int], *, start: int = 4) -> Rows:
+    """Rows of a text but those of its first tokens, in decodes of these widths by turns."""
+    if model.n_past < start:
+        model.prefill(text[model.n_past : start])
+    rows, turn = [], 0
+    while start < len(text):
+        part = Tree.sequence(text[start : start + widths[turn % len(widths)]])
+        rows.append(model.decode(part).copy())
+        model.keep(range(len(part)))
+        start, turn = start + len(part), turn + 1
+    return np.concatenate(rows)
+
+
+def on_llama(path: Path, text: list[int]) -> Rows:
+    weights = LlamaWeights(path)
+    settings = LlamaSettings(n_ctx=640, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
+    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    rows = rows_of(model, text, [8])
+    model.close()
+    weights.close()
+    return rows
+
+
+def on_onnx(path: Path, folder: Path, **values: Any) -> LanguageModel:
+    settings = ModelSettings(**({"n_ctx": 640, "n_threads": 1, "trees": True} | values))
+    model, found = open_onnx(transcribe(inspect(path), folder), settings, file="x", cache_dir=None)
+    assert found.capabilities.identity == "bitwise"
+    return model
+
+
+def changed(path: Path, changes: Mapping[str, Change]) -> Path:
+    """Changes tensors of floats in a file: those whose names end so."""
+    reader = gguf.GGUFReader(path, "r+")
+    for tensor in reader.tensors:
+        for end, change in changes.items():
+            if tensor.name.endswith(end):
+                tensor.data[:] = change(tensor.data.copy())
+    del reader
+    return path
