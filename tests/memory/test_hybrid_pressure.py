@@ -22,13 +22,14 @@ ENDS = [*"aeiotn"]
 
 @pytest.fixture
 def load(hybrids: HybridFiles, probe_cache: Path) -> Callable[..., TextModel]:
-    """Loads a small hybrid whose memory is what a test decides."""
+    """Loads a small hybrid whose memory is what a test decides; its name may end with the engine that runs it."""
 
     def of(name: str, decide: Callable[[], int], **values: Any) -> TextModel:
+        name, _, engine = name.partition(" on ")
         asked: dict[str, Any] = {"n_ctx": LONG, "n_threads": 1, "cache_dir": probe_cache, **values}
         if asked.get("speculation") == "hierarchy":
             asked |= {role: hybrids[f"{name}-{role}"] for role in ("draft", "intermediate")}
-        return edge_spec.load(hybrids[name], engine="llama", watch=SimulatedMemory(decide).watch(), **asked)
+        return edge_spec.load(hybrids[name], engine=engine or "llama", watch=SimulatedMemory(decide).watch(), **asked)
 
     return of
 
@@ -88,6 +89,7 @@ class Talk:
 
 
 MODES = [("qwen35", "hierarchy", 2), ("lfm2", "ngram", 0), ("falcon-h1", "off", 0)]
+MODES += [("qwen35 on onnx", "hierarchy", 2), ("lfm2 on onnx", "ngram", 0)]
 
 
 @pytest.mark.parametrize("n_ctx", [LONG, SHORT])
@@ -146,7 +148,7 @@ def test_a_hybrid_that_cannot_be_suspended_reads_again_and_answers_alike(
     assert sum(pressed.n_read) > sum(calm.n_read)
 
 
-@pytest.mark.parametrize("name", ["qwen35", "lfm2", "falcon-h1"])
+@pytest.mark.parametrize("name", ["qwen35", "lfm2", "falcon-h1", "qwen35 on onnx", "lfm2 on onnx"])
 def test_a_hybrid_in_a_quarter_of_its_context_keeps_its_states(
     load: Callable[..., TextModel], opening: Callable[[Change], None], name: str
 ) -> None:

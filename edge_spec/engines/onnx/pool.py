@@ -327,15 +327,25 @@ class OnnxPath:
         self.tiles.cut(n_past)
 
     def save(self) -> bytes:
+        return pack_state(self.saved_cells(), n_past=self._n_past, profile=self.profile.name)
+
+    def saved_cells(self) -> bytes:
+        """Return the cells of the text as bytes. Drops a pending tree."""
         session = self._open()
         self.drop_pending()
-        body = session.save(self.tiles.ids, self._n_past)
-        return pack_state(body, n_past=self._n_past, profile=self.profile.name)
+        return session.save(self.tiles.ids, self._n_past)
 
     def restore(self, state: bytes) -> None:
-        session = self._open()
         self.rollback(0)
-        body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
+        self.restore_cells(*unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx))
+
+    def restore_cells(self, body: bytes, n_past: int) -> None:
+        """Let an empty path be a text of ``n_past`` tokens with these cells.
+
+        Raises:
+            StateError: they are those of another number.
+        """
+        session = self._open()
         if len(body) != session.state_bytes(n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self.pool.tiles.reserve([(self.tiles, 0, n_past)])

@@ -127,9 +127,8 @@ class RecurrentModel:
     # --- saving
 
     def save(self) -> bytes:
-        cells, n_past = self._path.save(), self.n_past
-        body = cells + self.states.save(n_past, self._settle)
-        return pack_state(body, n_past=n_past, profile=self.profile.name)
+        body = self._path.saved_cells() + self.states.save(self.n_past, self._settle)
+        return pack_state(body, n_past=self.n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
         states = self.states
@@ -138,7 +137,7 @@ class RecurrentModel:
         n_cells = len(body) - states.n_bytes
         if n_cells < 0:
             raise StateError("the saved state is damaged", hint="read the text again instead")
-        self._path.restore(body[:n_cells])
+        self._path.restore_cells(body[:n_cells], n_past)
         states.restore(body[n_cells:], n_past)
 
     def cancel(self) -> None:

@@ -74,8 +74,7 @@ class States:
         Args:
             n_text: committed tokens before the new rows; there is a state of them, see ``nearest``.
             n_pending: nodes that were computed already.
-            n_new, n_read: rows of the run, and how many of them are committed at once: states take them in, and cannot go
-                back before them.
+            n_new, n_read: rows of the run, and how many of them are committed at once, so that the states take them in.
             settle: runs the graph without a row.
         """
         if n_pending + n_new - n_read > self._capacity:
