@@ -136,6 +136,7 @@ class DeltaNet:
 def _recurrent_layers(file: ModelFile, header: GGUFHeader) -> list[bool]:
     """Which layers the metadata call recurrent; those for further tokens count as such."""
     n_further = header.metadata.get(f"{file.architecture}.nextn_predict_layers", 0)
+    n_further = n_further if isinstance(n_further, int) else 0
     told = header.metadata.get(f"{file.architecture}.attention.recurrent_layers")
     if isinstance(told, GGUFArray) and told.length == file.n_layers:
         flags = [bool(flag) for flag in told.decode()]

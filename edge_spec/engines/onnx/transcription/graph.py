@@ -350,9 +350,9 @@ def matrices_of(net: Network) -> Iterator[Matrix]:
     """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
     for layer in range(net.n_layers):
-        mixing = (qkv_of(net, layer), ("attn_output",))
+        mixing: Sequence[Sequence[str]] = (qkv_of(net, layer), ("attn_output",))
         if net.recurrent is not None and layer in net.recurrent_layers:
-            mixing = tuple(net.recurrent.products())
+            mixing = net.recurrent.products()
         for names in (*mixing, *_feed_forward_products(net, layer)):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
         if net.n_expert:

@@ -7,7 +7,9 @@ another text.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -339,7 +341,7 @@ def _turned_pairs(file: ModelFile, header: GGUFHeader, n_pairs: int) -> npt.NDAr
     As ``ggml_mrope_cache_init`` in llama.cpp's ggml/src/ggml-cpu/ops.cpp: pairs take the first three sections by turns.
     """
     told = header.metadata.get(f"{file.architecture}.{_SECTIONS}")
-    sections = told.decode() if isinstance(told, GGUFArray) and 3 <= told.length <= 4 else []
+    sections: Sequence[Any] = told.decode() if isinstance(told, GGUFArray) and 3 <= told.length <= 4 else []
     if not all(isinstance(n, int) and n >= 0 for n in sections) or not 0 < sum(sections) <= file.head_dim_k:
         raise llama_only(file, f"does not divide the {2 * n_pairs} numbers that are turned into sections")
     pairs = np.arange(n_pairs) % sum(sections)
