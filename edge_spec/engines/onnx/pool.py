@@ -170,7 +170,7 @@ class OnnxPool:
         try:
             session.resize(n, self.tiles.end)
         except MemoryError:
-            self.tiles.resize(min(old, n))
+            self.tiles.resize(old)
             raise
 
     @property

@@ -129,8 +129,7 @@ class Session(Runner):
         """Have ``n`` tiles, the first ``n_kept`` as they are.
 
         Raises:
-            MemoryError: there is not so much memory; there are as many then as before or as there should be, whichever
-                is less.
+            MemoryError: there is not so much memory; nothing has changed.
         """
         self._bound.close()
         try:

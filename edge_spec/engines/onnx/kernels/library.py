@@ -19,7 +19,7 @@ __all__ = ["available", "copy_cells", "features", "library_path", "why_slow"]
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
-_OPERATORS = 6
+_OPERATORS = 7
 """The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 
@@ -63,12 +63,12 @@ def library_path() -> Path:
     return _FILE
 
 
-def copy_cells(layers: npt.NDArray[np.uint64], shape: tuple[int, int, int], cells: npt.NDArray[np.int64]) -> None:
+def copy_cells(layers: npt.NDArray[np.uintp], shape: tuple[int, int, int, int], cells: npt.NDArray[np.int64]) -> None:
     """Copy cells of a pool in place, one after the other.
 
     Args:
-        layers: addresses of keys, of values, and numbers of cells, ``[3, n_layers]``.
-        shape: heads, numbers of a head, and bytes of a number.
+        layers: addresses of the keys and of the values of each layer, ``[2, n_layers]``.
+        shape: heads, cells, numbers of a head, and bytes of a number.
         cells: ``[n, 2]``: the one that is copied, and the one that it is copied to.
     """
     arrays = (ctypes.c_void_p(row.ctypes.data) for row in layers)

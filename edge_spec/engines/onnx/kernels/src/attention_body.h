@@ -11,7 +11,7 @@
 #include "half.h"
 #include "layout.h"
 
-enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4 };
+enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4, TILES_AHEAD = 8 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
@@ -49,6 +49,16 @@ ER_INLINE size_t cell_of(const er_text *t, size_t place) {
 
 /* Which node of its text row r is. */
 ER_INLINE size_t node_of(const er_text *t, size_t r) { return t->n_pending - t->n_rows + r - t->first_row; }
+
+/* Asks for the tile that comes TILES_AHEAD after that of a place, if it does not lie behind the one before it, where
+ * processors expect it; those of places from `end` on are not read. */
+ER_INLINE void ask_for_tile(const int32_t *tiles, size_t place, size_t end, const void *base, size_t hd, bool f16) {
+    const size_t ahead = place / ER_LANES + TILES_AHEAD, bytes = ER_LANES * hd * (f16 ? sizeof(uint16_t) : sizeof(float));
+    if (ahead * ER_LANES >= end || tiles[ahead] == tiles[ahead - 1] + 1)
+        return;
+    for (size_t at = 0; at < bytes; at += 64)
+        ER_PREFETCH_FAR((const char *)base + (size_t)tiles[ahead] * bytes + at);
+}
 
 static void store(const er_attention *a, size_t kv_head) {
     const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd;
@@ -166,6 +176,8 @@ ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t 
         const size_t lane = from % ER_LANES, left = to - from, rest = ER_LANES - lane;
         const size_t some = left < rest ? left : rest;
         size_t at = ((size_t)tiles[from / ER_LANES] * ER_LANES + lane) * hd + d;
+        if (d == 0)
+            ask_for_tile(tiles, from, to, values, hd, f16);
         for (size_t j = 0; j < some; j++, at += hd) {
             vec value[VALUE_VECS];
             for (int v = 0; v < vecs; v++)
@@ -267,8 +279,10 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
                 path[place] = node;
             direct = t->n_text / ER_LANES * ER_LANES;
         }
-        for (; j < direct; j += ER_LANES)
+        for (; j < direct; j += ER_LANES) {
+            ask_for_tile(t->tiles, j, direct, keys, hd, f16);
             score((int)n, queries, hd, offset(keys, cell_of(t, j) * hd, f16), f16, scores + j, stride);
+        }
         for (; j < longest; j += ER_LANES) {
             gather_keys(t, hd, keys, f16, path, j, longest, tile);
             score((int)n, queries, hd, tile, f16, scores + j, stride);

@@ -7,16 +7,15 @@
 
 /* One cell after the other, in every layer and head.
  *
- * keys, values: an array of each layer, of n_cells[layer] cells and numbers of `size` bytes (2 or 4)
+ * keys, values: an array of each layer, of numbers of `size` bytes (2 or 4)
  * cells: [n, 2], the one that is copied and the one that it is copied to
  */
-ER_EXPORT void edge_rows_copy_cells(void *const *keys, void *const *values, const uint64_t *n_cells,
-                                    size_t n_layers, size_t n_heads, size_t head_dim, size_t size,
-                                    const int64_t *cells, size_t n) {
+ER_EXPORT void edge_rows_copy_cells(void *const *keys, void *const *values, size_t n_layers, size_t n_heads,
+                                    size_t n_cells, size_t head_dim, size_t size, const int64_t *cells, size_t n) {
     for (size_t layer = 0; layer < n_layers; layer++)
         for (size_t head = 0; head < n_heads; head++) {
-            char *k = (char *)keys[layer] + head * n_cells[layer] * head_dim * size;
-            char *v = (char *)values[layer] + head * n_cells[layer] * head_dim * size;
+            char *k = (char *)keys[layer] + head * n_cells * head_dim * size;
+            char *v = (char *)values[layer] + head * n_cells * head_dim * size;
             for (size_t i = 0; i < n; i++) {
                 const size_t source = (size_t)cells[2 * i], target = (size_t)cells[2 * i + 1];
                 const char *from = k + (source / ER_LANES * ER_LANES * head_dim + source % ER_LANES) * size;
