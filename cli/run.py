@@ -16,7 +16,6 @@ from edge_spec.cli.printing import write_text
 from edge_spec.cli.prompts import argument_text, read_prompt
 from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
 from edge_spec.errors import ModelNotFound
-from edge_spec.generation.answers import Answer
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
@@ -161,7 +160,7 @@ def _print(reply: Reply) -> None:
         write_text("\n")
 
 
-def _remarks(reply: Reply | Answer, *, has_grammar: bool) -> tuple[str, ...]:
+def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
     """Return what a reply does not say of itself."""
     if has_grammar and reply.finish_reason == "length":
         return ("the reply was cut off at -n, before its grammar was complete",)
@@ -170,7 +169,7 @@ def _remarks(reply: Reply | Answer, *, has_grammar: bool) -> tuple[str, ...]:
     return ()
 
 
-def _report(model: TextModel, reply: Reply | Answer, *, asked: str) -> dict[str, Any]:
+def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
     statistics = reply.statistics
     return {
         "text": reply.text,

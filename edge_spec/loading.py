@@ -226,7 +226,7 @@ def _text_model(
         models.close()
 
     return TextModel(
-        models.speculator,
+        models.target,
         request.limit_of(mode),
         tokenizer,
         mode=mode.name,

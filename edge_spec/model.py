@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from edge_spec.errors import Closed, Sentence, SettingsError
-from edge_spec.generation.answers import Answer, answers_to, attempts
+from edge_spec.errors import Closed, PromptError, Sentence, SettingsError
 from edge_spec.generation.closing import Closing
-from edge_spec.generation.context import Context, MemoryGuard, ModelAccess
+from edge_spec.generation.context import Context, MemoryGuard
+from edge_spec.generation.driver import Driver
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Prompt, PromptBuilder
-from edge_spec.generation.replies import Replies
-from edge_spec.generation.reply import Recorder, Reply
+from edge_spec.generation.replies import Asked, Replies, attempts
+from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
 from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.writing import Recorder
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
@@ -27,8 +28,8 @@ from edge_spec.sampling.lark import Lark
 from edge_spec.speculation.drafters.base import Choice
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import NumericsProfile
-from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.statistics import Statistics
+from edge_spec.speculation.target import Target
 from edge_spec.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ __all__ = ["TextModel"]
 class TextModel(Closing):
     """A loaded model with its drafter. A context manager; usable from any thread.
 
-    It writes one reply at a time; others wait for their turn. Where a wait could never end, since the thread or task
-    that waits would have to read the other reply first, it is an error instead.
+    Replies can be read side by side, by one thread or many: on an engine whose cells hold several texts a decode
+    advances all of them, and on others they take turns.
 
     Args:
-        speculator: target and drafter.
+        target: target and drafter.
         next_limit: called before every round for the most tokens to draft.
         tokenizer: the target's.
         chat_template: how the model writes conversations; None if it does not.
@@ -63,14 +64,14 @@ class TextModel(Closing):
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
-        lock: lets one reply after the other use the models.
+        lock: gives turns at the models, of a round each.
         keep_costs, keep_gain: remember what decodes of its models cost, by role, and what its drafts have brought.
-        sessions: suspends and resumes conversations.
+        texts: whose texts lie in the target's cells.
     """
 
     def __init__(
         self,
-        speculator: Speculator,
+        target: Target,
         next_limit: Callable[[], int],
         tokenizer: Tokenizer,
         *,
@@ -88,17 +89,17 @@ class TextModel(Closing):
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._files = dict(files or {})
-        target = self._files.get("target")
-        self._recommended_sampling = target.sampling if target is not None else {}
-        self._name = name or (target.name if target is not None else "")
+        file = self._files.get("target")
+        self._recommended_sampling = file.sampling if file is not None else {}
+        self._name = name or (file.name if file is not None else "")
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
-        self._access = ModelAccess(speculator, tokenizer, session_cache, guard)
-        self.lock, self.sessions = self._access.lock, self._access.sessions
-        self.ledger = self.sessions.cache.ledger
-        self._prompts = PromptBuilder(tokenizer, chat_template, speculator.model.n_vocab)
-        self._requests = RequestBuilder(tokenizer, speculator.model.n_vocab, grammars, self._recommended_sampling)
+        self._driver = Driver(target, tokenizer, session_cache, guard)
+        self.lock, self.texts = self._driver.lock, self._driver.texts
+        self.ledger = self.texts.cache.ledger
+        self._prompts = PromptBuilder(tokenizer, chat_template, target.model.n_vocab)
+        self._requests = RequestBuilder(tokenizer, target.model.n_vocab, grammars, self._recommended_sampling)
         self._next_limit = next_limit
         self._earlier_texts = EarlierTexts()
         self.keep_costs, self.keep_gain = keep_costs, keep_gain
@@ -106,7 +107,7 @@ class TextModel(Closing):
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 
     def __repr__(self) -> str:
-        state = ", closed" if self._access.lock.closed else ""
+        state = ", closed" if self.lock.closed else ""
         name = f"{self._name}, " if self._name else ""
         return f"<TextModel {name}{self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
 
@@ -206,8 +207,16 @@ class TextModel(Closing):
         settings = self._requests.settings(asked)
         # What is wrong with these is wrong with all replies.
         self._request([0], asked, settings)
-        answers = answers_to(prompts, settings, lambda p: self._request(tokens_of(p, raw=asked.raw), asked, settings))
-        return self._replies(answers, asked)
+
+        def asked_for(prompt: Prompt) -> Asked:
+            try:
+                return Asked(
+                    settings=settings, request=self._request(tokens_of(prompt, raw=asked.raw), asked, settings)
+                )
+            except PromptError as error:
+                return Asked(settings=settings, error=error)
+
+        return self._replies([asked_for(prompt) for prompt in prompts], asked)
 
     def chat(self, system: str | None = None, **options: Unpack[ChatKeywords]) -> ChatSession:
         """Return a conversation with this model; see ``ChatSession`` for the options."""
@@ -263,7 +272,7 @@ class TextModel(Closing):
         request = self._request(tokens, asked, settings or self._requests.settings(asked), written=written, drawn=drawn)
         if asked.reuse and context is None:
             context = ReusingContext(self._earlier_texts)
-        return Reply(self._access, request, next_limit or self._next_limit, context=context, recorder=recorder)
+        return Reply(self._driver, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
     def replies(
         self,
@@ -278,15 +287,15 @@ class TextModel(Closing):
         require_whole("n", n, 1, 1 << 20)
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
-        answers = attempts((self._request(tokens, asked, settings) for tokens in prompts), n)
-        return self._replies(answers, asked, next_limit)
+        requests = (self._request(tokens, asked, settings) for tokens in prompts)
+        return self._replies(attempts(requests, n), asked, next_limit)
 
     def _replies(
-        self, answers: Sequence[Answer], asked: ReplyOptions, next_limit: Callable[[], int] | None = None
+        self, wanted: Sequence[Asked], asked: ReplyOptions, next_limit: Callable[[], int] | None = None
     ) -> Replies:
         return Replies(
-            self._access,
-            answers,
+            self._driver,
+            wanted,
             next_limit or self._next_limit,
             context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
             timeout=asked.timeout,
@@ -330,12 +339,12 @@ class TextModel(Closing):
     @property
     def n_ctx(self) -> int:
         """The most tokens of prompt and reply together."""
-        return self._access.speculator.model.n_ctx
+        return self._driver.target.model.n_ctx
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        return self._access.speculator.model.n_vocab
+        return self._driver.target.model.n_vocab
 
     @property
     def has_chat_template(self) -> bool:
@@ -345,22 +354,22 @@ class TextModel(Closing):
     @property
     def profile(self) -> NumericsProfile:
         """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
-        return self._access.speculator.model.profile
+        return self._driver.target.model.profile
 
     @property
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._access.speculator.model.capabilities.identity
+        return self._driver.target.model.capabilities.identity
 
     @property
     def drafter_name(self) -> str:
         """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
-        return self._access.speculator.drafter.name
+        return self._driver.target.drafter.name
 
     @property
     def choices(self) -> Mapping[str, Choice]:
         """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
-        return self._access.speculator.drafter.choices
+        return self._driver.target.drafter.choices
 
     def speed_up(self, done: Statistics) -> float | None:
         """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
@@ -373,17 +382,17 @@ class TextModel(Closing):
     @property
     def followed(self) -> Mapping[str, Follower]:
         """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
-        return self._access.speculator.followed
+        return self._driver.target.seat.followed
 
     @property
     def degradations(self) -> tuple[str, ...]:
         """What is dropped now because memory is scarce, in order."""
-        return self._access.guard.degradations
+        return self._driver.guard.degradations
 
     @property
     def session_cache_bytes(self) -> int:
         """Memory that the caches of suspended conversations take."""
-        return self._access.sessions.cache.n_bytes
+        return self.texts.cache.n_bytes
 
     def check_memory(self) -> bool:
         """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.
@@ -394,22 +403,24 @@ class TextModel(Closing):
         Returns:
             Whether it looked.
         """
-        turn = self.lock.free_turn() if self._idle is not None else None
-        if turn is None:
+        if self._idle is None:
             return False
-        with turn:
-            self._access.guard.between_replies()
-        return True
+        with self.lock.free_turn() as is_free:
+            looks = is_free and self._driver.is_idle
+            if looks:
+                self.texts.shrink()
+                self._driver.guard.between_replies()
+        return looks
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice.
 
         Called from a notice of a reply, it leaves that to the end of the reply.
         """
-        self.lock.close(self._free)
+        self._driver.close(self._free)
 
     def _free(self) -> None:
         if self._idle is not None:
             self._idle.close()
-        self._access.speculator.close()
+        self._driver.target.close()
         self._on_close()

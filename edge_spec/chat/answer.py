@@ -8,7 +8,7 @@ from typing import Protocol
 
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.reply import Reply
+from edge_spec.generation.writing import Ended
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
@@ -48,6 +48,7 @@ class Answer(Context):
         self._conversation = conversation
         self._message = message
         self._window = conversation.window
+        self.shares = not self._window.n_forgotten
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         self._window.fit(n_tokens, n_ctx)
@@ -78,7 +79,7 @@ class Answer(Context):
     def notice(self, sentence: str) -> None:
         self.session.on_notice(sentence)
 
-    def ended(self, reply: Reply) -> None:
+    def ended(self, reply: Ended) -> None:
         message = replace(
             self._message,
             content=reply.content,
@@ -93,5 +94,5 @@ class Answer(Context):
         head, forgotten = self._window.head, start - self._window.start
         if head + forgotten < len(speculator.text):
             speculator.cut(head, head + forgotten)
-        self._window.start = start
+        self._window.start, self.shares = start, False
         notice(f"the context is full: the model no longer sees the oldest {forgotten} tokens")

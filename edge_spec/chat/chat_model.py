@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Protocol, Unpack
 
 from edge_spec.generation.context import Context
+from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.options import ReplyKeywords
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.generation.reply import Recorder, Reply
-from edge_spec.generation.session_cache import Sessions
+from edge_spec.generation.reply import Reply
+from edge_spec.generation.writing import Recorder
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice
@@ -26,13 +27,13 @@ class ChatModel(Protocol):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         ledger: who holds which bytes.
-        sessions: suspends and resumes conversations.
+        texts: whose texts lie in the target's cells.
     """
 
     mode: str
     lossless: bool
     ledger: Ledger
-    sessions: Sessions
+    texts: KeptTexts
 
     @property
     def n_ctx(self) -> int:

@@ -34,6 +34,9 @@ VERSION = 1
 
 _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
+_SMALL_TEXT_BYTES = 1 << 18
+"""A conversation that takes no more than the reserve of the budget has room for."""
+
 _LARGEST_TEXT_BYTES = 64 << 20
 _MEMORY_PER_BYTE = 48
 """What a byte of JSON takes in memory at most, once it is read."""
@@ -181,8 +184,10 @@ def _record_in(file: BinaryIO, model: ChatModel) -> Any:
         text = archive.getinfo(_TEXT)
         if text.file_size > _LARGEST_TEXT_BYTES:
             raise ValueError("longer than any conversation")
+        if text.file_size <= _SMALL_TEXT_BYTES:
+            return parse_json(archive.read(text))
         needed = _MEMORY_PER_BYTE * text.file_size
-        with model.sessions.cache.ledger.lend("sessions", "a conversation from a file", needed) as took:
+        with model.texts.cache.ledger.lend("sessions", "a conversation from a file", needed) as took:
             took(needed)
             return parse_json(archive.read(text))
 
@@ -193,7 +198,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
             sizes = [entry.file_size for entry in entries]
-            cache = model.sessions.cache
+            cache = model.texts.cache
             if sum(sizes) > cache.limit_bytes:
                 return None
             # All of them, and one twice while its chunks are joined.

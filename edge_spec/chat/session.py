@@ -37,7 +37,7 @@ class ChatSession:
     """Remembers what was said. One answer is written at a time, each a ``Reply``.
 
     What the models have read already they do not read again: the next answer begins after as much time as the new
-    text needs. Any number of sessions can take turns on one model; those that wait are suspended with their caches.
+    text needs. Any number of sessions share one model; those that wait keep what was read, while memory has room.
     When a conversation outgrows the context, the model no longer sees its oldest turns, and a notice says so;
     ``messages`` keeps them.
 
@@ -226,7 +226,7 @@ class ChatSession:
         reply = self._last_reply()
         if reply is not None:
             reply.close()
-        self._model.sessions.release(self)
+        self._model.texts.release(self)
 
     def save(self, path: StrPath, *, caches: bool = True) -> None:
         """Write the conversation to a file, whole or not at all; see ``ChatSession.load``.
@@ -243,7 +243,7 @@ class ChatSession:
             self._require_idle()
             if caches:
                 try:
-                    with self._model.sessions.copied(self) as copies:
+                    with self._model.texts.copied(self) as copies:
                         save(path, self.to_json(), self._model.profile, copies)
                     return
                 except BudgetExceeded:
@@ -287,7 +287,7 @@ class ChatSession:
             self._conversation = self._conversation.located(values, known(values["tokens"]))
             self.was_read = caches is not None
         if caches is not None:
-            self._model.sessions.suspend(self, caches)
+            self._model.texts.suspend(self, caches)
 
     def answered(self, conversation: Conversation) -> None:
         """Take over the conversation with the answer that a reply has written; called by the reply."""
@@ -303,7 +303,7 @@ class ChatSession:
 
     def _start_again(self, messages: Iterable[Message]) -> None:
         self._conversation = self._tokenizer.read([*messages])
-        self._model.sessions.release(self)
+        self._model.texts.release(self)
         self.was_read = False
 
     def _ask(self, before: Conversation, text: str, options: Mapping[str, Any]) -> Reply:

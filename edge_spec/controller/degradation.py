@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -11,6 +11,7 @@ from edge_spec.controller.candidates import Candidate, Estimates, candidates
 from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
 from edge_spec.generation.context import GuardedReply, MemoryGuard
+from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch
 from edge_spec.speculation.modes import Mode
 
@@ -24,7 +25,7 @@ _SMALLER_MODELS = {"intermediate": "the intermediate model", "draft": "the draft
 
 
 class Degradation(MemoryGuard):
-    """Looks at memory between two rounds of a reply, and between replies, and applies another candidate if it has to.
+    """Looks at memory between two rounds, and between replies, and applies another candidate if it has to.
 
     The order of candidates is that of ``candidates()``. While memory is scarce, suspended conversations move to the
     disk, and then each step applies the next lower candidate: first those with the same text, then, with a notice,
@@ -47,7 +48,11 @@ class Degradation(MemoryGuard):
         self._first_profile = self._profile
         # The profile that each conversation, or reply outside of one, wrote with last.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+        self._to_disk: Callable[[bool], bool] = models.session_cache.to_disk
         self._on_disk = False
+
+    def work_with(self, texts: KeptTexts) -> None:
+        self._to_disk = texts.to_disk
 
     @property
     def degradations(self) -> tuple[str, ...]:
@@ -65,88 +70,88 @@ class Degradation(MemoryGuard):
         self._known[reply.owner] = name
         return True
 
-    def before_round(self, reply: GuardedReply) -> bool:
-        """Called before every round of a reply; whether it can continue."""
-        return self._look(reply) and not self._models.is_lost
+    def before_round(self, replies: Sequence[GuardedReply]) -> bool:
+        """Called before every round; whether the replies that are being written can continue."""
+        return self._look(replies) and not self._models.is_lost
 
     def between_replies(self) -> None:
         """Called now and then while no reply is being written: takes only steps that leave the text as it is."""
-        self._look(None)
+        self._look(())
 
     @property
     def _profile(self) -> str:
-        return self._models.speculator.model.profile.name
+        return self._models.target.model.profile.name
 
-    def _look(self, reply: GuardedReply | None) -> bool:
+    def _look(self, replies: Sequence[GuardedReply]) -> bool:
         """Look at memory, if it is time, and take at most one step; whether there is memory to continue with."""
         seen = self._watch.scarcity()
         if seen is None:
             return True
         if self._watch.is_scarce(seen):
-            return not self._patience.may_step_down() or self._step_down(reply)
-        better = self._better(seen, reply)
+            return not self._patience.may_step_down() or self._step_down(replies)
+        better = self._better(seen, replies)
         frees_disk = self._on_disk and not self.degradations and self._watch.has_room(seen, 0)
         if self._patience.may_step_up(better is not None or frees_disk):
-            self._step_up(better, reply)
+            self._step_up(better, replies)
         return True
 
-    def _step_down(self, reply: GuardedReply | None) -> bool:
-        moved, self._on_disk = self._models.session_cache.to_disk(True), True
+    def _step_down(self, replies: Sequence[GuardedReply]) -> bool:
+        moved, self._on_disk = self._to_disk(True), True
         now = self._models.candidate
-        lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(reply))
-        if moved or any(self._apply(candidate, reply, sentence) for sentence, candidate in lower):
+        lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(replies))
+        if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
             self._patience.stepped_down()
             return True
         # Looking for candidates again at once would find none again.
         self._patience.stepped_down()
-        if reply is not None:
-            reply.notice("memory is scarce: the reply stops here")
-        return reply is None
+        _tell(replies, "memory is scarce: the reply stops here")
+        return not replies
 
-    def _step_up(self, better: Candidate | None, reply: GuardedReply | None) -> None:
+    def _step_up(self, better: Candidate | None, replies: Sequence[GuardedReply]) -> None:
         worked = better is None
         if better is not None:
             sentence = f"memory is free again: {', '.join(_restorations(self._models.candidate, better))}"
-            worked = self._apply(better, reply, sentence)
+            worked = self._apply(better, replies, sentence)
         self._patience.stepped_up(worked=worked)
         if not self.degradations:
-            self._models.session_cache.to_disk(False)
+            self._to_disk(False)
             self._on_disk = False
 
-    def _apply(self, candidate: Candidate, reply: GuardedReply | None, sentence: str) -> bool:
+    def _apply(self, candidate: Candidate, replies: Sequence[GuardedReply], sentence: str) -> bool:
         """Apply a candidate, with a notice to the reply if words may differ; whether that worked."""
         models = self._models
-        before = models.speculator.model
+        before = models.target.model
         profile, identity, n_past = before.profile.name, before.capabilities.identity, before.n_past
         lossless = self._is_lossless(candidate)
         try:
             models.apply(candidate)
         except FAILURES:
-            if reply is not None and not models.is_lost and models.speculator.model.n_past < n_past:
-                reply.notice(
+            if not models.is_lost and models.target.model.n_past < n_past:
+                _tell(
+                    replies,
                     "memory is scarce: the text is read again, which may change a word where two are almost equally "
-                    "likely"
+                    "likely",
                 )
             return False
-        after = models.speculator.model
-        if reply is not None:
+        after = models.target.model
+        for reply in replies:
             self._known[reply.owner] = after.profile.name
-        if reply is not None and not lossless:
+        if replies and not lossless:
             sentence += "; from here on, words may differ from those without this change"
             if after.profile.name != profile:
                 sentence += f"; the numerics profile is {after.profile.name} now"
             if after.capabilities.identity != identity:
                 sentence += f", its identity {after.capabilities.identity}"
-            reply.notice(sentence)
+            _tell(replies, sentence)
         return True
 
     def _is_lossless(self, candidate: Candidate) -> bool:
         """Return whether applying a candidate leaves the text as it is, bit for bit."""
         same_text = candidate.settings == self._models.candidate.settings
-        drafts_change_nothing = self._models.speculator.model.capabilities.identity == "bitwise"
+        drafts_change_nothing = self._models.target.model.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
-    def _lower(self, reply: GuardedReply | None) -> Iterator[Candidate]:
+    def _lower(self, replies: Sequence[GuardedReply]) -> Iterator[Candidate]:
         """Yield what takes less than what is open, best first.
 
         Without a reply to tell only what leaves the text as it is.
@@ -156,12 +161,13 @@ class Degradation(MemoryGuard):
             lower = self._candidates(self._modes[self._modes.index(now.mode) :], estimates)
             open_bytes = next(lower).held_bytes
             for candidate in lower:
-                tells = reply is not None or self._is_lossless(candidate)
-                fits = candidate.n_ctx == now.n_ctx or (reply is not None and reply.can_shrink(candidate.n_ctx))
+                tells = bool(replies) or self._is_lossless(candidate)
+                can_shrink = bool(replies) and all(reply.can_shrink(candidate.n_ctx) for reply in replies)
+                fits = candidate.n_ctx == now.n_ctx or can_shrink
                 if tells and fits and open_bytes - candidate.held_bytes >= _WORTH_BYTES:
                     yield candidate
 
-    def _better(self, seen: PressureReading, reply: GuardedReply | None) -> Candidate | None:
+    def _better(self, seen: PressureReading, replies: Sequence[GuardedReply]) -> Candidate | None:
         """Return the best candidate with the same profile that there is room for, if it is better than what is open."""
         now, first = self._models.candidate, self._first
         better = self._modes[: self._modes.index(now.mode)]
@@ -169,7 +175,7 @@ class Degradation(MemoryGuard):
             for candidate in islice(self._candidates(better, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
                 n_bytes += sum(candidate.tables.values()) - sum(now.tables.values())
-                tells = reply is not None or self._is_lossless(candidate)
+                tells = bool(replies) or self._is_lossless(candidate)
                 if tells and self._watch.has_room(seen, n_bytes):
                     is_first = candidate.settings == first.settings and candidate.mode == first.mode
                     return first if is_first else candidate
@@ -198,6 +204,11 @@ class Degradation(MemoryGuard):
         groups = candidates(request, estimates)
         yield from next(groups)
         yield from (group[0] for group in groups)
+
+
+def _tell(replies: Iterable[GuardedReply], sentence: str) -> None:
+    for reply in replies:
+        reply.notice(sentence)
 
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:

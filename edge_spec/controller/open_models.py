@@ -23,6 +23,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Learner, Mode
+from edge_spec.speculation.target import Target
 from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.tokenizer import FileTokenizer
 
@@ -42,7 +43,7 @@ class OpenModels:
 
     Attributes:
         candidate: what is open, or was, where the target could not be opened again.
-        speculator: the target and its drafter.
+        target: the target, its texts and its drafter.
         probed: what probing the target found.
         notes: sentences about what the models cannot do.
         ledger: where everything is claimed before it is opened, line by line.
@@ -79,16 +80,16 @@ class OpenModels:
         self._models: dict[str, LanguageModel] = {}
         self._reads_target: set[str] = set()
         # What is open: the target's engine and settings, and the mode of the drafter.
-        self._target: tuple[Engine, ModelSettings] | None = self._target_of(first)
+        self._opened: tuple[Engine, ModelSettings] | None = self._target_of(first)
         self._mode: Mode | None = None
         # What learns in the drafter that is open, and the candidate that it belongs to.
         self._measurements = measurements or Measurements(None, files)
         self._learning: tuple[Candidate, dict[str, Learner]] | None = None
-        self._cells: CachesOnDisk | None = None
+        self._cells: list[tuple[Speculator, CachesOnDisk]] = []
         try:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
-            self.speculator = Speculator(opened.model, NoDrafter())
+            self.target = Target(Speculator(opened.model, NoDrafter()))
             self._go_to(first)
         except BaseException:
             self._close_all()
@@ -118,15 +119,15 @@ class OpenModels:
     @property
     def is_lost(self) -> bool:
         """Whether the target is closed because it could not be opened again."""
-        return self._target is None
+        return self._opened is None
 
     def recover(self) -> bool:
         """Open a lost target as it was; whether there is one now. Its cache is empty then."""
         if self.is_lost:
-            self._cells = None
+            self._cells.clear()
             with suppress(*FAILURES):
                 self._go_to(self.candidate)
-                self.speculator.forget()
+                self.target.forget()
         return not self.is_lost
 
     def tokenizer(self) -> FileTokenizer:
@@ -147,7 +148,7 @@ class OpenModels:
         """Free everything. Safe to call twice."""
         self._keep_learned()
         if not self.is_lost:
-            self.speculator.close()
+            self.target.close()
         self._close_all()
 
     def _close_all(self) -> None:
@@ -159,7 +160,7 @@ class OpenModels:
     # Going from one candidate to another.
 
     def _go_to(self, candidate: Candidate) -> None:
-        if self._target != self._target_of(candidate):
+        if self._opened != self._target_of(candidate):
             self._reopen_target(candidate)
         candidate = self._usable(candidate)
         if candidate.mode != self._mode:
@@ -179,29 +180,31 @@ class OpenModels:
         wanted = self._target_of(candidate)
         if self._reads_target & self._models.keys():
             self._stop_drafting()
-        if self._target is not None:
+        if self._opened is not None:
             self._close_target(wanted)
         opened = self._open("target", candidate, wanted[1])
-        self._target, self.probed = wanted, opened.probed
-        self.speculator.change_target(opened.model)
-        cells, self._cells = self._cells, None
-        if cells is not None:
-            self._restore_cells(cells, opened.model)
+        self._opened, self.probed = wanted, opened.probed
+        self.target.change_model(opened.model)
+        while self._cells:
+            self._restore_cells(*self._cells.pop(0))
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
         """Close the target; its cells are kept if they mean the same in what is wanted, and fit."""
-        assert self._target is not None
-        speculator, (engine, own) = self.speculator, self._target
-        if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx)) and len(speculator.text) < wanted[1].n_ctx:
-            speculator.settle()
-            # In a file: two caches at once would take more memory than there was.
-            with suppress(*FAILURES), self.session_cache.suspended(speculator, drafters=False) as caches:
-                self._cells = self.session_cache.on_disk(caches)
-        self._target = None
+        assert self._opened is not None
+        engine, own = self._opened
+        if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx)):
+            for text in self.target.texts:
+                if 0 < len(text.text) < wanted[1].n_ctx:
+                    text.settle()
+                    # In a file: two caches at once would take more memory than there was.
+                    with suppress(*FAILURES), self.session_cache.suspended(text, drafters=False) as caches:
+                        self._cells.append((text, self.session_cache.on_disk(caches)))
+        self._opened = None
         self._close("target")
 
-    def _restore_cells(self, cells: CachesOnDisk, model: LanguageModel) -> None:
-        """Fill the cache of a target that means the same by its cells; leave it empty if that fails."""
+    def _restore_cells(self, text: Speculator, cells: CachesOnDisk) -> None:
+        """Fill the cells of a text in a target that means the same by them; leave them empty if that fails."""
+        model = text.model
         try:
             with self.session_cache.from_disk(cells, copies=_COPIES) as caches:
                 model.restore(restated(caches.states["target"], profile=model.profile.name))
@@ -210,7 +213,7 @@ class OpenModels:
 
     def _usable(self, candidate: Candidate) -> Candidate:
         """Return the candidate, without drafts where the target cannot verify them."""
-        can, mode, why = self.speculator.model.capabilities, candidate.mode, ""
+        can, mode, why = self.target.model.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
         if not can.rollback:
@@ -238,7 +241,7 @@ class OpenModels:
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
-            self.speculator.change_drafter(drafter)
+            self.target.change_drafter(drafter)
         except BaseException:
             self._stop_drafting()
             raise
@@ -247,7 +250,7 @@ class OpenModels:
     def _stop_drafting(self, keep: Collection[str] = ()) -> None:
         """Close the drafter and its models; the weights of roles in ``keep`` stay."""
         self._keep_learned()
-        self.speculator.change_drafter(None)
+        self.target.change_drafter(None)
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
         # A drafter first: it may read what the intermediate model computes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from hashlib import blake2b
 
@@ -19,7 +19,7 @@ from edge_spec.speculation.pool import TILE, Path
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["TableModel", "TablePath", "TablePool", "TableTexts", "random_table"]
+__all__ = ["TableModel", "TablePath", "TablePool", "random_table"]
 
 _STATE = struct.Struct("<8sQ16s")
 _MAGIC = b"edgetab1"
@@ -365,6 +365,8 @@ class TableModel(TablePath):
             widths=widths,
             max_rows=min(max_rows, rollback + 1),
             can_shift=can_shift,
+            # A row follows from the tokens alone.
+            reuse_step=1 if distort is None and n_snapshots is None else 0,
         )
         pool = TablePool(
             np.asarray(table, dtype=np.float32),
@@ -377,60 +379,5 @@ class TableModel(TablePath):
         )
         super().__init__(pool)
 
-    @property
-    def most_texts(self) -> int:
-        return self.capabilities.max_rows if self.capabilities.widths else 1
-
-    def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
-        return n_slots * n_tokens
-
-    def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> TableTexts:
-        return TableTexts(self, n_slots, n_tokens)
-
     def close(self) -> None:
         self._pool.close()
-
-
-class TableTexts:
-    """Several texts of a table model; see ``Texts``.
-
-    Attributes:
-        slots: the committed tokens of each text.
-    """
-
-    def __init__(self, model: TableModel, n_slots: int, n_tokens: int) -> None:
-        self.slots: list[list[int]] = [[] for _ in range(n_slots)]
-        self._model = model
-        self._n_tokens = n_tokens
-
-    @property
-    def n_slots(self) -> int:
-        return len(self.slots)
-
-    def read(self, slot: int, tokens: Sequence[int]) -> None:
-        self._enter(slot, len(tokens))
-        self.slots[slot].extend(tokens)
-
-    def copy(self, source: int, slot: int, n: int) -> None:
-        self.slots[slot] = self.slots[source][:n]
-
-    def rollback(self, slot: int, n: int) -> None:
-        del self.slots[slot][n:]
-
-    def decode(self, tokens: Mapping[int, int]) -> Logits:
-        for slot in tokens:
-            self._enter(slot, 1)
-        for slot, token in tokens.items():
-            self.slots[slot].append(token)
-        return np.array([self._model.pool.row_after(self.slots[slot]) for slot in tokens])
-
-    def hidden_rows(self, slot: int) -> npt.NDArray[np.float16]:
-        raise ValueError("a table has no hidden states")
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-    def _enter(self, slot: int, n: int) -> None:
-        self._model.pool.enter([(self._model, 0)], room=self._model.n_ctx)
-        if len(self.slots[slot]) + n > self._n_tokens:
-            raise ContextFull(n_past=len(self.slots[slot]), n_new=n, n_ctx=self._n_tokens)

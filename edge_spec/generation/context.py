@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
-from edge_spec.generation.lock import GenerationLock
-from edge_spec.generation.session_cache import SessionCache, Sessions
-from edge_spec.memory import Ledger
+from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Context", "GuardedReply", "MemoryGuard", "ModelAccess"]
+__all__ = ["Context", "GuardedReply", "MemoryGuard"]
 
 Notice = Callable[[str], object]
 
@@ -23,12 +19,14 @@ class Context:
     """Brings the text of a reply into the models, and keeps it inside their context: here, of a reply of its own.
 
     Attributes:
-        session: the conversation whose text it is, and whose caches are resumed for it; None for a reply of its own.
+        session: whom the text is kept for: a conversation; None if for nobody.
         n_reused: how many tokens of the text were not read, since the caches held them.
+        shares: whether other texts may begin with its cells: those that were moved have bits of their own.
     """
 
     session: object | None = None
     n_reused = 0
+    shares = True
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         """Refuse a text of ``n_tokens`` that leaves no room for a reply.
@@ -39,23 +37,27 @@ class Context:
         if n_tokens >= n_ctx:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
 
-    def enter(self, sessions: Sessions, text: Sequence[int], model: LanguageModel) -> bool:
-        """Resume the caches that serve ``text``; whether there are any. Needs the generation lock."""
-        return sessions.resume(self.session)
+    def enter(
+        self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int
+    ) -> tuple[Speculator, bool] | None:
+        """Let ``text`` be written, with the cells that serve it; see ``KeptTexts.enter``. Needs a turn of the lock.
+
+        Args:
+            twin: a text that is being written and begins with the same ``n`` tokens, in cells with the same bits.
+        """
+        return kept.enter(owner, len(text), twin=twin, n=n)
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
     ) -> None:
-        """Let the models follow ``text``, the prompt and what is written of the reply; ``Speculator.read`` comes next.
-
-        Nothing is reused here: an equal prompt gets an equal reply, whatever came before.
+        """Let the models follow ``text``, the prompt and what is written of the reply; reading it comes next.
 
         Args:
-            resumed: the models' caches hold the text of ``session``, as far as it goes.
+            resumed: the models' caches hold what it begins with: here, cells with the bits that reading it would give.
             notice: tells the reader something.
         """
         self.require_room(len(text), speculator.model.n_ctx)
-        speculator.begin(text, sampler, reuse=False)
+        speculator.begin(text, sampler, reuse=resumed)
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
         """Take something out of a context that is full; False if nothing can go, and the reply then ends."""
@@ -81,7 +83,10 @@ class GuardedReply(Protocol):
 
 
 class MemoryGuard:
-    """Looks after memory; this one lets everything pass. Methods are called with the generation lock held."""
+    """Looks after memory; this one lets everything pass. Methods need a turn of the generation lock."""
+
+    def work_with(self, texts: KeptTexts) -> None:
+        """Look after these texts, too: those that nobody writes take memory that can be had."""
 
     @property
     def degradations(self) -> tuple[str, ...]:
@@ -92,34 +97,9 @@ class MemoryGuard:
         """Called before a prompt is read: whether there is a model that can read it."""
         return True
 
-    def before_round(self, reply: GuardedReply) -> bool:
-        """Called before every round: whether the reply can continue."""
+    def before_round(self, replies: Sequence[GuardedReply]) -> bool:
+        """Called before every round: whether the replies that are being written can continue."""
         return True
 
     def between_replies(self) -> None:
         """Called now and then while no reply is written."""
-
-
-class ModelAccess:
-    """What all replies of a model share.
-
-    Attributes:
-        speculator: target and drafter.
-        vocabulary: what their tokens stand for.
-        lock: lets one reply after the other use them.
-        sessions: suspends and resumes conversations.
-        guard: keeps replies inside the memory.
-    """
-
-    def __init__(
-        self,
-        speculator: Speculator,
-        vocabulary: Vocabulary,
-        session_cache: SessionCache | None = None,
-        guard: MemoryGuard | None = None,
-    ) -> None:
-        self.speculator = speculator
-        self.vocabulary = vocabulary
-        self.lock = GenerationLock()
-        self.sessions = Sessions(speculator, self.lock, session_cache or SessionCache(Ledger()))
-        self.guard = guard or MemoryGuard()

@@ -93,6 +93,12 @@ class EventLog:
         """A token has been picked, with which this text became certain."""
         self._texts.append(text)
 
+    def drop_taken(self) -> None:
+        """What was picked since the last round is not part of the reply."""
+        self._texts.clear()
+        if isinstance(self._sampler, ObservedSampler) and self._sampler.seen:
+            self._sampler.seen.clear()
+
     def round_over(self, done: Round, drafter: str) -> None:
         """A round is over: its tokens are part of the reply."""
         self._n_rounds += 1

@@ -17,7 +17,7 @@ __all__ = ["Interruptible"]
 
 
 class Interruptible(Closing):
-    """One reply or several: a context manager that ends with ``close``, and what holds a turn (see ``TurnHolder``).
+    """One reply or several: a context manager that ends with ``close``.
 
     Attributes:
         reader: who reads it.

@@ -1,177 +1,127 @@
-"""The generation lock: models write one reply at a time."""
+"""The generation lock: one thread at a time uses the models, for a round."""
 
 from __future__ import annotations
 
-import logging
 import threading
-import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
-from time import monotonic
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from edge_spec.errors import Cancelled, Closed, UnfinishedReply
-from edge_spec.generation.reader import Reader
 
-__all__ = ["GenerationLock", "TurnHolder"]
+__all__ = ["GenerationLock"]
 
-_RECHECK_S = 0.5
-"""While something waits it checks so often that its wait can still end."""
-
-_PATIENCE_S = 2.0
-
-_WAITS = (
-    "waiting for another reply of this model, which nobody is reading; "
-    "read it to its end, or `cancel()` or `close()` it"
-)
+_RECHECK_S = 0.05
+"""Whoever waits checks so often whether they still want to."""
 
 
-class TurnHolder(Protocol):
-    """What holds a turn for longer than a call: a reply."""
-
-    @property
-    def reader(self) -> Reader:
-        """Who reads it."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it need not wait any more."""
-
-    @property
-    def is_advancing_here(self) -> bool:
-        """Whether this thread is inside one of its rounds."""
-
-    @property
-    def unread_s(self) -> float:
-        """For how many seconds nobody has asked for more of it; 0 while it is written."""
-
-    def end_unread(self) -> None:
-        """End it if it is cancelled and nobody reads it now."""
-
-    def notice(self, sentence: str) -> None:
-        """Tell its reader something."""
-
-    def close(self) -> None:
-        """End it. If ``is_advancing_here``, it ends after its round."""
+def _never() -> bool:
+    return False
 
 
 class GenerationLock:
-    """Lets one reply after the other use the models.
-
-    Another thread waits for its turn, and another task of the same event loop as well. A wait that could never end is
-    an error. A reply that is cancelled and that nobody is reading gives its turn back. Whoever waits for one that
-    somebody else has left half read is told: by a notice, and in the log.
-
-    Attributes:
-        patience_s: for how long somebody waits, and a reply is not read on, before that is told.
-    """
+    """Gives turns at the models, in the order in which they were asked for. A turn lasts a round, or a call."""
 
     def __init__(self) -> None:
-        self.patience_s = _PATIENCE_S
-        # Reentrant: a reply that nobody refers to any more ends its turn whenever Python finds it.
+        # Reentrant: a reply that nobody refers to any more ends whenever Python finds it.
         self._changed = threading.Condition()
-        self._is_taken = False
-        # Weak: what nobody reads any more has to go, and to end its turn.
-        self._holder: weakref.ref[TurnHolder] | None = None
+        self._waiting: deque[object] = deque()
+        self._holder: int | None = None
+        self._later: deque[Callable[[], object]] = deque()
         self._closed = self._is_over = False
-        self._on_over: Callable[[], object] | None = None
 
     @property
     def closed(self) -> bool:
         """Whether there are no more turns."""
         return self._closed
 
-    def turn(self, holder: TurnHolder | None = None) -> ExitStack:
-        """Wait for a turn: the right to use the models. A context manager; closing it twice is the same as once.
+    @contextmanager
+    def turn(self, gives_up: Callable[[], bool] = _never) -> Iterator[None]:
+        """Wait for a turn, which lasts as long as the context.
+
+        Args:
+            gives_up: asked while it waits whether it need not wait any more.
 
         Raises:
-            UnfinishedReply: the wait would never end: the turn belongs to a reply that the waiting thread or task would
-                have to read on. Closed: there are no more turns. Cancelled: the holder was cancelled while it waited.
+            UnfinishedReply: this thread has the turn already. Closed: there are no more turns.
+            Cancelled: it gave up.
         """
-        reader = holder.reader if holder is not None else Reader.here()
-        started, is_told = monotonic(), False
-        while True:
-            self._end_unread_holder()
+        here, ticket = threading.get_ident(), object()
+        if self._holder == here:
+            raise UnfinishedReply("a round of this model")
+        try:
             with self._changed:
-                if self._closed:
-                    raise Closed("the model")
-                if not self._is_taken:
-                    self._is_taken = True
-                    self._holder = weakref.ref(holder) if holder is not None else None
-                    return self._turn()
-                self._refuse_endless_wait(reader)
-                if holder is not None and holder.is_cancelled:
-                    raise Cancelled
-                self._changed.wait(_RECHECK_S)
-            if not is_told and monotonic() - started >= self.patience_s and self._is_held_unread():
-                is_told = True
-                logging.getLogger(__name__).warning(_WAITS)
-                if holder is not None:
-                    holder.notice(_WAITS)
+                self._waiting.append(ticket)
+                try:
+                    while not self._closed and (self._holder is not None or self._waiting[0] is not ticket):
+                        if gives_up():
+                            raise Cancelled
+                        self._changed.wait(_RECHECK_S)
+                    if self._closed:
+                        raise Closed("the model")
+                    self._holder = here
+                finally:
+                    self._waiting.remove(ticket)
+                    self._changed.notify_all()
+            self._catch_up()
+            yield
+        finally:
+            if self._holder == here:
+                self._end_turn()
 
-    def free_turn(self) -> ExitStack | None:
-        """Return a turn if it can be had at once."""
-        with self._changed:
-            if self._is_taken or self._closed:
-                return None
-            self._is_taken = True
-            return self._turn()
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do something in a turn: at once if that is free, else at the end of the one that is taken. Never waits."""
+        self._later.append(work)
+        if self._changed.acquire(blocking=False):
+            try:
+                if self._holder is not None:
+                    return
+                self._holder = threading.get_ident()
+            finally:
+                self._changed.release()
+            self._end_turn()
 
-    def wake(self) -> None:
-        """Let those that wait check again whether they still have to."""
+    def wait(self) -> None:
+        """Wait a moment, or until somebody's turn has ended."""
         with self._changed:
+            self._changed.wait(_RECHECK_S)
+
+    @contextmanager
+    def free_turn(self) -> Iterator[bool]:
+        """A turn if it can be had at once; whether it can."""
+        with self._changed:
+            taken = self._holder is not None or bool(self._waiting) or self._closed
+            if not taken:
+                self._holder = threading.get_ident()
+        try:
+            yield not taken
+        finally:
+            if not taken:
+                self._end_turn()
+
+    def close(self, then: Callable[[], object]) -> None:
+        """Grant no more turns, wait for the end of the one that is taken, and call ``then``, once."""
+        with self._changed:
+            self._closed = True
             self._changed.notify_all()
-
-    def close(self, then: Callable[[], object] = lambda: None) -> None:
-        """Cancel the reply that is being written, wait for it to stop, grant no more turns, and call ``then`` once.
-
-        Called from inside a round (a notice was handed out), it returns at once, since it would deadlock, and the end
-        of that turn does the rest.
-        """
-        self._closed = True
-        self.wake()
-        holder = self._held_by()
-        if holder is not None:
-            holder.close()
-            if holder.is_advancing_here:
-                self._on_over = then
-                return
-        del holder
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_taken)
+            self._changed.wait_for(lambda: self._holder is None)
             was_over, self._is_over = self._is_over, True
-        if not was_over:
-            then()
+            self._holder = threading.get_ident()
+        try:
+            self._catch_up()
+            if not was_over:
+                then()
+        finally:
+            self._end_turn()
 
-    def _turn(self) -> ExitStack:
-        turn = ExitStack()
-        turn.callback(self._end_turn)
-        return turn
-
-    def _held_by(self) -> TurnHolder | None:
-        return self._holder() if self._holder is not None else None
-
-    def _end_unread_holder(self) -> None:
-        """End the reply that has the turn if it was cancelled and nobody reads it."""
-        holder = self._held_by()
-        if holder is not None:
-            holder.end_unread()
-
-    def _is_held_unread(self) -> bool:
-        """Return whether the turn belongs to a reply that nobody has read on for a while."""
-        holder = self._held_by()
-        return holder is not None and holder.unread_s >= self.patience_s
-
-    def _refuse_endless_wait(self, reader: Reader) -> None:
-        holder = self._held_by()
-        if holder is not None and (holder.is_advancing_here or reader.blocks(holder.reader)):
-            raise UnfinishedReply("another reply of this model")
+    def _catch_up(self) -> None:
+        while self._later:
+            self._later.popleft()()
 
     def _end_turn(self) -> None:
-        with self._changed:
-            self._is_taken = False
-            self._holder = None
-            self._changed.notify_all()
-            then, self._on_over = self._on_over, None
-        if then is not None:
-            self.close(then)
+        try:
+            self._catch_up()
+        finally:
+            with self._changed:
+                self._holder = None
+                self._changed.notify_all()

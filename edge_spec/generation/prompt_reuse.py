@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.session_cache import Sessions
+from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import common_prefix
 
@@ -45,34 +44,42 @@ class EarlierTexts:
     def __init__(self) -> None:
         self._texts: OrderedDict[EarlierText, None] = OrderedDict()
 
-    def enter(self, sessions: Sessions, prompt: Sequence[int], model: LanguageModel) -> tuple[EarlierText, int]:
-        """Let the models have the caches of the text that begins most like a prompt. Needs the generation lock.
+    def enter(
+        self, kept: KeptTexts, prompt: Sequence[int], twin: Speculator | None, n: int
+    ) -> tuple[EarlierText, Speculator, int] | None:
+        """Let a prompt be written with the cells of the text that begins most like it. Needs a turn of the lock.
+
+        Args:
+            twin: a text that is being written and begins with the same ``n`` tokens.
 
         Returns:
-            Under which text the prompt continues, and how many of its tokens need not be read.
+            Whose text it is now, the text, and how many tokens of the prompt need not be read; None while others need
+            the cells.
         """
-        best, shared, length = None, 0, 0
-        for session, text in sessions.texts():
-            if isinstance(session, EarlierText) and session.profile == model.profile.name:
-                found = _usable(session, common_prefix(text, prompt[:-1]), model.capabilities.reuse_step)
-                if found > shared:
-                    best, shared, length = session, found, len(text)
-        entered = EarlierText()
-        if best is None or shared < max(_WORTH_KEEPING, length // _COPY_FROM):
-            sessions.resume(entered)
-            shared = 0
+        model, best, shared, length = kept.model, None, 0, 0
+        for owner, text in kept.texts():
+            if isinstance(owner, EarlierText) and owner.profile == model.profile.name:
+                usable = _usable(owner, common_prefix(text, prompt[:-1]), model.capabilities.reuse_step)
+                if usable > shared:
+                    best, shared, length = owner, usable, len(text)
+        owner, source = EarlierText(), None
+        if n > shared:
+            best, shared = None, n
+        elif best is None or shared < max(_WORTH_KEEPING, length // _COPY_FROM):
+            shared, twin = 0, None
         elif shared * 2 >= length:
             # The prompt continues that text, or replaces no more than its last half.
-            entered = best
-            shared *= sessions.resume(best)
+            owner = best
         else:
-            entered.n_read, entered.profile = best.n_read, best.profile
-            shared *= sessions.resume(entered, source=best)
-        self._texts[entered] = None
-        self._texts.move_to_end(entered)
+            owner.n_read, owner.profile, source = best.n_read, best.profile, best
+        entered = kept.enter(owner, len(prompt), source=source, twin=twin if best is None else None, n=shared)
+        if entered is None:
+            return None
+        self._texts[owner] = None
+        self._texts.move_to_end(owner)
         while len(self._texts) > _MAX_TEXTS:
-            sessions.release(self._texts.popitem(last=False)[0])
-        return entered, shared
+            kept.release(self._texts.popitem(last=False)[0])
+        return owner, entered[0], shared * entered[1]
 
 
 class ReusingContext(Context):
@@ -83,9 +90,15 @@ class ReusingContext(Context):
         self._text = EarlierText()
         self._shared = 0
 
-    def enter(self, sessions: Sessions, text: Sequence[int], model: LanguageModel) -> bool:
-        self._text, self._shared = self._texts.enter(sessions, text, model)
-        return self._shared > 0
+    def enter(
+        self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int
+    ) -> tuple[Speculator, bool] | None:
+        entered = self._texts.enter(kept, text, twin, n)
+        if entered is None:
+            return None
+        self._text, speculator, self._shared = entered
+        self.session = self._text
+        return speculator, self._shared > 0
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
-from edge_spec.generation.events import EventLog, TokenEvent
+from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.text_stream import Thinking
@@ -33,8 +33,12 @@ class ReadableReply(Interruptible, Iterator[str]):
         """Write the next piece for a reader; None at the end."""
 
     @abstractmethod
-    def event_log(self) -> EventLog:
+    def tell_events(self) -> None:
         """Collect events from now on."""
+
+    @abstractmethod
+    def take_events(self) -> list[TokenEvent]:
+        """Return the events that nobody has taken yet."""
 
     def __next__(self) -> str:
         here = self.reader if self.reader.is_this_thread else Reader.here()
@@ -59,14 +63,15 @@ class ReadableReply(Interruptible, Iterator[str]):
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and
         ``async for``."""
-        return TokenEvents(self, self.event_log())
+        self.tell_events()
+        return TokenEvents(self)
 
     def event_batches(self) -> Iterator[list[TokenEvent]]:
         """The same events, together with those that came at the same time: the tokens of one round, or of a few."""
-        log = self.event_log()
+        self.tell_events()
         for _ in self:
-            yield log.take()
-        rest = log.take()
+            yield self.take_events()
+        rest = self.take_events()
         if rest:
             yield rest
 
@@ -87,9 +92,8 @@ class ReadableReply(Interruptible, Iterator[str]):
 class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
     """The events of a reply, which is written as they are asked for."""
 
-    def __init__(self, reply: ReadableReply, log: EventLog) -> None:
+    def __init__(self, reply: ReadableReply) -> None:
         self._reply = reply
-        self._log = log
         self._ready: deque[TokenEvent] = deque()
         self._awaited: AsyncIterator[str] | None = None
         self._has_ended = False
@@ -103,7 +107,7 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
     def __next__(self) -> TokenEvent:
         while not self._ready and not self._has_ended:
             self._has_ended = next(self._reply, None) is None
-            self._ready.extend(self._log.take())
+            self._ready.extend(self._reply.take_events())
         if not self._ready:
             raise StopIteration
         return self._ready.popleft()
@@ -112,7 +116,7 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
         self._awaited = self._awaited or aiter(self._reply)
         while not self._ready and not self._has_ended:
             self._has_ended = await anext(self._awaited, None) is None
-            self._ready.extend(self._log.take())
+            self._ready.extend(self._reply.take_events())
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.popleft()

@@ -1,25 +1,53 @@
-"""Several replies, written together where the engine can, else one after the other."""
+"""Several replies that are read together."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from edge_spec.errors import Cancelled
-from edge_spec.generation.answers import Answer
-from edge_spec.generation.batch import OF_ONE_TEXT, Batch, Piece
-from edge_spec.generation.context import Context, ModelAccess
+from edge_spec.errors import Cancelled, Closed, PromptError
+from edge_spec.generation.context import Context
+from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.options import ignore
 from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.writer import OF_ONE_TEXT
+from edge_spec.sampling import SamplerSettings
 
-__all__ = ["Replies"]
+__all__ = ["Asked", "Replies", "attempts"]
+
+_MOST_AT_ONCE = 64
+"""So many replies are looked at in a round: more than any decode advances."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One of several replies that are asked for.
+
+    Attributes:
+        settings: of the sampler.
+        request: what is asked for; None if that could not be made.
+        error: why not.
+    """
+
+    settings: SamplerSettings
+    request: ReplyRequest | None = None
+    error: Exception | None = None
+
+
+def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
+    """So many replies to each request: the attempts from its own on, of the same seed."""
+    asked = []
+    for request in requests:
+        for attempt in range(request.settings.attempt, request.settings.attempt + n):
+            settings = replace(request.settings, attempt=attempt)
+            asked.append(Asked(settings=settings, request=replace(request, settings=settings)))
+    return asked
 
 
 class Replies(Interruptible, Iterator[tuple[int, str]]):
@@ -32,23 +60,25 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     its end, cancel or close it, use it as a context manager, or drop it; and ``async for`` and ``await`` work as well.
 
     Args:
-        context: makes what keeps a reply inside the model's context, where they are written one after the other.
+        asked: what is asked for.
+        next_limit: called before a round for the most tokens to draft.
+        context: makes what keeps a reply inside the model's context.
         timeout: seconds after which all end, see ``ReplyOptions``; None for no limit.
         on_notice: called with each sentence that the reader should see.
 
     Attributes:
-        answers: what has been written of each.
+        answers: the replies.
         notices: sentences that the reader should see.
         reader: who reads it.
     """
 
-    _has_ended = True
-    _turn: ExitStack | None = None
+    # Whatever fails while it is built, there is nothing to end.
+    answers: tuple[Reply, ...] = ()
 
     def __init__(
         self,
-        access: ModelAccess,
-        answers: Sequence[Answer],
+        driver: Driver,
+        asked: Sequence[Asked],
         next_limit: Callable[[], int],
         *,
         context: Callable[[], Context] = Context,
@@ -57,25 +87,30 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     ) -> None:
         super().__init__(timeout)
         self.notices: list[str] = []
-        self.answers = tuple(answers)
-        self._access = access
-        self._next_limit = next_limit
-        self._context = context
+        self._driver = driver
         self._on_notice = on_notice
-        self._ready: deque[Piece] = deque()
-        self._batch: Batch | None = None
-        # Where replies are written one after the other: the one that is.
-        self._alone = len(self.answers) == 1
-        self._reply: Reply | None = None
-        self._ending = threading.Lock()
-        self._has_ended = False
+        self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
+        self._unfinished = {reply: None for reply in self.answers if not reply.is_complete}
+
+    def _reply(self, index: int, asked: Asked, next_limit: Callable[[], int], context: Callable[[], Context]) -> Reply:
+        error, prompt = asked.error, tuple[int, ...]()
+        if asked.request is not None:
+            # They have one limit of time, and what several of them say is said once.
+            options = replace(asked.request.options, timeout=None, on_notice=ignore)
+            request = replace(asked.request, options=options)
+            try:
+                return Reply(self._driver, request, next_limit, context=context(), index=index, group=self)
+            except PromptError as refusal:
+                error, prompt = refusal, tuple(request.prompt)
+        assert error is not None
+        return Reply.refused(self._driver, prompt, asked.settings, error, index)
 
     # --- what has been written
 
     def __len__(self) -> int:
         return len(self.answers)
 
-    def __getitem__(self, index: int) -> Answer:
+    def __getitem__(self, index: int) -> Reply:
         return self.answers[index]
 
     @property
@@ -98,21 +133,56 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
     def next_piece(self, reader: Reader) -> tuple[int, str] | None:
         """Write the next piece of one of them for a reader; None at the end of all."""
         with self._advanced_by(reader):
-            try:
-                while not self._ready and not self._has_ended:
-                    self._advance()
-            except Cancelled:
-                self._end_cancelled()
-            except BaseException as error:
-                # Before they have begun, they can still begin later.
-                if self._has_begun:
-                    self._end("error", error if isinstance(error, Exception) else None)
-                raise
-            if not self._ready:
-                return None
-            answer, piece = self._ready.popleft()
-            answer.hand_out(piece)
-            return answer.index, piece
+            while self._unfinished:
+                # Text that was held back until one of them ended.
+                for reply in islice(self._unfinished, _MOST_AT_ONCE):
+                    if piece := reply.writing.hand_out():
+                        self._look_at(reply)
+                        return reply.index, piece
+                try:
+                    self._advance(reader)
+                except Cancelled:
+                    self._end_cancelled()
+                except Closed:
+                    raise
+                except BaseException as error:
+                    # Before they have begun, they can still begin later.
+                    if any(reply.has_begun for reply in self.answers):
+                        self._end("error", error if isinstance(error, Exception) else None)
+                    raise
+            return None
+
+    def _advance(self, reader: Reader) -> None:
+        replies = {reply.writing: reply for reply in islice(self._unfinished, _MOST_AT_ONCE)}
+        over = next((each for each in replies if each.is_over), None)
+        found = (over, over.take()) if over is not None else None
+        if found is None:
+            self._check_cancelled()
+            cancelled = [reply for reply in replies.values() if reply.is_cancelled]
+            for reply in cancelled:
+                reply.end("cancelled")
+            if cancelled:
+                return
+            found = self._driver.next(list(replies), reader, lambda: self.is_cancelled)
+        for reply in replies.values():
+            reply.tell()
+            for sentence in reply.notices:
+                self._notice(sentence)
+        if found is not None:
+            reply = replies[found[0]]
+            error = reply.took(found[1])
+            self._look_at(reply)
+            if error is not None and not isinstance(error, OF_ONE_TEXT):
+                raise error
+
+    def _look_at(self, reply: Reply) -> None:
+        if reply.is_complete:
+            self._unfinished.pop(reply, None)
+
+    def _notice(self, sentence: str) -> None:
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+            self._on_notice(sentence)
 
     def read(self, on_piece: Callable[[int, str], object] = lambda index, piece: None) -> list[str]:
         """Write all to the end, handing every piece to ``on_piece``; returns the texts."""
@@ -139,7 +209,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         return AwaitedPieces(self)
 
     def __await__(self) -> Generator[Any, None, list[str]]:
-        """Return the whole texts."""
+        """Return the texts."""
         return self._read_async().__await__()
 
     async def _read_async(self) -> list[str]:
@@ -154,156 +224,23 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
         written stays."""
         if index is None:
             super().cancel()
-            return
-        answer, reply = self.answers[index], self._reply
-        answer.is_cancelled = True
-        if reply is not None and answer.is_written_by(reply):
-            reply.ask_to_stop()
+        else:
+            self.answers[index].ask_to_stop()
 
     def ask_to_stop(self) -> None:
         self._cancelled.set()
-        with self._ending:
-            reply = self._reply
-            # Without a turn, the models work for somebody else.
-            if self._turn is not None:
-                self._access.speculator.cancel()
-        if reply is not None:
-            reply.ask_to_stop()
-        self._access.lock.wake()
-
-    def __del__(self) -> None:
-        if not self._has_ended:
-            self._end("cancelled")
-
-    # --- what a memory guard sees
-
-    @property
-    def owner(self) -> object:
-        """These replies: they belong to no conversation."""
-        return self
-
-    def notice(self, sentence: str) -> None:
-        """Tell the reader something; what several of them say, once."""
-        if sentence not in self.notices:
-            self.notices.append(sentence)
-            self._on_notice(sentence)
-
-    def can_shrink(self, n_ctx: int) -> bool:
-        """Return whether all could continue in a context of ``n_ctx`` tokens."""
-        return all(len(answer.prompt) + len(answer.token_ids) < n_ctx for answer in self._unfinished())
-
-    # --- writing them
-
-    @property
-    def _has_begun(self) -> bool:
-        """Whether an error that comes now is one of writing."""
-        if self._alone:
-            return self._reply is None or self._reply.finish_reason is not None
-        return self._turn is not None
-
-    def _unfinished(self) -> list[Answer]:
-        return [answer for answer in self.answers if answer.finish_reason is None]
-
-    def _advance(self) -> None:
-        self._check_cancelled()
-        if self._reply is None and not self._unfinished():
-            self._end("")
-        elif self._alone:
-            self._advance_alone()
-        elif self._turn is None:
-            self._begin()
-        else:
-            self._round()
-
-    def _begin(self) -> None:
-        """Wait for a turn."""
-        turn = self._access.lock.turn(self)
-        with self._ending:
-            self._turn = turn
-        self._access.speculator.resume()
-        if not self._access.guard.before_reply(self):
-            self._end("memory")
-
-    def _round(self) -> None:
-        if not self._access.guard.before_round(self):
-            self._end("memory")
-            return
-        # A target that another one has replaced meanwhile does not tell of a cancel.
-        self._check_cancelled()
-        access, model = self._access, self._access.speculator.model
-        if self._batch is None or self._batch.model is not model:
-            self._close_batch()
-            ledger = access.sessions.cache.ledger
-            self._batch = Batch.open(model, access.vocabulary, ledger, self._unfinished())
-        if self._batch is None:
-            self._alone = True
-            self._end_turn()
-        else:
-            self._queue(self._batch.round())
-
-    def _advance_alone(self) -> None:
-        """Write on in the reply that is being written, or begin the next one."""
-        reply = self._reply
-        writing = (each for each in self.answers if reply is not None and each.is_written_by(reply))
-        answer = next(writing, None) or self._unfinished()[0]
-        if reply is None and answer.is_cancelled:
-            answer.end("cancelled")
-            return
-        try:
-            if reply is None:
-                own = replace(answer.request.options, on_notice=self.notice, timeout=self._deadline.left_s)
-                asked = replace(answer.request, options=own)
-                reply = self._reply = Reply(self._access, asked, self._next_limit, context=self._context())
-                answer.write_with(reply)
-            self._queue([(answer, next(reply, ""))])
-        except OF_ONE_TEXT as error:
-            answer.fail(error)
-            if reply is not None:
-                self._queue([(answer, next(reply, ""))])
-        if reply is not None and reply.finish_reason is not None:
-            # It may have been ended between two pieces, with text that was still held back.
-            self._queue([(answer, "".join(reply))])
-            self._reply = None
-
-    def _queue(self, pieces: Sequence[Piece]) -> None:
-        for answer, piece in pieces:
-            if piece:
-                answer.queue(1)
-                self._ready.append((answer, piece))
+        for answer in self.answers:
+            answer.ask_to_stop()
 
     def _end(self, reason: str, error: Exception | None = None) -> None:
-        """End all that have not ended. Whatever fails, the next reply gets its turn."""
-        with ExitStack() as always:
-            always.callback(self._end_turn)
-            always.callback(self._end_all, reason, error)
-            reply, self._reply = self._reply, None
-            if reply is not None:
-                reply.close()
-
-    def _end_all(self, reason: str, error: Exception | None) -> None:
-        if self._batch is not None:
-            self._queue(self._batch.end(reason, error))
-        for answer in self._unfinished():
-            answer.end(reason, error)
-        self._has_ended = True
-
-    def _end_turn(self) -> None:
-        self._close_batch()
-        with self._ending:
-            turn, self._turn = self._turn, None
-            if turn is not None:
-                # A cancel that came between two decodes ends here, not in the next reply.
-                self._access.speculator.resume()
-        if turn is not None:
-            turn.close()
-
-    def _close_batch(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.close()
+        """End all that have not ended."""
+        for answer in self.answers:
+            if not answer.has_ended:
+                answer.end(reason)
+                answer.error = error
 
 
-def _last_events(answer: Answer) -> Iterator[tuple[int, list[TokenEvent]]]:
+def _last_events(answer: Reply) -> Iterator[tuple[int, list[TokenEvent]]]:
     rest = answer.take_events()
     if rest:
         yield answer.index, rest

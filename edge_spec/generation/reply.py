@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from time import perf_counter
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from edge_spec.errors import Cancelled, Closed
-from edge_spec.generation.context import Context, ModelAccess
-from edge_spec.generation.events import EventLog
+from edge_spec.generation.context import Context
+from edge_spec.generation.driver import Driver
+from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.reader import Reader
 from edge_spec.generation.reading import ReadableReply
 from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.writer import Writer
+from edge_spec.generation.writing import Outcome, Recorder, Refused, Writing
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.statistics import Statistics
 
-__all__ = ["Recorder", "Reply"]
-
-
-class Recorder(Protocol):
-    """Keeps what becomes of a reply: a conversation."""
-
-    def notice(self, sentence: str) -> None:
-        """The reader has been told something."""
-
-    def ended(self, reply: Reply) -> None:
-        """The reply has ended, for whatever reason; it still has the models."""
+__all__ = ["Reply"]
 
 
 class Reply(ReadableReply):
     """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
-    Also for ``async for``, and ``await`` for the whole text. A reply that is not read to its end keeps others waiting:
-    cancel or close it, use it as a context manager, or drop it.
+    Also for ``async for``, and ``await`` for the whole text. Several can be read side by side, by one thread or by
+    many: whoever reads one advances the others. One that is not read to its end keeps its place in memory: cancel or
+    close it, use it as a context manager, or drop it.
 
     Attributes:
-        prompt: token ids of the prompt.
+        index: its number among those that were asked for together.
+        prompt: token ids of the prompt; empty if that could not be tokenized.
         settings: of the sampler.
+        group: those that were asked for together with it; None if it is alone.
+        error: why it could not be written, where ``finish_reason`` is ``error``; None otherwise.
         notices: sentences that the reader should see, such as what the model no longer sees.
-        prompt_progress: how many tokens of the prompt have been read, and how many have to be.
         reader: who reads it.
 
     Raises:
@@ -49,62 +42,84 @@ class Reply(ReadableReply):
     """
 
     # Whatever fails while it is built, there is nothing to end.
-    _is_recorded = True
-    _turn: ExitStack | None = None
+    _written: Writing | Refused = Refused(())
 
     def __init__(
         self,
-        access: ModelAccess,
+        driver: Driver,
         request: ReplyRequest,
         next_limit: Callable[[], int],
         *,
         context: Context | None = None,
         recorder: Recorder | None = None,
+        index: int = 0,
+        group: Interruptible | None = None,
     ) -> None:
-        self._context = context or Context()
-        self._context.require_room(len(request.prompt) + len(request.written), access.speculator.model.n_ctx)
-        super().__init__(request.options.timeout)
-        self.prompt = tuple(request.prompt)
-        self.settings: SamplerSettings = request.settings
-        self.notices: list[str] = []
-        self._access = access
+        context, n_ctx = context or Context(), driver.target.model.n_ctx
+        context.require_room(len(request.prompt) + len(request.written), n_ctx)
+        self._start(driver, request.prompt, request.settings, index, group, request.options.timeout)
+        self._options = request.options
         self._recorder = recorder
-        self._request = request
-        self.prompt_progress = (0, len(request.prompt))
-        self._writer = Writer(access.speculator, access.vocabulary, request, next_limit, self._context)
-        self._handed_out: list[str] = []
-        self._started = False
-        self._ending = threading.Lock()
-        self._ended = False
-        self._is_recorded = False
+        self._context = context
+        self._written = Writing(self, request, driver.vocabulary, n_ctx, next_limit, context, recorder)
+
+    @classmethod
+    def refused(
+        cls, driver: Driver, prompt: Sequence[int], settings: SamplerSettings, error: Exception, index: int
+    ) -> Self:
+        """Return one of several replies that has ended with an error before it was begun."""
+        reply = cls.__new__(cls)
+        reply._start(driver, prompt, settings, index, None, None)
+        reply._context = Context()
+        reply._written, reply.error = Refused(reply.prompt), error
+        return reply
+
+    def _start(
+        self,
+        driver: Driver,
+        prompt: Sequence[int],
+        settings: SamplerSettings,
+        index: int,
+        group: Interruptible | None,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(timeout)
+        self.index = index
+        self.prompt = tuple(prompt)
+        self.settings = settings
+        self.error: BaseException | None = None
+        self.notices: list[str] = []
+        self._driver = driver
+        self.group = group
+        self._untold: deque[str] = deque()
 
     # --- what has been written
 
     @property
     def text(self) -> str:
         """What has been handed out so far."""
-        return "".join(self._handed_out)
+        return self._written.text
 
     @property
     def content(self) -> str:
         """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
-        return "".join((self._request.opening, self._writer.text_before, *self._handed_out, *self._writer.ready))
+        return self._written.content
 
     @property
     def token_ids(self) -> list[int]:
         """Token ids written so far, the end token included."""
-        return self._writer.token_ids
+        return self._written.token_ids
 
     @property
     def finish_reason(self) -> str | None:
         """``None`` while it is written, then ``eos`` (the model ended it), ``stop`` (a stop string), ``length``
         (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``timeout``, ``cancelled`` or ``error``."""
-        return self._writer.finish_reason
+        return self._written.finish_reason
 
     @property
     def statistics(self) -> Statistics:
-        """What speculation did."""
-        return self._writer.statistics
+        """What speculation did. Of a decode that several replies shared it has the part of its own rows."""
+        return self._written.statistics
 
     @property
     def n_reused(self) -> int:
@@ -112,17 +127,32 @@ class Reply(ReadableReply):
         return self._context.n_reused
 
     @property
-    def drawn(self) -> dict[str, float]:
+    def prompt_progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt have been read, and how many have to be."""
+        return self._written.prompt_progress
+
+    @property
+    def drawn(self) -> Mapping[str, float]:
         """What the tokens do not tell of the draw so far; needed to continue it later."""
-        return self._writer.sampler.state()
+        return self._written.drawn
 
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, and its conversation holds it."""
-        return self._is_recorded
+        return self._written.is_recorded
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been read or written for it."""
+        return self._written.has_begun
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has ended, and all of its text has been handed out."""
+        return self._written.is_complete and not self._written.held
 
     def __repr__(self) -> str:
-        state = self.finish_reason or ("being written" if self._started else "not begun")
+        state = self.finish_reason or ("being written" if self.token_ids else "not begun")
         return f"<Reply: {len(self.token_ids)} tokens, {state}>"
 
     # --- reading it
@@ -130,42 +160,103 @@ class Reply(ReadableReply):
     def next_piece(self, reader: Reader) -> str | None:
         """Write the next piece for a reader; None at the end."""
         with self._advanced_by(reader):
-            try:
-                while self.finish_reason is None and not self._writer.ready:
-                    self._advance()
-            except Cancelled:
-                self._end_cancelled()
-            except BaseException:
-                # Before it has begun, it can still begin later.
-                if self._started:
-                    self._end("error")
-                raise
-            if not self._writer.ready:
-                return None
-            piece = "".join(self._writer.ready)
-            self._writer.ready.clear()
-            self._handed_out.append(piece)
-            return piece
+            while not (piece := self._written.hand_out()) and not self._written.is_complete:
+                try:
+                    outcome = self._next_outcome(reader)
+                    self.tell()
+                    if outcome is not None and (error := self.took(outcome)) is not None:
+                        raise error
+                except Cancelled:
+                    self._end_cancelled()
+                except Closed:
+                    raise
+                except BaseException:
+                    # Before it has begun, it can still begin later.
+                    if self.has_begun:
+                        self._end("error")
+                    raise
+            return piece or None
 
-    def event_log(self) -> EventLog:
-        return self._writer.event_log()
+    def _next_outcome(self, reader: Reader) -> Outcome | None:
+        if self.writing.is_over:
+            # Nobody writes it any more.
+            return self.writing.take()
+        self._check_cancelled()
+        found = self._driver.next([self.writing], reader, lambda: self.is_cancelled)
+        return found[1] if found is not None else None
+
+    def took(self, outcome: Outcome) -> BaseException | None:
+        """Take in what a round has brought; returns the error that it has ended with, if that is so."""
+        self.error = outcome.error
+        if self.writing.is_complete:
+            self.writing.record()
+        return outcome.error
+
+    def tell(self) -> None:
+        """Tell the reader what there is to tell, in the reader's own thread."""
+        writing = self.writing
+        while writing.untold:
+            self._options.on_progress("reading", *writing.untold.popleft())
+        while self._untold:
+            sentence = self._untold.popleft()
+            self.notices.append(sentence)
+            self._options.on_notice(sentence)
+            if self._recorder is not None:
+                self._recorder.notice(sentence)
+
+    @property
+    def writing(self) -> Writing:
+        """What is written of it, for what writes it."""
+        assert isinstance(self._written, Writing)
+        return self._written
+
+    def tell_events(self) -> None:
+        self._written.tell_events()
+
+    def take_events(self) -> list[TokenEvent]:
+        return self._written.take_events()
 
     # --- ending it
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it has to stop: it was asked to, or its time is up."""
+        return super().is_cancelled or (self.group is not None and self.group.is_cancelled)
+
     def ask_to_stop(self) -> None:
         self._cancelled.set()
-        # Once it has ended, the models work for the next reply.
-        with self._ending:
-            if self._started and not self._ended:
-                self._access.speculator.cancel()
-        self._access.lock.wake()
+        if not self._written.is_recorded:
+            self._driver.stop(self.writing)
+
+    def end(self, reason: str) -> None:
+        """End it where its reader is, if it has not ended."""
+        if self._written.is_recorded:
+            return
+        if self.writing.is_over and not self.writing.n_ahead:
+            # It has ended by itself.
+            while self.writing.has_news:
+                self.took(self.writing.take())
+            return
+        try:
+            with self._driver.lock.turn():
+                self._driver.end(self.writing, reason)
+        except Closed:
+            # Nobody else writes it any more.
+            self._driver.end(self.writing, reason)
+        finally:
+            self.writing.record()
+
+    _end = end
 
     def __del__(self) -> None:
-        # A reply that is dropped has been cancelled, and must not keep the models from the next one.
-        if not self._is_recorded:
-            self._end("cancelled")
+        # A reply that is dropped has been cancelled. Python may find it in the middle of a round.
+        written = self._written
+        if not written.is_recorded:
+            driver = self._driver
+            assert isinstance(written, Writing)
+            driver.lock.soon(lambda: driver.drop(written))
 
-    # --- what a memory guard sees
+    # --- what its driver and a memory guard see
 
     @property
     def owner(self) -> object:
@@ -173,84 +264,15 @@ class Reply(ReadableReply):
         return self._context.session or self
 
     def notice(self, sentence: str) -> None:
-        """Tell the reader something."""
-        self.notices.append(sentence)
-        self._request.options.on_notice(sentence)
-        if self._recorder is not None:
-            self._recorder.notice(sentence)
+        """Tell the reader something, as soon as it looks."""
+        self._untold.append(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:
         """Return whether it could continue in a context of ``n_ctx`` tokens."""
-        return self._context.can_shrink(self._access.speculator, n_ctx)
+        place = self.writing.place
+        return place is not None and self._context.can_shrink(place, n_ctx)
 
-    # --- writing it
-
-    def _advance(self) -> None:
-        self._check_cancelled()
-        if self._started:
-            self._round()
-        else:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Wait for a turn, and read the prompt."""
-        access = self._access
-        self._turn = access.lock.turn(self)
-        self._started = True
-        start = perf_counter()
-        access.speculator.resume()
-        if not access.guard.before_reply(self):
-            self._end("memory")
-            return
-        self._check_cancelled()
-        self._writer.read_prompt(access.sessions, self.notice, self._has_read)
-        self.statistics.prefill_s = perf_counter() - start
-
-    def _round(self) -> None:
-        start = perf_counter()
-        if not self._access.guard.before_round(self):
-            self._end("memory")
-            return
-        # A target that another one has replaced meanwhile does not tell of a cancel.
-        self._check_cancelled()
-        done = self._writer.round(self.notice)
-        if self.finish_reason is not None:
-            self._end(self.finish_reason)
-        if done is not None:
-            spent = done.draft_s + done.verify_s + done.sample_s
-            self.statistics.rest_s += perf_counter() - start - spent
-
-    def _has_read(self, done: int, total: int) -> None:
-        self.prompt_progress = done, total
-        self._request.options.on_progress("reading", done, total)
-        self._check_cancelled()
-
-    def _end(self, reason: str) -> None:
-        self._writer.finish_reason = self._writer.finish_reason or reason
-        with ExitStack() as always:
-            # Last things first. Whatever fails, the conversation holds the reply and the next one gets its turn.
-            always.callback(self._end_turn)
-            always.callback(self._record)
-            always.callback(self._writer.flush)
-            always.callback(self._answer_cancel)
-            if self._started and not self._ended and reason != "error":
-                # A target that could not be opened again has nothing to drop.
-                with suppress(Closed):
-                    self._access.speculator.end_reply()
-
-    def _answer_cancel(self) -> None:
-        with self._ending:
-            if self._started and not self._ended:
-                # A cancel that came between two decodes ends here, not in the next reply.
-                self._access.speculator.resume()
-            self._ended = True
-
-    def _record(self) -> None:
-        if not self._is_recorded:
-            if self._recorder is not None:
-                self._recorder.ended(self)
-            self._is_recorded = True
-
-    def _end_turn(self) -> None:
-        if self._turn is not None:
-            self._turn.close()
+    def is_left_by(self, reader: Reader, patience_s: float) -> bool:
+        """Return whether nobody reads it on, or nobody could while ``reader`` waits."""
+        own = self.group or self
+        return own.is_advancing_here or reader.blocks(own.reader) or own.unread_s >= patience_s

@@ -1,4 +1,4 @@
-"""Conversations that share the models' caches: the session cache, and how they are suspended and resumed."""
+"""The session cache: what models had in their caches of texts whose cells others need."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import tempfile
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_spec.errors import BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.generation.lock import GenerationLock
+from edge_spec.errors import BudgetExceeded
 from edge_spec.memory import Ledger
 from edge_spec.speculation.loop import Speculator
 
-__all__ = ["CachesOnDisk", "SessionCache", "Sessions", "SuspendedCaches"]
+__all__ = ["CachesOnDisk", "SessionCache", "SuspendedCaches"]
 
 _TOKEN_BYTES = 64
 """What an engine saves of a token besides its keys and values, and more."""
@@ -99,8 +98,10 @@ class SessionCache:
     # Copies.
 
     @contextmanager
-    def suspended(self, speculator: Speculator, *, drafters: bool = True) -> Iterator[SuspendedCaches]:
-        """Copies of the models' caches; without ``drafters`` of the target's alone.
+    def suspended(
+        self, speculator: Speculator, *, target: bool = True, drafters: bool = True
+    ) -> Iterator[SuspendedCaches]:
+        """Copies of the models' caches: of the ``target``'s, and of those of the drafter if it sits with the text.
 
         Raises:
             BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Speculator.save``.
@@ -110,12 +111,12 @@ class SessionCache:
         shares = {"KV cache": share, "recurrent state": 1.0}
         caches: Counter[str] = Counter()
         for line in self.ledger:
-            if line.name in shares and (drafters or line.owner == "target"):
+            if line.name in shares and (target if line.owner == "target" else drafters):
                 caches[line.owner] += int(shares[line.name] * line.predicted_bytes)
         # All of them, and the largest up to twice more while its engine hands it out.
         expected = caches.total() + 2 * max(caches.values(), default=0) + _TOKEN_BYTES * n_tokens * len(caches)
         with self.ledger.lend("sessions", "copies to save", expected) as took:
-            states = speculator.save(drafters=drafters)
+            states = speculator.save(target=target, drafters=drafters)
             sizes = [len(state) for state in states.values()]
             took(sum(sizes) + max(sizes, default=0))
             yield SuspendedCaches(states=states, text=tuple(speculator.text))
@@ -224,92 +225,3 @@ class SessionCache:
             return False
         self.ledger.measure("sessions", "suspended", self.n_bytes)
         return True
-
-
-class Sessions:
-    """Suspends one conversation's caches and resumes another's.
-
-    Between two replies of one conversation its text stays in the models' caches; when another reply comes in between,
-    they are copied into the session cache. ``resume`` does both. Two more methods connect this with files: ``copied``
-    lends the caches to whoever saves a conversation, and ``suspend`` takes those that were read from a file, before
-    the models have seen the conversation. (A target that is opened again with another context keeps its own cells
-    through ``SessionCache.on_disk``: they belong to no conversation, and must not be evicted.)
-
-    Attributes:
-        cache: caches of the suspended conversations.
-    """
-
-    def __init__(self, speculator: Speculator, lock: GenerationLock, cache: SessionCache) -> None:
-        self.cache = cache
-        self._speculator = speculator
-        self._lock = lock
-        # The conversation whose text is in the models' caches, if it is one's.
-        self._current: object | None = None
-
-    def resume(self, session: object | None, *, source: object | None = None) -> bool:
-        """Suspend the current conversation and resume another one, or none. Needs the generation lock.
-
-        Args:
-            source: for a new conversation, the one whose text it begins with; the caches of that stay suspended.
-
-        Returns:
-            Whether the models have the text, of ``source`` if it is given, in their caches now.
-        """
-        wanted = session if source is None else source
-        has_text = self._current is wanted and bool(self._speculator.text)
-        if not has_text or source is not None:
-            self._suspend_current()
-        self._current = session
-        return wanted is not None and (has_text or self._restored(wanted, keep=source is not None))
-
-    def texts(self) -> list[tuple[object, Sequence[int]]]:
-        """Return the conversations whose caches there are, and their texts. Needs the generation lock."""
-        current = [] if self._current is None else [(self._current, self._speculator.text)]
-        return [*self.cache.texts(), *current]
-
-    def _suspend_current(self) -> None:
-        if self._current is not None and self._speculator.text:
-            # What cannot be suspended is read again later.
-            with suppress(EdgeSpecError, MemoryError):
-                with self.cache.suspended(self._speculator) as caches:
-                    pass
-                self.cache.put(self._current, caches)
-
-    @contextmanager
-    def copied(self, session: object) -> Iterator[SuspendedCaches | None]:
-        """The caches of a conversation, wherever they are, while the context lasts; None if there are none.
-
-        Raises:
-            BudgetExceeded: the memory has no room for copies.
-        """
-        with ExitStack() as copies:
-            with self._lock.turn():
-                if self._current is session:
-                    caches: SuspendedCaches | None = copies.enter_context(self.cache.suspended(self._speculator))
-                else:
-                    caches = copies.enter_context(self.cache.borrowed(session))
-            yield caches
-
-    def suspend(self, session: object, caches: SuspendedCaches) -> None:
-        """Keep the caches of a conversation that come from a file, until it is resumed."""
-        with self._lock.turn():
-            self.cache.put(session, caches)
-
-    def release(self, session: object) -> None:
-        """A conversation has ended, or continues with another text: nothing need be kept of it."""
-        if self._current is session:
-            self._current = None
-        self.cache.drop(session)
-
-    def _restored(self, session: object, *, keep: bool = False) -> bool:
-        """Move a conversation's caches into the models; False if there are none, or the models cannot take them."""
-        try:
-            with self.cache.borrowed(session) as caches:
-                if caches is not None:
-                    self._speculator.restore(caches.states, caches.text)
-                return caches is not None
-        except (BudgetExceeded, StateError):
-            return False
-        finally:
-            if not keep:
-                self.cache.drop(session)

@@ -41,6 +41,15 @@ class TextStream:
         self._held = ""
         self.stopped = False
 
+    def mark(self) -> tuple[tuple[bytes, int], str, bool]:
+        """Return the place in the stream, for ``back_to``."""
+        return self._decoder.getstate(), self._held, self.stopped
+
+    def back_to(self, mark: tuple[tuple[bytes, int], str, bool]) -> None:
+        """Forget what came after a ``mark``."""
+        state, self._held, self.stopped = mark
+        self._decoder.setstate(state)
+
     def push(self, piece: bytes) -> str:
         """Add a token's bytes; returns the text that is certain now. ``stopped`` tells if a stop string came."""
         return self._release(self._decoder.decode(piece))

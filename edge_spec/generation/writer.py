@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from edge_spec.generation.context import Context, Notice
+from edge_spec.errors import GrammarDeadEnd, PromptError, StateError
 from edge_spec.generation.events import EventLog, ObservedSampler
 from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.session_cache import Sessions
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.follower import OnRead
-from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["TokenWriter", "Writer"]
+__all__ = ["OF_ONE_TEXT", "TokenWriter"]
+
+OF_ONE_TEXT = (GrammarDeadEnd, PromptError, StateError)
+"""Errors that end one text and leave the others alone."""
 
 
 class TokenWriter:
@@ -31,10 +32,7 @@ class TokenWriter:
         sampler: what draws the tokens.
         events: called with each token; None for no events.
         max_tokens: the most tokens of the reply, with those that had been written before.
-        n_reused: how many tokens of the prompt were not read, since a cache held them.
     """
-
-    n_reused = 0
 
     def __init__(self, vocabulary: Vocabulary, request: ReplyRequest, n_ctx: int) -> None:
         self.token_ids = list(request.written)
@@ -52,7 +50,8 @@ class TokenWriter:
         self._vocabulary = vocabulary
         # Even where the context makes room, a reply that forgets its question does not continue for ever.
         self.max_tokens = len(request.written) + (request.options.max_tokens or n_ctx)
-        self._stream = TextStream(request.options.stop)
+        self._stop = request.options.stop
+        self._stream = TextStream(self._stop)
         self.text_before = "".join(self._stream.push(vocabulary.token_bytes(token)) for token in request.written)
 
     def event_log(self) -> EventLog:
@@ -66,6 +65,31 @@ class TokenWriter:
         self.statistics.add(done, drafter)
         if self.events is not None:
             self.events.round_over(done, drafter)
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """If the block fails for a reason that is not of this text, what was taken in it was not."""
+        n_tokens, n_pieces, place = len(self.token_ids), len(self.ready), self._stream.mark()
+        try:
+            yield
+        except OF_ONE_TEXT:
+            raise
+        except BaseException:
+            del self.token_ids[n_tokens:], self.ready[n_pieces:]
+            self._stream.back_to(place)
+            self.finish_reason = None
+            if self.events is not None:
+                self.events.drop_taken()
+            raise
+
+    def cut(self, n_tokens: int) -> None:
+        """Forget all tokens but the first ones, and the pieces that nobody has taken; ``flush`` comes next."""
+        del self.token_ids[n_tokens:]
+        self.ready.clear()
+        self.finish_reason = None
+        self._stream = TextStream(self._stop)
+        for token in self.token_ids:
+            self._stream.push(self._vocabulary.token_bytes(token))
 
     def flush(self) -> None:
         """The reply has ended: release the text that might have become a stop string."""
@@ -92,44 +116,3 @@ class TokenWriter:
         elif len(self.token_ids) >= self.max_tokens:
             self.finish_reason = "length"
         return self.finish_reason is not None
-
-
-class Writer(TokenWriter):
-    """Reads a prompt, then writes tokens and text. It knows nothing of threads, turns and conversations."""
-
-    def __init__(
-        self,
-        speculator: Speculator,
-        vocabulary: Vocabulary,
-        request: ReplyRequest,
-        next_limit: Callable[[], int],
-        context: Context,
-    ) -> None:
-        super().__init__(vocabulary, request, speculator.model.n_ctx)
-        self._prompt = request.prompt
-        self._speculator = speculator
-        self._next_limit = next_limit
-        self._context = context
-
-    def read_prompt(self, sessions: Sessions, notice: Notice, on_read: OnRead) -> None:
-        """Let the models read the prompt, and what had been written before.
-
-        Args:
-            on_read: called with how far the target is, see ``Follower.read``.
-        """
-        text = (*self._prompt, *self.token_ids)
-        resumed = self._context.enter(sessions, text, self._speculator.model)
-        self._context.begin(self._speculator, text, self.sampler, resumed=resumed, notice=notice)
-        self._speculator.read(on_read=on_read)
-
-    def round(self, notice: Notice) -> Round | None:
-        """Write some tokens: one step of the decoding loop. None if the context had no room for it."""
-        speculator = self._speculator
-        if len(speculator.text) >= speculator.model.n_ctx and not self._context.make_room(speculator, notice):
-            self.finish_reason = "context"
-            return None
-        drafter = speculator.drafter
-        speculator.room = self.max_tokens - len(self.token_ids)
-        done = speculator.step(self._next_limit(), speculator.room - 1, self.take)
-        self.accepted(speculator.text, done, drafter.last_name if done.drafted else "")
-        return done

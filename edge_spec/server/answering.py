@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from edge_spec.errors import Cancelled
-from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 from edge_spec.server.answers import AnswerParser, merged
 from edge_spec.server.fields import ChatFields, ReplyFields
@@ -53,7 +53,7 @@ class CompletionChoice:
         self._n_chars += len(text)
         return [choice]
 
-    def ended(self, answer: Answer) -> list[dict[str, Any]]:
+    def ended(self, answer: Reply) -> list[dict[str, Any]]:
         """Choices of the last chunk."""
         return [self._choice("", [], answer)]
 
@@ -62,11 +62,11 @@ class CompletionChoice:
         self._text.append("".join(event.text for event in batch))
         self._events += batch if self._job.tells_tokens else []
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Reply) -> dict[str, Any]:
         """Return the choice of the whole response."""
         return self._choice("".join(self._text), self._events, answer)
 
-    def _choice(self, text: str, events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
+    def _choice(self, text: str, events: list[TokenEvent], answer: Reply | None) -> dict[str, Any]:
         logprobs = None
         if self._job.asked.get("logprobs") is not None:
             logprobs = completion_logprobs(
@@ -98,7 +98,7 @@ class ChatChoice:
             deltas = [{}]
         return [self._choice({"delta": delta}, batch if place == 0 else [], None) for place, delta in enumerate(deltas)]
 
-    def ended(self, answer: Answer) -> list[dict[str, Any]]:
+    def ended(self, answer: Reply) -> list[dict[str, Any]]:
         choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
         return [*choices, self._choice({"delta": {}}, [], answer)]
 
@@ -106,11 +106,11 @@ class ChatChoice:
         self._deltas += self._parser.push("".join(event.text for event in batch))
         self._events += batch if self._job.tells_tokens else []
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Reply) -> dict[str, Any]:
         message = merged(self._deltas + self._parser.finish())
         return self._choice({"message": message}, self._events, answer)
 
-    def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Answer | None) -> dict[str, Any]:
+    def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Reply | None) -> dict[str, Any]:
         logprobs = None
         if self._job.asked.get("logprobs") is not None:
             logprobs = chat_logprobs(_of_text(events, self._model), self._model.prompts.spelling)
@@ -152,7 +152,7 @@ class Prepared:
         self._model = model
         self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
 
-    def speed_up(self, answers: Sequence[Answer]) -> float | None:
+    def speed_up(self, answers: Sequence[Reply]) -> float | None:
         """Return how much faster the only answer was for its drafts, as far as is known."""
         return self._model.speed_up(answers[0].statistics) if len(answers) == 1 else None
 
@@ -182,7 +182,7 @@ async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]
         yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_own_fields(work, prepared))
 
 
-def _ended(answer: Answer) -> Answer:
+def _ended(answer: Reply) -> Reply:
     if answer.error is not None:
         raise answer.error
     if answer.finish_reason == "cancelled":

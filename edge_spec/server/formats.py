@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
 __all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "ending", "token_events", "usage"]
@@ -41,7 +41,7 @@ class Envelope:
         return {**self._common, "choices": choices, **more}
 
 
-def ending(answer: Answer | None, *, has_calls: bool = False) -> dict[str, Any]:
+def ending(answer: Reply | None, *, has_calls: bool = False) -> dict[str, Any]:
     """Return why a reply has ended: in OpenAI's words, which know only limits besides, and in ours.
 
     None if it has not.
@@ -54,7 +54,7 @@ def ending(answer: Answer | None, *, has_calls: bool = False) -> dict[str, Any]:
     return {"finish_reason": reason, "ended_by": answer.finish_reason}
 
 
-def usage(answers: Sequence[Answer], n_prompt: int, n: int) -> dict[str, Any]:
+def usage(answers: Sequence[Reply], n_prompt: int, n: int) -> dict[str, Any]:
     """Return tokens read and written, and what speculation did for them.
 
     Args:

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
 from edge_spec.errors import Cancelled
-from edge_spec.generation.answers import Answer
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.replies import Replies
+from edge_spec.generation.reply import Reply
 from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
@@ -51,7 +51,7 @@ class Work(AsyncIterator[Batch]):
         self.task.add_done_callback(self._over)
 
     @property
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[Reply]:
         """What has been written, by number; empty before it is its turn."""
         return self.replies.answers if self.replies is not None else ()
 

@@ -115,6 +115,16 @@ class Follower:
         self._pending = tree
         return rows
 
+    def decoded(self, tree: Tree) -> None:
+        """``tree`` was decoded together with those of other texts, as ``decode`` would have done."""
+        self._pending = tree
+
+    def unread(self, most: int) -> Sequence[int]:
+        """Return the next tokens to commit of a text that is being read, at most ``most``; never its last one."""
+        self._catch_up()
+        n_past = self.model.n_past
+        return self.text.tokens[n_past : min(n_past + most, len(self.text) - 1)]
+
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of what was decoded last that are text now, see ``LanguageModel.keep``."""
         self._pending = EMPTY
@@ -164,6 +174,12 @@ class Follower:
         """Empty the text and the cache."""
         self.rollback(0)
 
+    def leave(self) -> None:
+        """Empty the cache, and follow no text that others know."""
+        self.text = Text()
+        self._cursor = self.text.cursor()
+        self.forget()
+
     def save(self) -> bytes:
         """Return what the model has committed of the text."""
         self._catch_up()
@@ -175,9 +191,11 @@ class Follower:
         Raises:
             StateError: the state is damaged or of another model; text and cache are empty then.
         """
-        self.text = Text()
-        self._cursor = self.text.cursor()
-        self.forget()
+        self.leave()
         self.model.restore(state)
+        self.holds(tokens)
+
+    def holds(self, tokens: Sequence[int]) -> None:
+        """The text, empty so far, is ``tokens``, and the cache holds their beginning."""
         self.text.tokens += tokens
         self._cursor.place = len(tokens)

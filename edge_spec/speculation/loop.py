@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.follower import Follower, OnRead
 from edge_spec.speculation.guide import guided, learn_forced
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.round import Round, Stopwatch
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.walk import Pick, walk
 
-__all__ = ["Speculator"]
+__all__ = ["Prepared", "Speculator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A round whose decode comes next.
+
+    Attributes:
+        tree: what the target decodes: the uncommitted tokens, and the draft below the last of them.
+        draft: what was drafted.
+        watch: times the round.
+    """
+
+    tree: Tree
+    draft: Tree
+    watch: Stopwatch
 
 
 class Speculator:
@@ -89,6 +104,10 @@ class Speculator:
         """
         return all([self._target.read(most, on_read), self.drafter.read(most)])
 
+    def unread(self, most: int) -> Sequence[int]:
+        """Return the next tokens that the target has to read before it can write, at most ``most``."""
+        return self._target.unread(most)
+
     @property
     def n_unread(self) -> int:
         """How many tokens of the text its models have not read, together."""
@@ -102,28 +121,61 @@ class Speculator:
             most: draft no more tokens than this either.
             ends: called with every picked token; says whether the text ends with it.
         """
-        target = self._target
-        tokens = target.uncommitted(target.model.capabilities.max_rows)
+        prepared = self.prepare(limit, most)
+        return self.finish(prepared, self.decode(prepared), ends)
+
+    def prepare(self, limit: int, most: int, *, max_rows: int | None = None) -> Prepared:
+        """Draft; the target has to decode the tree of what is returned, and ``finish`` comes next.
+
+        Args:
+            limit, most: as for ``step``.
+            max_rows: of the decode, which other texts may share; the model's own if None.
+        """
         watch = Stopwatch()
-        draft = self._draft(limit, most, n_uncommitted=len(tokens))
-        tree = draft.under(tokens)
-        rows = watch.timed(target.decode, tree)
+        if max_rows is None:
+            max_rows = self.model.capabilities.max_rows
+        tokens = self._target.uncommitted(max_rows)
+        draft = self._draft(min(limit, most, max_rows - len(tokens)))
+        watch.lap()
+        return Prepared(draft.under(tokens), draft, watch)
+
+    def decode(self, prepared: Prepared) -> Logits:
+        """Decode the tree of ``prepare``; returns its rows."""
+        rows = self._target.decode(prepared.tree)
+        prepared.watch.lap()
+        return rows
+
+    def decoded(self, prepared: Prepared, seconds: float) -> None:
+        """The tree of ``prepare`` was decoded together with those of other texts; its rows' part took ``seconds``."""
+        self._target.decoded(prepared.tree)
+        prepared.watch.count(seconds)
+
+    def finish(self, prepared: Prepared, rows: Logits, ends: Callable[[int], bool], *, learns: bool = True) -> Round:
+        """Walk, keep and learn, once the tree of ``prepare`` is decoded.
+
+        Args:
+            rows: logits of the tree's nodes.
+            ends: as for ``step``.
+            learns: whether the drafter learns from the round; not from one whose decode was shared.
+        """
+        target, draft, tree = self._target, prepared.draft, prepared.tree
         with self._undone_on_error:
-            path, picked = walk(tree, len(tokens) - 1, rows, self._pick, self.text, ends)
+            path, picked = walk(tree, len(tree) - len(draft) - 1, rows, self._pick, self.text, ends)
             target.keep(path)
             if self._guide is not None:
                 learn_forced(self._guide, self.text, len(picked))
-        done = Round.of(draft, tree, path, picked, watch)
-        self.drafter.learn(done)
+        done = Round.of(draft, tree, path, picked, prepared.watch)
+        if learns:
+            self.drafter.learn(done)
         return done
 
-    def _draft(self, limit: int, most: int, *, n_uncommitted: int) -> Tree:
-        """Return a draft that fits what is left of a decode.
+    def _draft(self, most: int) -> Tree:
+        """Return a draft of at most so many tokens.
 
         With the bonus token it fits the context as well, so that drafts do not change where a context is full.
         """
         model, text = self.model, self._target.text
-        most = min(limit, most, model.capabilities.max_rows - n_uncommitted, model.n_ctx - len(text) - 1)
+        most = min(most, model.n_ctx - len(text) - 1)
         if most < 1:
             return EMPTY
         draft = self.drafter.draft(most)
@@ -156,10 +208,9 @@ class Speculator:
             self._sampler.forget(last - first)
         self._target.read()
 
-    def change_drafter(self, drafter: Drafter | None) -> None:
-        """Close the drafter and continue with another one, or with none."""
-        self.drafter.close()
-        self.drafter = drafter or NoDrafter()
+    def draft_with(self, drafter: Drafter) -> None:
+        """Continue with another drafter. The one before is not closed."""
+        self.drafter = drafter
         if self._sampler is not None:
             self._begin_drafter(self._sampler)
 
@@ -170,14 +221,17 @@ class Speculator:
         """
         self._target.change_model(model)
 
-    def save(self, *, drafters: bool = True) -> dict[str, bytes]:
-        """The caches of the target and, with ``drafters``, of the drafter's models, by name. They belong to ``text``.
+    def save(self, *, target: bool = True, drafters: bool = True) -> dict[str, bytes]:
+        """Return the caches of the target and of the drafter's models, by name. They belong to ``text``.
 
         Raises:
             Cancelled, Closed: as ``LanguageModel.decode`` and ``save``.
         """
-        self.settle()
-        return {"target": self._target.save(), **(self.drafter.save() if drafters else {})}
+        states: dict[str, bytes] = {}
+        if target:
+            self.settle()
+            states["target"] = self._target.save()
+        return states | (self.drafter.save() if drafters else {})
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
         """Restore what ``save`` returned while the text was ``text``; ``begin`` comes next.
@@ -191,24 +245,13 @@ class Speculator:
         self._target.restore(states["target"], text)
         self.drafter.restore(states, text)
 
+    def holds(self, tokens: Sequence[int]) -> None:
+        """The text, empty so far, is ``tokens``, and the target's cells hold their beginning; ``begin`` comes next."""
+        self._target.holds(tokens)
+
     def forget(self) -> None:
         """Empty the text and the target's cache."""
         self._target.forget()
-
-    def cancel(self) -> None:
-        """Make what the models compute, in another thread, raise ``Cancelled``."""
-        for followed in self.followed.values():
-            followed.model.cancel()
-
-    def resume(self) -> None:
-        """Forget a ``cancel`` that nothing has answered yet."""
-        for followed in self.followed.values():
-            followed.model.resume()
-
-    def close(self) -> None:
-        """Free the target and the drafter."""
-        self.drafter.close()
-        self.model.close()
 
 
 def _not_begun(row: Any, text: Sequence[int]) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Self
 
-from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["Round", "Stopwatch"]
@@ -28,12 +27,10 @@ class Stopwatch:
         self.laps.append(now - self._started)
         self._started = now
 
-    def timed(self, call: Callable[[Tree], Logits], tree: Tree) -> Logits:
-        """Return what a call returns; it is a lap of its own."""
-        self.lap()
-        found = call(tree)
-        self.lap()
-        return found
+    def count(self, seconds: float) -> None:
+        """End a lap that took so many seconds of what others shared."""
+        self.laps.append(seconds)
+        self._started = perf_counter()
 
 
 @dataclass(frozen=True, slots=True)

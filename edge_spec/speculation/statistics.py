@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,14 @@ class Statistics:
     verify_s: float = 0.0
     sample_s: float = 0.0
     rest_s: float = 0.0
+
+    def copy(self) -> Statistics:
+        """Return the same counts and times, to be kept while these go on."""
+        kept = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Counter):
+                setattr(kept, name, value.copy())
+        return kept
 
     def add(self, done: Round, drafter: str = "") -> None:
         """Count a round.

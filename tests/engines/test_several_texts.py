@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import edge_spec
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.errors import Closed, ContextFull, PromptTooLong
+from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
-from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.texts import TextsModel
-from edge_spec.speculation.tree import Tree
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
@@ -81,72 +76,20 @@ def test_texts_that_fill_the_context_end_there(onnx: TextModel) -> None:
 
 
 @needs_kernels
-def test_rows_of_several_texts_are_those_of_each_alone(onnx: TextModel) -> None:
-    """Random texts that advance in random company, bit for bit; slots are used again."""
-    model = onnx.followed["target"].model
-    assert isinstance(model, TextsModel)
-    chance = random.Random(1)
-    texts = model.texts(4, 200)
-    for _ in range(2):
-        wanted: list[list[int]] = []
-        for slot in range(4):
-            n = chance.randrange(2, 180)
-            wanted.append([chance.randrange(300, model.n_vocab - 1) for _ in range(n + chance.randrange(1, 12))])
-            texts.rollback(slot, 0)
-            texts.read(slot, wanted[slot][:n])
-            wanted[slot] = [n, *wanted[slot]]
-        rows: list[list[Logits]] = [[] for _ in range(4)]
-        while True:
-            slots = [slot for slot in range(4) if wanted[slot][0] + len(rows[slot]) < len(wanted[slot]) - 1]
-            if not slots:
-                break
-            some = chance.sample(slots, chance.randrange(1, len(slots) + 1))
-            found = texts.decode({slot: wanted[slot][1 + wanted[slot][0] + len(rows[slot])] for slot in some})
-            for slot, row in zip(some, found, strict=True):
-                rows[slot].append(row.copy())
-        for slot in range(4):
-            n, *tokens = wanted[slot]
-            model.rollback(0)
-            model.prefill(tokens[:n])
-            for token, row in zip(tokens[n:], rows[slot], strict=True):
-                assert np.array_equal(model.decode(Tree.sequence([token]))[0], row)
-                model.keep([0])
-    model.rollback(0)
-    texts.close()
-    with pytest.raises(Closed):
-        texts.decode({0: 1})
-
-
-@needs_kernels
-def test_a_copied_text_continues_like_its_source(onnx: TextModel) -> None:
-    model = onnx.followed["target"].model
-    assert isinstance(model, TextsModel)
-    texts = model.texts(2, 100)
-    texts.read(1, range(300, 350))
-    texts.copy(1, 0, 37)
-    texts.rollback(1, 37)
-    both = texts.decode({0: 400, 1: 400})
-    assert np.array_equal(both[0], both[1])
-    with pytest.raises(ContextFull):
-        texts.read(0, range(300, 363))
-    with pytest.raises(ValueError, match="of a text of 38"):
-        texts.rollback(0, 39)
-    texts.close()
-
-
-@needs_kernels
-def test_the_ledger_says_what_their_caches_take(onnx: TextModel) -> None:
-    model = onnx.followed["target"].model
-    assert isinstance(model, TextsModel)
-    replies = onnx.generate(PROMPTS[0], n=4, seed=1, max_tokens=50)
+def test_the_ledger_says_what_further_cells_take(onnx: TextModel) -> None:
+    assert onnx.check_memory()
+    held = onnx.ledger.held_bytes
+    replies = onnx.generate_many([f"{n} " + "cat " * 200 for n in range(4)], seed=1, raw=True, max_tokens=20)
     next(replies)
+    pool = onnx.followed["target"].model.pool
     line = next(line for line in onnx.ledger if line.owner == "texts")
-    assert line.predicted_bytes == model.texts_bytes(4, len(replies[0].prompt) + 50)
-    own = next(line for line in onnx.ledger if (line.owner, line.name) == ("target", "KV cache"))
-    assert model.texts_bytes(1, onnx.n_ctx) < own.predicted_bytes < 2 * model.texts_bytes(1, onnx.n_ctx)
+    assert line.predicted_bytes >= 2 * 200 * pool.cell_bytes
+    assert pool.n_cells * pool.cell_bytes >= line.predicted_bytes
     onnx.ledger.check_integrity()
     replies.close()
+    assert onnx.check_memory()
     assert not [line for line in onnx.ledger if line.owner == "texts"]
+    assert onnx.ledger.held_bytes == held
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

@@ -24,6 +24,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPTS = ["abc", "deadbeed", "a", "bad" * 9]
@@ -62,7 +63,7 @@ def opener(
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
         next_limit = RandomLimits(6) if random_limits else (lambda: limit)
         return TextModel(
-            Speculator(target, drafter(actual)), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
+            Target(Speculator(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
         )
 
     return open_model

@@ -11,6 +11,7 @@ from edge_spec.evaluation.curves import CostOfRows, cost_curves, costs_by_role, 
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 TABLE = random_table(5, order=1, seed=2)
 
@@ -18,7 +19,7 @@ TABLE = random_table(5, order=1, seed=2)
 def test_every_width_and_depth_of_every_model_is_measured() -> None:
     target, small = TableModel(TABLE, n_ctx=200, max_rows=8), TableModel(TABLE, n_ctx=60, max_rows=4)
     speculator = Speculator(target, ModelDrafter(small))
-    model = TextModel(speculator, lambda: 3, LetterTokenizer(end=4), mode="sequence")
+    model = TextModel(Target(speculator), lambda: 3, LetterTokenizer(end=4), mode="sequence")
     reply = model.generate("abc", max_tokens=20, seed=1)
     before = reply.read()
     counted: list[None] = []
@@ -37,7 +38,7 @@ def test_what_was_measured_before_it_was_stopped_is_told() -> None:
     """Three decodes of each width after two to warm up are enough, and fewer are not."""
     for most, expected in ((4 * 5, ["target"]), (4 * 5 - 1, []), (0, [])):
         target = TableModel(TABLE, n_ctx=100, max_rows=4)
-        model = TextModel(Speculator(target, NoDrafter()), lambda: 0, LetterTokenizer(end=4), mode="off")
+        model = TextModel(Target(Speculator(target, NoDrafter())), lambda: 0, LetterTokenizer(end=4), mode="off")
         done: list[None] = []
         curves = list(
             cost_curves(

@@ -50,8 +50,9 @@ def test_not_a_bit_changes_whatever_came_before(
     model = load_demo(engine)
     target: Any = model.followed["target"].model
     assert target.capabilities.reuse_step == 1, "both engines' cells are alike on the demo family"
-    monkeypatch.setattr(target, "capabilities", replace(target.capabilities, reuse_step=step))
-    monkeypatch.setattr(target, "settings", replace(target.settings, prefill_chunk=64))
+    cells = target.pool if engine == "onnx" else target
+    monkeypatch.setattr(cells, "capabilities", replace(cells.capabilities, reuse_step=step))
+    monkeypatch.setattr(cells, "settings", replace(cells.settings, prefill_chunk=64))
     chance = random.Random(step)
     base = model.tokenize(STORY * 12)
     texts = [base[: 40 + 37 * n] for n in range(6)]
@@ -104,7 +105,7 @@ def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callabl
 
 def test_what_is_evicted_is_read_again(load_demo: Callable[[str], TextModel], monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_demo("llama")
-    monkeypatch.setattr(model.sessions.cache, "limit_bytes", 0)
+    monkeypatch.setattr(model.texts.cache, "limit_bytes", 0)
     prompts = [model.tokenize(f"{name} {STORY * 3}") for name in ("Zoe", "Yan")]
     for _ in range(2):
         for prompt in prompts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Capabilities
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPT = "abcdeabcdeabcdeabcde"
@@ -45,7 +46,7 @@ class Slow(MemoryGuard):
 
     seconds = 0.005
 
-    def before_round(self, reply: GuardedReply) -> bool:
+    def before_round(self, replies: Sequence[GuardedReply]) -> bool:
         time.sleep(self.seconds)
         return True
 
@@ -60,7 +61,7 @@ class Scarce(MemoryGuard):
 
 def text_model(target: TableModel | None = None, guard: MemoryGuard | None = None) -> TextModel:
     speculator = Speculator(target or TableModel(TABLE, n_ctx=400), ModelDrafter(TableModel(TABLE, n_ctx=400)))
-    return TextModel(speculator, lambda: 3, LetterTokenizer(), mode="sequence", guard=guard)
+    return TextModel(Target(speculator), lambda: 3, LetterTokenizer(), mode="sequence", guard=guard)
 
 
 def written(**values: Any) -> dict[str, Any]:
@@ -141,25 +142,6 @@ def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None) -> 
         assert full.startswith(text) and text != full
     slow.seconds = 0
     assert model.generate(**written(timeout=60)).read() == text_model().generate(**written()).read()
-
-
-def test_waiting_for_a_turn_counts() -> None:
-    model = text_model()
-    first = model.generate(**written())
-    next(first)
-
-    async def second() -> str | None:
-        reply = model.generate(**written(timeout=0.05))
-        await reply
-        return reply.finish_reason
-
-    assert asyncio.run(second_in_thread(second)) == "timeout"
-    first.close()
-
-
-async def second_in_thread(work: Callable[[], Any]) -> Any:
-    """In a thread of its own the wait is one that could end."""
-    return await asyncio.to_thread(lambda: asyncio.run(work()))
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan")])

@@ -16,6 +16,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import DraftModels
+from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY
 
@@ -33,7 +34,9 @@ def open_model(mode: Mode | None) -> TextModel:
     models: DraftModels = None  # type: ignore[assignment]  # these drafters have models of their own
     drafter = mode.build(models) if mode is not None else NoDrafter()
     speculator = Speculator(TableModel(TABLE, n_ctx=200), drafter)
-    return TextModel(speculator, lambda: mode.limit if mode is not None else 0, LetterTokenizer(end=4), mode="off")
+    return TextModel(
+        Target(speculator), lambda: mode.limit if mode is not None else 0, LetterTokenizer(end=4), mode="off"
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -12,6 +12,7 @@ from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.events import TokenEvent
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 TABLE = random_table(6, order=2, seed=5)
 PROMPTS = [[1, 2], [1, 2, 3, 4, 5] * 4, [3] * 8, [2]]
@@ -22,7 +23,7 @@ def text_model(most: int) -> TextModel:
     widths = tuple(range(1, 65)) if most > 1 else ()
     target = TableModel(TABLE, n_ctx=48, max_rows=max(most, 2), widths=widths)
     tokenizer = LetterTokenizer("abcdef", end=5)
-    return TextModel(Speculator(target, NgramDrafter()), lambda: 3, tokenizer, mode="ngram")
+    return TextModel(Target(Speculator(target, NgramDrafter())), lambda: 3, tokenizer, mode="ngram")
 
 
 def tokens_of(events: list[TokenEvent]) -> list[tuple[Any, ...]]:

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import request_of
 
-from edge_spec.engines.table import TableModel, TableTexts, random_table
-from edge_spec.errors import BackendError, BudgetExceeded, Closed, GrammarDeadEnd, PromptTooLong, UnfinishedReply
-from edge_spec.generation.answers import Answer
-from edge_spec.generation.context import ModelAccess
-from edge_spec.generation.replies import Replies
+from edge_spec.engines.table import TableModel, TablePool, random_table
+from edge_spec.errors import BackendError, Closed, GrammarDeadEnd, PromptTooLong
+from edge_spec.generation.driver import Driver
+from edge_spec.generation.replies import Asked, Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import SessionCache
@@ -27,6 +26,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 N_VOCAB, N_CTX = 6, 48
 
@@ -47,7 +47,7 @@ class World:
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        self.access = ModelAccess(Speculator(self.model, NgramDrafter()), letters, SessionCache(self.ledger))
+        self.driver = Driver(Target(Speculator(self.model, NgramDrafter())), letters, SessionCache(self.ledger))
 
     def new_model(self, most: int) -> TableModel:
         return TableModel(
@@ -55,13 +55,12 @@ class World:
         )
 
     def replies(self) -> Replies:
-        answers = [Answer(index, request.settings, request) for index, request in enumerate(self.requests)]
-        return Replies(self.access, answers, lambda: 3)
+        return Replies(self.driver, [Asked(settings=each.settings, request=each) for each in self.requests], lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
-        access = ModelAccess(Speculator(self.new_model(4), NoDrafter()), self.letters)
+        driver = Driver(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
         try:
-            reply = Reply(access, request, lambda: 0)
+            reply = Reply(driver, request, lambda: 0)
         except PromptTooLong as error:
             return [], "", "error", type(error)
         try:
@@ -72,7 +71,7 @@ class World:
         return reply.token_ids, text, reply.finish_reason, type(None)
 
 
-def outcome(answer: Answer) -> tuple[Any, ...]:
+def outcome(answer: Reply) -> tuple[Any, ...]:
     return answer.token_ids, answer.text, answer.finish_reason, type(answer.error)
 
 
@@ -143,6 +142,7 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
         assert "".join(pieces[index]) == replies[index].text
+    world.driver.texts.shrink()
     assert world.ledger.held_bytes == 0
 
 
@@ -182,84 +182,81 @@ def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, da
     replies = world.replies()
     for _ in replies:
         if data.draw(st.integers(0, 9)) == 0:
-            world.access.speculator.change_target(world.new_model(data.draw(st.sampled_from([1, 2, 8]))))
+            world.driver.target.change_model(world.new_model(data.draw(st.sampled_from([1, 2, 8]))))
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
 
 
-def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any) -> None:
+def watched_decodes(world: World, monkeypatch: Any) -> list[int]:
+    """How many texts each decode advances."""
+    decodes: list[int] = []
+    decode = TablePool.decode
+
+    def watched(self: TablePool, trees: Any) -> Any:
+        decodes.append(len(trees))
+        return decode(self, trees)
+
+    monkeypatch.setattr(TablePool, "decode", watched)
+    return decodes
+
+
+def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypatch: Any) -> None:
     world = World(letters(), [request(attempt=n, max_tokens=6) for n in range(7)], most=3)
-    decodes: list[set[int]] = []
-    texts = world.model.texts
-
-    def watched(n_slots: int, n_tokens: int) -> Any:
-        found = texts(n_slots, n_tokens)
-        decode = found.decode
-        found.decode = lambda tokens: (decodes.append(set(tokens)), decode(tokens))[1]  # type: ignore[method-assign]
-        return found
-
-    world.model.texts = watched  # type: ignore[method-assign]
+    decodes = watched_decodes(world, monkeypatch)
     world.replies().read()
-    assert max(map(len, decodes)) == 3
-    assert sum(map(len, decodes)) == 7 * 6
+    assert max(decodes) == 3
+    assert decodes.count(3) >= 2 * 6
 
 
-def test_one_prompt_is_read_once(letters: Any) -> None:
+def test_one_prompt_is_read_once(letters: Any, monkeypatch: Any) -> None:
     prompt = [1, 2, 3] * 5
     world = World(letters(), [request(prompt, attempt=n, max_tokens=3) for n in range(8)], most=3)
     read: list[int] = []
-    texts = world.model.texts
+    prefill = TablePool.prefill
 
-    def watched(n_slots: int, n_tokens: int) -> Any:
-        found = texts(n_slots, n_tokens)
-        whole = found.read
-        found.read = lambda slot, tokens: (read.append(len(tokens)), whole(slot, tokens))[1]  # type: ignore[method-assign]
-        return found
+    def watched(self: TablePool, texts: Any) -> None:
+        read.extend(len(tokens) for _, tokens in texts)
+        prefill(self, texts)
 
-    world.model.texts = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(TablePool, "prefill", watched)
     world.replies().read()
     assert sum(read) == len(prompt) - 1
 
 
-def test_the_ledger_has_their_caches_while_they_are_written(letters: Any) -> None:
-    world = World(letters(), [request(attempt=n, max_tokens=6) for n in range(4)], budget=1000)
+def test_the_ledger_has_further_cells_while_they_are_used(letters: Any) -> None:
+    long = [1, 2, 3, 4] * 10
+    world = World(letters(), [request([n, *long], max_tokens=6) for n in range(4)], budget=1000)
     replies = world.replies()
     next(replies)
-    assert [(line.owner, line.name, line.predicted_bytes) for line in world.ledger] == [("texts", "caches", 4 * 8)]
+    lines = [(line.owner, line.name) for line in world.ledger]
+    assert lines == [("texts", "caches")]
+    assert world.ledger.held_bytes == world.model.pool.n_cells - world.new_model(4).pool.n_cells > 0
     replies.close()
+    world.driver.texts.shrink()
     assert not list(world.ledger)
 
 
-def test_a_budget_with_room_for_two_gets_two(letters: Any) -> None:
-    world = World(letters(), [request(attempt=n, max_tokens=6) for n in range(4)], budget=20)
+def test_without_room_for_further_cells_some_wait(letters: Any, monkeypatch: Any) -> None:
+    long = [1, 2, 3, 4] * 8
+    world = World(letters(), [request([n, *long], attempt=n, max_tokens=6) for n in range(4)], budget=0)
+    decodes = watched_decodes(world, monkeypatch)
     replies = world.replies()
-    next(replies)
-    assert world.ledger.held_bytes == 16
     replies.read()
+    assert max(decodes) < 4
     assert [outcome(replies[n]) for n in range(4)] == [world.alone(each) for each in world.requests]
 
 
-def test_a_reply_waits_for_its_turn_and_gets_it(letters: Any) -> None:
-    world = World(letters(), [request(attempt=n) for n in range(3)])
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_reply_is_written_inside_the_loop_over_another(letters: Any, most: int) -> None:
+    world = World(letters(), [request(attempt=n) for n in range(3)], most=most)
     replies = world.replies()
-    next(replies)
-    other = Reply(world.access, request(), lambda: 0)
-    with pytest.raises(UnfinishedReply, match="not finished"):
-        next(other)
-    replies.close()
-    assert other.read()
-    assert [replies[n].finish_reason for n in range(3)] == ["cancelled"] * 3
-
-
-def test_they_can_begin_after_another_reply_has_ended(letters: Any) -> None:
-    world = World(letters(), [request(attempt=n, max_tokens=5) for n in range(3)])
-    other = Reply(world.access, request(), lambda: 0)
-    next(other)
-    replies = world.replies()
-    with pytest.raises(UnfinishedReply, match="not finished"):
-        next(replies)
-    other.close()
-    replies.read()
+    other = request(seed=9, max_tokens=5)
+    alone = world.alone(other)
+    for n, _ in enumerate(replies):
+        if n % 7 == 0:
+            inner = Reply(world.driver, other, lambda: 0)
+            inner.read()
+            assert outcome(inner) == alone
     assert [outcome(replies[n]) for n in range(3)] == [world.alone(each) for each in world.requests]
 
 
@@ -268,7 +265,7 @@ def test_dropped_ones_give_their_turn_back(letters: Any) -> None:
     replies = world.replies()
     next(replies)
     del replies
-    assert Reply(world.access, request(max_tokens=3), lambda: 0).read()
+    assert Reply(world.driver, request(max_tokens=3), lambda: 0).read()
     assert world.ledger.held_bytes == 0
 
 
@@ -282,7 +279,7 @@ def test_a_cancel_from_another_thread_ends_all(letters: Any, most: int) -> None:
     thread.join()
     replies.read()
     assert [replies[n].finish_reason for n in range(3)] == ["cancelled"] * 3
-    assert Reply(world.access, request(max_tokens=3), lambda: 0).read()
+    assert Reply(world.driver, request(max_tokens=3), lambda: 0).read()
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -294,7 +291,7 @@ def test_an_error_of_the_engine_ends_all_and_is_raised(letters: Any, most: int, 
     def fails(self: Any, asked: Any) -> Any:
         raise BackendError("out of order")
 
-    for kind in (TableModel, TableTexts):
+    for kind in (TableModel, TablePool):
         monkeypatch.setattr(kind, "decode", fails)
     with pytest.raises(BackendError):
         replies.read()
@@ -305,7 +302,7 @@ def test_an_error_of_the_engine_ends_all_and_is_raised(letters: Any, most: int, 
 def test_a_closed_model_is_an_error(letters: Any) -> None:
     world = World(letters(), [request(attempt=n) for n in range(3)])
     replies = world.replies()
-    world.access.lock.close()
+    world.driver.close(lambda: None)
     with pytest.raises(Closed):
         next(replies)
 
@@ -318,18 +315,6 @@ def test_statistics_count_for_each(letters: Any) -> None:
         statistics = replies[n].statistics
         assert (statistics.tokens, statistics.rounds, statistics.prompt_tokens) == (4 + n, 4 + n, 2)
         assert statistics.tokens_per_s > 0
-
-
-def test_memory_that_is_claimed_meanwhile_is_no_error(letters: Any, monkeypatch: Any) -> None:
-    world = World(letters(), [request(attempt=n, max_tokens=4) for n in range(3)], budget=1000)
-
-    def refuses(*_: Any) -> None:
-        raise BudgetExceeded("caches", needed_bytes=2, allowed_bytes=1, hint="ask for less")
-
-    monkeypatch.setattr(world.ledger, "claim", refuses)
-    replies = world.replies()
-    replies.read()
-    assert [outcome(replies[n]) for n in range(3)] == [world.alone(each) for each in world.requests]
 
 
 def test_the_attempt_makes_the_difference(letters: Any) -> None:

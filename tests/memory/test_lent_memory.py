@@ -71,7 +71,7 @@ def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
         monkeypatch.setattr("edge_spec.chat.saving._content", lambda archive, entry: pytest.fail("was read"))
         again = ChatSession.load(model, path, on_notice=said.append)
         assert again.messages == session.messages
-        assert again not in model.sessions.cache
+        assert again not in model.texts.cache
         assert "read again" in said[-1]
         model.ledger.check_integrity()
 
@@ -79,12 +79,12 @@ def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
 def test_what_comes_back_from_the_disk_is_claimed_for_as_long(
     load_demo: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with load_demo(speculation="off") as model:
+    with load_demo(speculation="off", engine="llama") as model:
         session = model.chat(seed=1, max_tokens=20)
         session.send("Hello!").read()
         model.generate("Hello", seed=1, max_tokens=2).read()
         laid = lines_of(model)["suspended"].predicted_bytes
-        model.sessions.cache.to_disk(True)
+        model.texts.cache.to_disk(True)
         assert "suspended" not in lines_of(model)
         held: list[int] = []
         target = model.followed["target"].model

@@ -18,7 +18,7 @@ def test_clients_at_once_get_what_each_gets_alone(
 ) -> None:
     served = serve(engine)
     if not keeps:
-        monkeypatch.setattr(served.model.sessions.cache, "limit_bytes", 0)
+        monkeypatch.setattr(served.model.texts.cache, "limit_bytes", 0)
 
     def talk(subject: str) -> list[Any]:
         question = f"Tell me a long story about {subject}. " * 6
@@ -41,7 +41,7 @@ def test_some_conversations_are_evicted_while_others_stay(
     serve: Callable[..., Any], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = serve(engine)
-    cache = served.model.sessions.cache
+    cache = served.model.texts.cache
 
     def turn(messages: list[Any]) -> tuple[list[Any], int]:
         """A conversation with the answer and another question, and how much of it did not have to be read."""
@@ -62,7 +62,9 @@ def test_some_conversations_are_evicted_while_others_stay(
     of_one = cache.n_bytes - before
     # Room for two besides the one whose text the models have.
     monkeypatch.setattr(cache, "limit_bytes", of_one * 5 // 2)
-    conversations = [begun(subject) for subject in ("dog", "cat", "boat", "moon")]
+    # On an engine whose cells hold several texts, more of them than those cells have room for.
+    subjects = ("dog", "cat", "boat", "moon") if engine == "llama" else [f"dog {n}" for n in range(24)]
+    conversations = [begun(subject) for subject in subjects]
     turns = [turn(messages) for messages in reversed(conversations)]
     # The latest one goes on at once, and the oldest one has to be read again.
     kept = [n_cached > 32 for _, n_cached in turns]

@@ -13,8 +13,17 @@ from edge_spec import Reply, TextModel
 PATIENCE_S = 60
 
 
-def text_model() -> TextModel:
-    return chat_model(chat_table(end=-20.0), n_ctx=4000)
+MOST = (1, 4)
+"""How many texts a decode can advance: an engine that holds one text, and one that holds several."""
+
+
+def rows(most: int) -> dict[str, Any]:
+    """Arguments of a table model that can advance so many texts in a decode."""
+    return {"widths": tuple(range(1, 65)) if most > 1 else ()}
+
+
+def text_model(most: int = 4) -> TextModel:
+    return chat_model(chat_table(end=-20.0), n_ctx=4000, **rows(most))
 
 
 def asked(model: TextModel, max_tokens: int | None = 12) -> Reply:

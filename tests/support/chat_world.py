@@ -11,6 +11,7 @@ from edge_spec import TextModel
 from edge_spec.engines.table import TableModel, random_table
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
 
 LETTERS = "abcd"
 USER, ASSISTANT, SYSTEM, END = range(len(LETTERS), len(LETTERS) + 4)
@@ -36,7 +37,7 @@ def chat_model(
     speculator = Speculator(TableModel(table, **model), drafter or NoDrafter())
     chosen = next_limit or (lambda: 4)
     return TextModel(
-        speculator,
+        Target(speculator),
         chosen,
         LetterTokenizer(LETTERS, names=NAMES, end=END),
         mode="test",

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, require_distinct, unpack_state
 from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.texts import PoolTexts, slots_cells
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import PathTiles, Tiles, n_tiles
 from edge_spec.errors import Closed, ContextFull, StateError
@@ -423,19 +422,6 @@ class TranscribedModel(OnnxPath):
     def features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> PathFeatures:
         """See ``Session.give_features``."""
         return PathFeatures(self.pool.session.give_features(tail, name, width, coarse=coarse), self)
-
-    @property
-    def most_texts(self) -> int:
-        """See ``TextsModel``."""
-        return self.pool.max_rows if self.capabilities.widths else 1
-
-    def texts_bytes(self, n_slots: int, n_tokens: int) -> int:
-        """See ``TextsModel``."""
-        return slots_cells(n_slots, n_tokens) * self.pool.cell_bytes
-
-    def texts(self, n_slots: int, n_tokens: int, *, hidden: bool = False) -> PoolTexts:
-        """See ``TextsModel``."""
-        return PoolTexts(self.pool, n_slots, min(n_tokens, self.n_ctx))
 
     def close(self) -> None:
         self.pool.close()

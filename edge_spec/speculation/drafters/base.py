@@ -98,7 +98,7 @@ class Drafter:
         A model whose state is missing, damaged or of another model starts with an empty cache, and reads.
         """
         for name, follower in self.followed.items():
-            follower.forget()
+            follower.leave()
             with suppress(StateError):
                 if name in states:
                     follower.restore(states[name], text)

@@ -1,0 +1,542 @@
+"""Rounds for all replies of a model: whoever reads one of them advances the others as well."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import count
+from time import perf_counter
+from weakref import WeakKeyDictionary, ref
+
+from edge_spec.errors import Cancelled, Closed, PoolFull
+from edge_spec.generation.context import MemoryGuard
+from edge_spec.generation.kept_texts import KeptTexts
+from edge_spec.generation.lock import GenerationLock
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.writing import Asking, Outcome, Writing
+from edge_spec.memory import Ledger
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.target import Target
+from edge_spec.speculation.text import common_prefix
+from edge_spec.tokens.tokenizer import Vocabulary
+
+__all__ = ["Driver"]
+
+_MOST_AHEAD = 256
+"""A reply that nobody reads gets no further ahead of its reader than so many tokens."""
+
+_PATIENCE_S = 2.0
+"""A reply that nobody has read on for so long makes room for one that waits."""
+
+_WORTH_SHARING = 8
+"""Shorter beginnings are read again: a tile that two texts share is copied anyway."""
+
+_PIECE_DECODES = 2.0
+"""Of a prompt that is read while others are written, as much as takes so many decodes is read in a round."""
+
+_LEAST_PIECE = 16
+
+
+_READ_AGAIN = "the text is read again; what follows may differ where two tokens are equally likely"
+
+
+class Driver:
+    """What all replies of a model share, and the rounds that advance them.
+
+    A round gives every reply that is being written its next token, and reads a piece of one prompt or of several. One
+    text alone has drafts; where several share a decode, its rows are theirs. A text does not depend on its company.
+
+    No thread is started for this: the reader who waits for a piece of a reply does the rounds, and the others find
+    theirs when they look. A reply is written at most some hundred tokens ahead of its reader.
+
+    Attributes:
+        target: the target, its texts, and the drafter.
+        vocabulary: what tokens stand for.
+        lock: gives turns at the models, of a round each.
+        texts: whose texts lie in the target's cells.
+        guard: keeps replies inside the memory.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        vocabulary: Vocabulary,
+        session_cache: SessionCache | None = None,
+        guard: MemoryGuard | None = None,
+    ) -> None:
+        self.target = target
+        self.vocabulary = vocabulary
+        self.lock = GenerationLock()
+        self.texts = KeptTexts(target, self.lock, session_cache or SessionCache(Ledger()))
+        self.guard = guard or MemoryGuard()
+        self.guard.work_with(self.texts)
+        # Both in the order of arrival.
+        self._waiting: list[Writing] = []
+        self._live: list[Writing] = []
+        self._arrivals = count()
+        # Of texts that nobody writes any more, for which group of replies they were written.
+        self._ended: WeakKeyDictionary[Speculator, Callable[[], object | None]] = WeakKeyDictionary()
+        self._turns = 0
+        self._model = target.model
+        # Seconds of a decode of several texts, and of reading a token of a prompt.
+        self._decode_s = self._token_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no reply is being written or waits."""
+        return not (self._live or self._waiting)
+
+    # --- for replies
+
+    def next(
+        self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool]
+    ) -> tuple[Writing, Outcome] | None:
+        """Return what one of some replies has brought, after a round if nothing is there; None if it brought nothing.
+
+        Args:
+            wanted: those that the caller reads, and that have not ended.
+            reader: who reads them.
+            gives_up: asked while it waits for a turn whether it need not wait any more.
+
+        Raises:
+            Closed: the model is closed. Cancelled: it gave up.
+        """
+        with self.lock.turn(gives_up):
+            ready, worked = _first_ready(wanted), True
+            if ready is None:
+                self._join(wanted)
+                worked = self._round(wanted, reader)
+                ready = _first_ready(wanted)
+            if ready is not None:
+                return ready, ready.take()
+            late = [each for each in (*self._live, *self._waiting) if each.is_cancelled and each not in wanted]
+        for writing in late:
+            reply = writing.asking
+            if reply is not None:
+                reply.end_unread()
+        if not worked:
+            # Others have the models, and their readers are somewhere else.
+            self.lock.wait()
+        return None
+
+    def end(self, writing: Writing, reason: str) -> None:
+        """End a reply where its reader is. Needs a turn, unless the model is closed."""
+        # A cancel that came between two decodes ends here, not in the next reply.
+        self.target.resume()
+        n_ahead = writing.end(reason)
+        text = writing.place or self.texts.idle(writing.context.session)
+        if text is not None and n_ahead:
+            with suppress(Closed):
+                text.replace(max(0, len(text.text) - n_ahead), ())
+        self._leave(writing)
+
+    def drop(self, writing: Writing) -> None:
+        """Nobody refers to a reply any more. Needs a turn."""
+        if not writing.is_recorded:
+            try:
+                self.end(writing, "cancelled")
+            finally:
+                writing.record()
+
+    def stop(self, writing: Writing) -> None:
+        """Interrupt what the models compute, if it is for this reply."""
+        if writing.place is not None and writing in self._live:
+            self.target.cancel()
+
+    def close(self, then: Callable[[], object]) -> None:
+        """End all replies, wait for the end of a round, and call ``then`` once; there are no more turns."""
+        for writing in [*self._live, *self._waiting]:
+            reply = writing.asking
+            if reply is not None:
+                reply.close()
+        self.lock.close(then)
+
+    # --- a round
+
+    def _join(self, wanted: Iterable[Writing]) -> None:
+        for writing in wanted:
+            if not writing.arrival and not writing.is_over:
+                writing.arrival = next(self._arrivals) + 1
+                self._waiting.append(writing)
+
+    def _round(self, wanted: Sequence[Writing], reader: Reader) -> bool:
+        """Advance all that can be advanced; whether there was any."""
+        self._follow_target()
+        self._admit(wanted, reader)
+        live = [each for each in self._live if self._goes_on(each, wanted)]
+        if not live:
+            return False
+        if not self.guard.before_round([reply for reply in (each.asking for each in live) if reply is not None]):
+            for writing in list(self._live):
+                self._finished(writing, wanted, reason="memory")
+            return True
+        self._follow_target()
+        live = [each for each in live if each in self._live]
+        for writing in live:
+            if not _is_read(writing, wanted):
+                writing.run_ahead()
+        reading = [each for each in live if self._is_reading(_place_of(each))]
+        try:
+            if reading:
+                self._read(reading, wanted, is_alone=len(reading) == len(live))
+            self._write([each for each in live if each not in reading and each.place is not None], wanted)
+        except Cancelled:
+            # Whoever was cancelled takes its end; for the others nothing has changed.
+            self.target.resume()
+        return True
+
+    def _is_reading(self, text: Speculator) -> bool:
+        """Return whether there is something to read; in a context that is full, something has to go first."""
+        return len(text.text) < text.model.n_ctx and bool(text.unread(1))
+
+    def _goes_on(self, writing: Writing, wanted: Sequence[Writing]) -> bool:
+        if writing.is_over or writing.is_cancelled:
+            return False
+        if writing in wanted:
+            return True
+        # What follows when a context is full is up to its own reader: where it stops must not depend on others.
+        text = _place_of(writing)
+        return writing.n_ahead < _MOST_AHEAD and len(text.text) < text.model.n_ctx
+
+    def _follow_target(self) -> None:
+        """If another target continues the texts, and holds fewer of them, the youngest wait."""
+        if self.target.model is not self._model:
+            self._model = self.target.model
+            self.texts.changed_target()
+            for writing in self._live[self.target.most_texts :]:
+                self._put_back(writing)
+
+    # --- coming and going
+
+    def _admit(self, wanted: Sequence[Writing], reader: Reader) -> None:
+        """Let replies in that wait, in the order of arrival, as many as a decode advances and there are cells for."""
+        for writing in list(self._waiting):
+            if writing.is_cancelled:
+                # Its end comes when its reader looks.
+                self._waiting.remove(writing)
+            elif writing in wanted or not self._is_left(writing, reader):
+                if len(self._live) >= self.target.most_texts and not self._makes_room(wanted, reader):
+                    return
+                while (entered := self._enter(writing, wanted)) is False and self._makes_room(wanted, reader):
+                    pass
+                if entered is False:
+                    return
+
+    def _is_left(self, writing: Writing, reader: Reader) -> bool:
+        """Return whether nobody reads it on."""
+        reply = writing.asking
+        return reply is None or reply.is_left_by(reader, _PATIENCE_S)
+
+    def _makes_room(self, wanted: Sequence[Writing], reader: Reader) -> bool:
+        """Put back a reply that nobody reads on, for one that waits; whether there was one."""
+        left = [each for each in self._live if each not in wanted and self._is_left(each, reader)]
+        if left:
+            self._put_back(left[-1])
+        return bool(left)
+
+    def _put_back(self, writing: Writing) -> None:
+        """Let a reply wait that is being written; it goes on where it was, with the same bits or read again."""
+        text = _place_of(writing)
+        writing.run_ahead()
+        writing.put_back, writing.place = list(text.text), None
+        self._live.remove(writing)
+        self.texts.put_back(writing.owner, text)
+        insort(self._waiting, writing, key=_arrival)
+
+    def _enter(self, writing: Writing, wanted: Sequence[Writing]) -> bool | None:
+        """Let a reply be written, or end it; False while others need the cells, None while another one reads what both
+        begin with."""
+        reply = writing.asking
+        if reply is None:
+            self._waiting.remove(writing)
+            return True
+        try:
+            entered = self._entered(writing, reply, wanted)
+            if entered is None or isinstance(entered, bool):
+                return entered
+            text, resumed = entered
+            writing.place = text
+            if not self._live:
+                self.texts.sit_at(text, writing.owner, is_begun=False)
+            insort(self._live, writing, key=_arrival)
+            self._waiting.remove(writing)
+            sampler = writing.writer.sampler
+            if writing.put_back is None:
+                tokens = (*writing.request.prompt, *writing.writer.token_ids)
+                writing.context.begin(text, tokens, sampler, resumed=resumed, notice=reply.notice)
+            else:
+                if not resumed and text.model.capabilities.reuse_step != 1:
+                    reply.notice(_READ_AGAIN)
+                text.begin(writing.put_back, sampler, reuse=resumed)
+                writing.put_back = None
+            writing.has_begun = True
+            writing.reads(0, len(text.unread(text.model.n_ctx)))
+        except Cancelled:
+            self.target.resume()
+        except Exception as error:
+            self._finished(writing, wanted, error=error)
+        return True
+
+    def _entered(
+        self, writing: Writing, reply: Asking, wanted: Sequence[Writing]
+    ) -> tuple[Speculator, bool] | bool | None:
+        """Return a text for a reply, and whether its cells hold the beginning; or what ``_enter`` returns without."""
+        if writing.put_back is not None:
+            return self.texts.enter(writing.owner, len(writing.put_back)) or self._no_room(len(writing.put_back))
+        if not self.guard.before_reply(reply):
+            self._finished(writing, (), reason="memory")
+            return True
+        self._follow_target()
+        tokens = (*writing.request.prompt, *writing.writer.token_ids)
+        twin, shared = self._twin(tokens, reply.group, wanted)
+        if twin is not None and twin.model.n_past < shared:
+            return None
+        return writing.context.enter(self.texts, writing.owner, tokens, twin, shared) or self._no_room(len(tokens))
+
+    def _no_room(self, n_tokens: int) -> bool:
+        if not self._live:
+            # All cells are there for it, and they are too few.
+            raise PoolFull(n_free=self.target.pool.n_free if self.target.pool else 0, n_needed=n_tokens)
+        return False
+
+    def _twin(
+        self, tokens: Sequence[int], group: object | None, wanted: Sequence[Writing]
+    ) -> tuple[Speculator | None, int]:
+        """Return the text that begins most like some tokens, and how many it shares with them.
+
+        It is one that is being written, or was written for the same group. Only where a cell has the same bits however
+        it was computed.
+        """
+        best: tuple[Speculator | None, int] = (None, 0)
+        if self.target.pool is None or self.target.model.capabilities.reuse_step != 1:
+            return best
+        ended = (text for text in self.texts.unowned() if group is not None and self._group_of(text) is group)
+        texts = {text: False for text in ended}
+        for writing in self._live:
+            text = _place_of(writing)
+            if writing.context.shares:
+                texts[text] = self._is_reading(text) and self._goes_on(writing, wanted)
+        for text, is_reading in texts.items():
+            # What it has not read yet it will have read soon, if it is being read.
+            end = len(text.text) if is_reading else text.model.n_past
+            n = common_prefix(text.text[:end], tokens[:-1])
+            if n >= _WORTH_SHARING and n > best[1]:
+                best = text, n
+        return best
+
+    def _group_of(self, text: Speculator) -> object | None:
+        """Return the group of replies for which a text was written that nobody writes any more."""
+        group = self._ended.get(text)
+        return group() if group is not None else None
+
+    def _finished(
+        self,
+        writing: Writing,
+        wanted: Sequence[Writing],
+        *,
+        reason: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """A reply has ended by itself."""
+        if reason is not None:
+            writing.writer.finish_reason = reason
+        writing.brought(is_read=_is_read(writing, wanted), error=error)
+        self._leave(writing)
+
+    def _leave(self, writing: Writing) -> None:
+        """Nothing more is written of a reply: its text is kept for whom it belongs to."""
+        text, writing.place = writing.place, None
+        for group in (self._live, self._waiting):
+            if writing in group:
+                group.remove(writing)
+        if text is None:
+            self.texts.release(writing)
+            return
+        self.texts.leave(writing.context.session, text)
+        reply = writing.asking
+        if reply is not None and reply.group is not None:
+            self._ended[text] = ref(reply.group)
+        else:
+            self._ended.pop(text, None)
+        # A target that could not be opened again has nothing to drop.
+        with suppress(Closed):
+            text.end_reply()
+
+    # --- reading prompts
+
+    def _read(self, reading: Sequence[Writing], wanted: Sequence[Writing], *, is_alone: bool) -> None:
+        """Read a piece of one prompt, or of several together."""
+        chunk = self.target.model.capabilities.prefill_chunk or self.target.model.n_ctx
+        most = chunk
+        if not is_alone and self._token_s:
+            most = min(chunk, max(_LEAST_PIECE, int(_PIECE_DECODES * self._decode_s / self._token_s)))
+        self._turns += 1
+        # By turns who has come first, and who needs least: a short prompt does not wait for the end of a long one.
+        ordered = reading if self._turns % 2 else sorted(reading, key=lambda each: len(_place_of(each).unread(chunk)))
+        pieces: dict[Writing, Sequence[int]] = {}
+        for writing in ordered:
+            piece = _place_of(writing).unread(most - sum(map(len, pieces.values())))
+            if piece and (not pieces or self.target.most_texts > 1):
+                pieces[writing] = piece
+        begun = perf_counter()
+        try:
+            fitting = self._fitting(pieces, lambda each: len(pieces[each]))
+            if not fitting:
+                return
+            pieces = {each: pieces[each] for each in fitting}
+            self.target.read([(_place_of(writing), piece) for writing, piece in pieces.items()])
+            if is_alone and len(reading) == 1 and not _place_of(reading[0]).unread(1):
+                self.target.drafter.read()
+        except Cancelled:
+            raise
+        except Exception as error:
+            for writing in pieces:
+                self._finished(writing, wanted, error=error)
+            return
+        spent, n = perf_counter() - begun, sum(map(len, pieces.values()))
+        self._token_s += (spent / n - self._token_s) / 4 if self._token_s else spent / n
+        for writing, piece in pieces.items():
+            writing.writer.statistics.prefill_s += spent * len(piece) / n
+            writing.has_read(len(piece))
+
+    # --- writing
+
+    def _write(self, writing: Sequence[Writing], wanted: Sequence[Writing]) -> None:
+        """Write on: a text alone with drafts, several with a token each."""
+        ready = [each for each in writing if self._has_context(each, wanted)]
+        # Cells for one may have been those of another.
+        ready = [each for each in ready if each.place is not None]
+        if len(ready) > self.target.most_texts:
+            first = self._turns % len(ready)
+            ready = [*ready[first:], *ready[:first]][: self.target.most_texts]
+            self._turns += len(ready)
+        if len(ready) == 1:
+            self._write_alone(ready[0], wanted)
+        elif ready:
+            self._write_together(ready, wanted)
+
+    def _has_context(self, writing: Writing, wanted: Sequence[Writing]) -> bool:
+        """Return whether a text can go on, with room made in a context that is full."""
+        text, reply = writing.place, writing.asking
+        if text is None or len(text.text) < text.model.n_ctx:
+            return text is not None
+        try:
+            if reply is not None and self._moves_on(writing, reply):
+                return not text.unread(1)
+            if writing.place is not None:
+                self._finished(writing, wanted, reason="context")
+        except Cancelled:
+            raise
+        except Exception as error:
+            self._finished(writing, wanted, error=error)
+        return False
+
+    def _moves_on(self, writing: Writing, reply: Asking) -> bool:
+        """Take something out of a full context; whether anything could go."""
+        text = _place_of(writing)
+        try:
+            return writing.context.make_room(text, reply.notice)
+        except PoolFull as error:
+            # What is moved must not be shared, and is copied.
+            n_needed = error.n_needed
+            return bool(self._fitting([writing], lambda _: n_needed)) and writing.context.make_room(text, reply.notice)
+
+    def _write_alone(self, writing: Writing, wanted: Sequence[Writing]) -> None:
+        begun = perf_counter()
+        text, writer = _place_of(writing), writing.writer
+        try:
+            self.texts.sit_at(text, writing.owner, is_begun=True)
+            if not self._fitting([writing], lambda _: self.target.model.capabilities.max_rows):
+                return
+            drafter = text.drafter
+            text.room = writer.max_tokens - len(writer.token_ids)
+            with writer.undone_on_error():
+                done = text.step(writing.next_limit(), text.room - 1, writer.take)
+            writer.accepted(text.text, done, drafter.last_name if done.drafted else "")
+        except Cancelled:
+            raise
+        except Exception as error:
+            self._finished(writing, wanted, error=error)
+            return
+        spent = done.draft_s + done.verify_s + done.sample_s
+        self._brought(writing, wanted)
+        writer.statistics.rest_s += perf_counter() - begun - spent
+
+    def _write_together(self, batch: Sequence[Writing], wanted: Sequence[Writing]) -> None:
+        begun = perf_counter()
+        most = max(1, self.target.most_texts // len(batch))
+        try:
+            batch = self._fitting(batch, lambda _: most)
+            if not batch:
+                return
+            rounds = [(_place_of(each), _place_of(each).prepare(0, 0, max_rows=most)) for each in batch]
+            decoding = perf_counter()
+            rows = self.target.decode(rounds)
+            verify_s = perf_counter() - decoding
+        except Cancelled:
+            raise
+        except Exception as error:
+            for each in batch:
+                self._finished(each, wanted, error=error)
+            return
+        self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
+        counted = verify_s
+        for writing, (text, prepared), own in zip(batch, rounds, rows, strict=True):
+            writer = writing.writer
+            try:
+                with writer.undone_on_error():
+                    done = text.finish(prepared, own, writer.take, learns=False)
+                writer.accepted(text.text, done, "off")
+            except Exception as error:
+                self._finished(writing, wanted, error=error)
+                continue
+            counted += done.sample_s
+            self._brought(writing, wanted)
+        rest_s = max(0.0, perf_counter() - begun - counted) / len(batch)
+        for writing in batch:
+            writing.writer.statistics.rest_s += rest_s
+
+    def _brought(self, writing: Writing, wanted: Sequence[Writing]) -> None:
+        """A reply has been written on."""
+        if writing.writer.finish_reason is not None:
+            self._finished(writing, wanted)
+        else:
+            writing.brought(is_read=_is_read(writing, wanted))
+
+    def _fitting(self, writing: Iterable[Writing], n_more: Callable[[Writing], int]) -> list[Writing]:
+        """Have cells for so many more tokens of each of some replies; the youngest of all wait if need be.
+
+        Returns:
+            Those that do not have to wait.
+
+        Raises:
+            PoolFull: there are too few for one.
+        """
+        fitting = list(writing)
+        while fitting and not self.texts.make_room([(_place_of(each), n_more(each)) for each in fitting]):
+            youngest = self._live[-1]
+            if len(self._live) == 1:
+                raise PoolFull(n_free=0, n_needed=sum(map(n_more, fitting)))
+            self._put_back(youngest)
+            fitting = [each for each in fitting if each is not youngest]
+        return fitting
+
+
+def _arrival(writing: Writing) -> int:
+    return writing.arrival
+
+
+def _first_ready(wanted: Iterable[Writing]) -> Writing | None:
+    return next((each for each in wanted if each.has_news), None)
+
+
+def _is_read(writing: Writing, wanted: Sequence[Writing]) -> bool:
+    """Return whether what a round brings of a reply is taken before the next round."""
+    return len(wanted) == 1 and wanted[0] is writing
+
+
+def _place_of(writing: Writing) -> Speculator:
+    assert writing.place is not None, "the reply is not being written"
+    return writing.place

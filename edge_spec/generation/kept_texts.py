@@ -1,0 +1,282 @@
+"""Which conversation, or other text, lies in which cells of the target, and which waits outside."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
+from edge_spec.generation.lock import GenerationLock
+from edge_spec.generation.session_cache import SessionCache, SuspendedCaches
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.pool import TILE
+from edge_spec.speculation.target import Target, path_of
+
+__all__ = ["KeptTexts"]
+
+_LINE = ("texts", "caches")
+
+
+class KeptTexts:
+    """The texts of a target and who they belong to.
+
+    A text that nobody writes stays in its cells until others need them; then the one that was used least recently is
+    suspended: copied into the session cache, from which it is resumed. An engine that holds one text suspends it
+    whenever another one comes. Everything but ``copied`` and ``release`` needs a turn of the lock.
+
+    Attributes:
+        cache: caches of suspended texts.
+    """
+
+    def __init__(self, target: Target, lock: GenerationLock, cache: SessionCache) -> None:
+        self.cache = cache
+        self._target = target
+        self._lock = lock
+        # Texts that nobody writes, by owner, the one used last at the end; those of no owner are not here.
+        self._idle: weakref.WeakKeyDictionary[object, Speculator] = weakref.WeakKeyDictionary()
+        self._written: dict[int, Speculator] = {}
+        # Cells that the pool had when the model was opened: those of the plan.
+        self._n_planned = target.pool.n_cells if target.pool is not None else 0
+
+    @property
+    def model(self) -> LanguageModel:
+        """The target."""
+        return self._target.model
+
+    # --- texts that are written
+
+    def enter(
+        self,
+        owner: object,
+        n_tokens: int,
+        *,
+        source: object | None = None,
+        twin: Speculator | None = None,
+        n: int = 0,
+    ) -> tuple[Speculator, bool] | None:
+        """Let a text be written: with the cells that its owner has, or empty.
+
+        Args:
+            owner: a conversation, or whoever else the text belongs to.
+            n_tokens: of the whole text; cells for as many, and for a draft, are made free.
+            source, twin: for a new owner, the one with whose first ``n`` tokens the text begins, and which keeps its
+                own; or a text that is being written and begins so.
+
+        Returns:
+            The text, and whether its cells have the tokens of the owner or source; None while others need the cells.
+        """
+        text = self._idle.pop(owner, None) if source is None else None
+        has_text = text is not None and bool(text.text)
+        if text is None:
+            forked = twin if source is None else self._idle.get(source)
+            text = self._fork(forked, n) if forked is not None else None
+            has_text = text is not None
+        if text is None:
+            text = self._empty()
+            if text is None:
+                return None
+            has_text = self._restored(text, owner if source is None else source, keep=source is not None)
+        model = self._target.model
+        # Cells of prompts that are still being read are taken only then.
+        unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written.values())
+        self._written[id(text)] = text
+        n_more = min(n_tokens, model.n_ctx) - text.model.n_past + model.capabilities.max_rows
+        if not self.make_room([(text, n_more + unread)]):
+            self.leave(owner if has_text else None, text)
+            return None
+        return text, has_text
+
+    def leave(self, owner: object | None, text: Speculator) -> None:
+        """A text is not written any more; it is kept for its owner, if there is one."""
+        del self._written[id(text)]
+        if owner is not None:
+            self._idle[owner] = text
+
+    def put_back(self, owner: object, text: Speculator) -> None:
+        """A text has to wait although it is being written: others have its cells until it enters again."""
+        self.leave(owner, text)
+        self._suspend(owner)
+
+    def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
+        """Let the drafter draft for a text that is written. What its models know of another one is kept."""
+        seat = self._target.seat
+        if text is seat:
+            return
+        former = next((each for each, kept in self._idle.items() if kept is seat), None)
+        if former is not None and seat.drafter.followed:
+            with suppress(EdgeSpecError, MemoryError):
+                with self.cache.suspended(seat, target=False) as caches:
+                    pass
+                self.cache.put(former, caches)
+        self._target.sit_at(text, is_begun=is_begun)
+        if not is_begun:
+            with self.cache.borrowed(owner) as known:
+                if known is not None:
+                    text.drafter.restore(known.states, known.text)
+
+    def _fork(self, source: Speculator, n: int) -> Speculator | None:
+        with suppress(PoolFull):
+            if self.make_room([(source, TILE)], spare=source):
+                return self._target.fork(source, n)
+        return None
+
+    def _empty(self) -> Speculator | None:
+        """Return an empty text that nobody has; None if there is none to be had."""
+        text = next(self.unowned(), None) or self._target.add()
+        if text is None and self._idle:
+            text = self._suspend(next(iter(self._idle)))
+        if text is not None:
+            text.forget()
+        return text
+
+    def _restored(self, text: Speculator, owner: object, *, keep: bool) -> bool:
+        """Move suspended caches into the models; False if there are none, or the models cannot take them."""
+        try:
+            with self.cache.borrowed(owner) as caches:
+                if caches is None or "target" not in caches.states:
+                    return False
+                self.make_room([(text, len(caches.text))])
+                text.restore(caches.states, caches.text)
+                return True
+        except (BudgetExceeded, PoolFull, StateError):
+            return False
+        finally:
+            if not keep:
+                self.cache.drop(owner)
+
+    # --- cells
+
+    def make_room(self, texts: Sequence[tuple[Speculator, int]], *, spare: Speculator | None = None) -> bool:
+        """Have cells free for so many more tokens of each of some texts; whether there are.
+
+        Texts of no owner go first; then there are more cells, as far as memory allows; then texts are suspended that
+        were used least recently.
+        """
+        pool = self._target.pool
+        if pool is None:
+            return True
+        while (lacking := sum(pool.n_more(path_of(text), n) for text, n in texts) - pool.n_free) > 0:
+            unowned = next((each for each in self.unowned() if each.model.n_past and each is not spare), None)
+            owner = next((owner for owner, each in self._idle.items() if each is not spare), None)
+            if unowned is not None:
+                unowned.forget()
+            elif not self._grow(lacking, is_needed=owner is None):
+                if owner is None:
+                    return False
+                self._suspend(owner)
+        return True
+
+    def unowned(self) -> Iterator[Speculator]:
+        """Yield the texts that belong to nobody, the first text before others."""
+        owned = {id(text) for text in self._idle.values()} | self._written.keys()
+        return (text for text in self._target.texts if id(text) not in owned)
+
+    def _grow(self, n: int, *, is_needed: bool) -> bool:
+        """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
+        pool = self._target.pool
+        assert pool is not None
+        n_cells = pool.n_cells + n + -n % TILE
+        n_bytes = (n_cells - self._n_planned) * pool.cell_bytes
+        most = self._target.most_texts * pool.n_ctx
+        if (n_cells > self._n_planned + most) or (not is_needed and n_bytes > self.cache.limit_bytes):
+            return False
+        return self._resized(n_cells, n_bytes)
+
+    def _resized(self, n_cells: int, n_bytes: int) -> bool:
+        pool, ledger = self._target.pool, self.cache.ledger
+        assert pool is not None
+        before = (pool.n_cells - self._n_planned) * pool.cell_bytes
+        try:
+            ledger.set(*_LINE, n_bytes)
+            pool.resize(n_cells)
+        except (BudgetExceeded, MemoryError):
+            ledger.set(*_LINE, before)
+            return False
+        ledger.measure(*_LINE, n_bytes)
+        return True
+
+    def shrink(self) -> None:
+        """Give cells back that no text holds, as far as there are more than planned."""
+        pool = self._target.pool
+        if pool is not None and pool.n_cells > self._n_planned:
+            for text in self.unowned():
+                text.forget()
+            n_cells = max(self._n_planned, pool.n_cells - pool.n_free)
+            self._resized(n_cells, (n_cells - self._n_planned) * pool.cell_bytes)
+
+    def changed_target(self) -> None:
+        """There is another target, with as many cells as planned."""
+        pool = self._target.pool
+        self._n_planned = pool.n_cells if pool is not None else 0
+        self.cache.ledger.release(*_LINE)
+
+    # --- texts that nobody writes
+
+    def idle(self, owner: object | None) -> Speculator | None:
+        """Return the text of an owner, if it lies in cells and nobody writes it."""
+        return self._idle.get(owner) if owner is not None else None
+
+    def texts(self) -> list[tuple[object, Sequence[int]]]:
+        """Return the owners whose cells or caches there are, and their texts."""
+        suspended = [each for each in self.cache.texts() if each[0] not in self._idle]
+        return [*suspended, *((owner, text.text) for owner, text in self._idle.items())]
+
+    @contextmanager
+    def copied(self, owner: object) -> Iterator[SuspendedCaches | None]:
+        """The caches of a text, wherever they are, while the context lasts; None if there are none. Takes a turn.
+
+        Raises:
+            BudgetExceeded: the memory has no room for copies.
+        """
+        with ExitStack() as copies:
+            with self._lock.turn():
+                text = self._idle.get(owner)
+                caches = copies.enter_context(self.cache.borrowed(owner))
+                if text is not None:
+                    caches = self._with_drafters(owner, copies.enter_context(self.cache.suspended(text)))
+            yield caches
+
+    def suspend(self, owner: object, caches: SuspendedCaches) -> None:
+        """Keep the caches of a text that come from a file, until it is written on. Takes a turn."""
+        with self._lock.turn():
+            self.cache.put(owner, caches)
+
+    def to_disk(self, uses_disk: bool) -> bool:
+        """Keep what is suspended on the disk from now on, and give back cells beyond those planned; or in memory again.
+
+        Returns:
+            Whether any memory was given back.
+        """
+        has_moved = self.cache.to_disk(uses_disk)
+        pool = self._target.pool
+        if not uses_disk or pool is None or pool.n_cells <= self._n_planned:
+            return has_moved
+        for owner in list(self._idle):
+            self._suspend(owner)
+        before = pool.n_cells
+        self.shrink()
+        return has_moved or pool.n_cells < before
+
+    def release(self, owner: object) -> None:
+        """Nothing need be kept of an owner any more."""
+        self._idle.pop(owner, None)
+        self.cache.drop(owner)
+
+    def _suspend(self, owner: object) -> Speculator:
+        """Copy a text into the session cache; returns its place, which is free."""
+        text = self._idle.pop(owner)
+        # What cannot be suspended is read again later.
+        with suppress(EdgeSpecError, MemoryError):
+            with self.cache.suspended(text) as caches:
+                kept = self._with_drafters(owner, caches)
+            self.cache.put(owner, kept)
+        text.forget()
+        return text
+
+    def _with_drafters(self, owner: object, caches: SuspendedCaches) -> SuspendedCaches:
+        """Add what the drafter's models knew of the text when they were last at it, where that is kept."""
+        with self.cache.borrowed(owner) as kept:
+            states = kept.states if kept is not None else {}
+        return SuspendedCaches(states={**states, **caches.states}, text=caches.text)

@@ -1,0 +1,350 @@
+"""A reply while it is written: its text among those of the target, and what its reader has not taken yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import ref
+
+from edge_spec.generation.context import Context, GuardedReply
+from edge_spec.generation.events import EventLog, TokenEvent
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.writer import TokenWriter
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.statistics import Statistics
+from edge_spec.tokens.tokenizer import Vocabulary
+
+__all__ = ["Asking", "Ended", "Outcome", "Recorder", "Refused", "Writing"]
+
+
+class Ended(Protocol):
+    """What is left of a reply that has ended; see ``Reply``."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+
+    @property
+    def token_ids(self) -> list[int]: ...
+
+    @property
+    def content(self) -> str: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    @property
+    def drawn(self) -> Mapping[str, float]: ...
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+
+class Recorder(Protocol):
+    """Keeps what becomes of a reply: a conversation."""
+
+    def notice(self, sentence: str) -> None:
+        """The reader has been told something."""
+
+    def ended(self, reply: Ended) -> None:
+        """The reply has ended, for whatever reason."""
+
+
+class Asking(GuardedReply, Protocol):
+    """The reply that is written."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it has to stop."""
+
+    @property
+    def group(self) -> object | None:
+        """Those that were asked for together with it."""
+
+    def is_left_by(self, reader: Reader, patience_s: float) -> bool:
+        """Return whether nobody has read it for so long, or nobody could while ``reader`` waits."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def end_unread(self) -> None:
+        """End it if it has to stop and nobody waits for a piece of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a reply is.
+
+    Attributes:
+        n_tokens: tokens written, with those that had been written before.
+        finish_reason: see ``Reply``.
+        statistics: what speculation did.
+        drawn: what the tokens do not tell of the draw.
+    """
+
+    n_tokens: int
+    finish_reason: str | None
+    statistics: Statistics
+    drawn: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round has brought.
+
+    Attributes:
+        piece: text that has become certain.
+        events: of its tokens.
+        error: why the reply has ended with it, if that was an error.
+        state: how far the reply is with it; None if its reader was there, so that it is no further now.
+    """
+
+    piece: str
+    events: list[TokenEvent]
+    error: BaseException | None = None
+    state: State | None = None
+
+
+class Writing:
+    """What is written of a reply.
+
+    It may be ahead of its reader, since whoever reads one reply advances all. What the reader has not taken is not part
+    of the reply yet: ``state`` is how far the reader is, and ``cut`` forgets the rest.
+
+    Attributes:
+        request: what was asked for.
+        writer: makes text of tokens.
+        context: keeps the text inside the model's context.
+        next_limit: says how many tokens to draft.
+        place: where the target has it; None before it has been admitted, and while it is put back.
+        put_back: its tokens, while it is put back.
+        prompt_progress: how many tokens of the prompt have been read, and how many have to be.
+        untold: such pairs that its reader has not been told.
+        arrival: its place in the order of arrival, from 1; 0 before.
+        is_over: nothing is written of it any more.
+    """
+
+    def __init__(
+        self,
+        asking: Asking,
+        request: ReplyRequest,
+        vocabulary: Vocabulary,
+        n_ctx: int,
+        next_limit: Callable[[], int],
+        context: Context,
+        recorder: Recorder | None,
+    ) -> None:
+        self.request = request
+        self.prompt = tuple(request.prompt)
+        self.writer = TokenWriter(vocabulary, request, n_ctx)
+        self.context = context
+        self.next_limit = next_limit
+        self.place: Speculator | None = None
+        self.put_back: list[int] | None = None
+        self.prompt_progress = (0, len(request.prompt))
+        self.untold: deque[tuple[int, int]] = deque()
+        self.is_over = False
+        self.arrival = 0
+        self._outcomes: deque[Outcome] = deque()
+        # Weak: a reply that nobody refers to any more has to go.
+        self._asking = ref(asking)
+        self._recorder = recorder
+        self.is_recorded = False
+        self.has_begun = False
+        self.held = ""
+        self._handed_out: list[str] = []
+        self._state: State | None = None
+        # Of a reply that has ended where its reader was, behind what its sampler has drawn.
+        self._drawn: Mapping[str, float] | None = None
+        self._log: EventLog | None = None
+        self._taken: list[TokenEvent] = []
+
+    @property
+    def asking(self) -> Asking | None:
+        """The reply; None if nobody refers to it any more."""
+        return self._asking()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing more of it is wanted."""
+        reply = self._asking()
+        return reply is None or reply.is_cancelled
+
+    @property
+    def owner(self) -> object:
+        """Whose text it is: a conversation, or its own."""
+        return self.context.session or self
+
+    # --- as far as its reader is
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids, the end token included."""
+        state = self._state
+        return self.writer.token_ids if state is None else self.writer.token_ids[: state.n_tokens]
+
+    @property
+    def finish_reason(self) -> str | None:
+        """See ``Reply``."""
+        return self.writer.finish_reason if self._state is None else self._state.finish_reason
+
+    @property
+    def statistics(self) -> Statistics:
+        """What speculation did."""
+        return self.writer.statistics if self._state is None else self._state.statistics
+
+    @property
+    def drawn(self) -> Mapping[str, float]:
+        """What the tokens do not tell of the draw."""
+        if self._state is not None:
+            return self._state.drawn
+        return self.writer.sampler.state() if self._drawn is None else self._drawn
+
+    @property
+    def text(self) -> str:
+        """What has been handed out."""
+        return "".join(self._handed_out)
+
+    @property
+    def content(self) -> str:
+        """All of it, with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
+        return "".join((self.request.opening, self.writer.text_before, *self._handed_out, self.held))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is an outcome that the reader has not taken."""
+        return bool(self._outcomes)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has ended, and its reader has taken all."""
+        return self.is_over and not self._outcomes
+
+    def take(self) -> Outcome:
+        """Take the next outcome."""
+        outcome = self._outcomes.popleft()
+        state = outcome.state
+        is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
+        self._state = state if is_behind else None
+        self._taken += outcome.events
+        self.held += outcome.piece
+        return outcome
+
+    def hand_out(self) -> str:
+        """Hand out the text that has been taken; empty if there is none."""
+        piece, self.held = self.held, ""
+        if piece:
+            self._handed_out.append(piece)
+        return piece
+
+    def tell_events(self) -> None:
+        """Collect events from now on."""
+        if self._log is None:
+            self._log = self.writer.event_log()
+
+    def take_events(self) -> list[TokenEvent]:
+        """Return the events of what the reader has taken, once."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def record(self) -> None:
+        """It has ended, and its reader knows: let the conversation keep it, once."""
+        if not self.is_recorded:
+            try:
+                if self._recorder is not None:
+                    self._recorder.ended(self)
+            finally:
+                self.is_recorded = True
+
+    # --- for what writes it
+
+    @property
+    def n_ahead(self) -> int:
+        """How many tokens it is ahead of its reader."""
+        return len(self.writer.token_ids) - self._state.n_tokens if self._state is not None else 0
+
+    def brought(self, *, is_read: bool, error: BaseException | None = None) -> None:
+        """A round is over: its text, or its end, is an outcome.
+
+        Args:
+            is_read: whether its reader takes it before anything else is written.
+        """
+        writer = self.writer
+        if error is not None:
+            writer.finish_reason = "error"
+        if writer.finish_reason is not None:
+            self.is_over = True
+            writer.flush()
+        if not (writer.ready or self.is_over):
+            return
+        piece = "".join(writer.ready)
+        writer.ready.clear()
+        state = None if is_read and self._state is None else self._present()
+        self._outcomes.append(Outcome(piece, self._log.take() if self._log is not None else [], error, state))
+
+    def run_ahead(self) -> None:
+        """Somebody else's reader is about to advance it: remember how far its own reader is."""
+        if self._state is None:
+            self._state = self._present()
+            self._taken += self._log.take() if self._log is not None else []
+
+    def reads(self, done: int, total: int) -> None:
+        """So many tokens of its prompt have been read, and so many have to be."""
+        self.prompt_progress = done, total
+        self.untold.append(self.prompt_progress)
+
+    def has_read(self, n: int) -> None:
+        """``n`` further tokens of its prompt have been read."""
+        done, total = self.prompt_progress
+        self.reads(done + n, max(total, done + n))
+
+    def end(self, reason: str) -> int:
+        """End it where its reader is; returns how many tokens it was ahead."""
+        n_ahead = self.n_ahead
+        if self._state is not None:
+            self.writer.cut(self._state.n_tokens)
+            self.writer.statistics = self._state.statistics
+            self._drawn = self._state.drawn
+            self._state = None
+            if self._log is not None:
+                self._log.take()
+        self._outcomes.clear()
+        self.writer.finish_reason = reason
+        self.brought(is_read=True)
+        return n_ahead
+
+    def _present(self) -> State:
+        writer = self.writer
+        return State(len(writer.token_ids), writer.finish_reason, writer.statistics.copy(), writer.sampler.state())
+
+
+class Refused:
+    """What is written of a reply that was refused: nothing.
+
+    Args:
+        prompt: token ids.
+    """
+
+    text = content = held = ""
+    finish_reason = "error"
+    is_recorded = is_complete = True
+    has_begun = False
+
+    def __init__(self, prompt: tuple[int, ...]) -> None:
+        self.token_ids: list[int] = []
+        self.statistics = Statistics(prompt_tokens=len(prompt))
+        self.drawn: Mapping[str, float] = {}
+        self.prompt_progress = (0, len(prompt))
+
+    def hand_out(self) -> str:
+        """Hand out nothing."""
+        return ""
+
+    def tell_events(self) -> None:
+        """Collect nothing."""
+
+    def take_events(self) -> list[TokenEvent]:
+        """Return nothing."""
+        return []

@@ -1,0 +1,156 @@
+"""A target, the texts that lie in its cells, and the drafter, which sits with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import cast
+
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.loop import Prepared, Speculator
+from edge_spec.speculation.pool import Path, Pool, PooledModel
+
+__all__ = ["Target", "path_of"]
+
+
+class Target:
+    """A target and its texts.
+
+    An engine whose cells are a pool holds any number of texts, each a path through it, and one decode can advance
+    several of them. Any other engine holds one text.
+
+    Args:
+        seat: the first text, with the drafter. Where there is a pool, its model is the path that is there since the
+            target was opened.
+
+    Attributes:
+        model: the target.
+        pool: its cells; None where the engine has those of one text.
+        texts: the texts, whether somebody writes them or not.
+        seat: the text that the drafter drafts for.
+    """
+
+    def __init__(self, seat: Speculator) -> None:
+        self.model, self.pool = seat.model, _pool_of(seat.model)
+        self.seat = seat
+        self.texts = [seat]
+
+    @property
+    def drafter(self) -> Drafter:
+        """Guesses what the target will write in the text of ``seat``."""
+        return self.seat.drafter
+
+    @property
+    def most_texts(self) -> int:
+        """How many texts one decode can advance; 1 where rows of several would not be those of a single text."""
+        capabilities = self.model.capabilities
+        return capabilities.max_rows if self.pool is not None and capabilities.widths else 1
+
+    def add(self) -> Speculator | None:
+        """Return a further text, empty and without a drafter; None where the engine holds one text."""
+        return self._added(self.pool.path()) if self.pool is not None else None
+
+    def fork(self, source: Speculator, n: int) -> Speculator | None:
+        """Return a further text that begins with the first ``n`` tokens of another one, and shares their cells."""
+        if self.pool is None:
+            return None
+        path = path_of(source)
+        forked = self._added(path.fork(min(n, path.n_past)))
+        forked.holds(source.text[:n])
+        return forked
+
+    def _added(self, path: Path) -> Speculator:
+        text = Speculator(path, NoDrafter())
+        self.texts.append(text)
+        return text
+
+    def sit_at(self, text: Speculator, *, is_begun: bool) -> None:
+        """Let the drafter draft for another text.
+
+        Args:
+            is_begun: it is being written; if not, ``Speculator.begin`` comes next.
+        """
+        drafter = self.drafter
+        self.seat.drafter = NoDrafter()
+        self.seat = text
+        if is_begun:
+            text.draft_with(drafter)
+        else:
+            text.drafter = drafter
+
+    def decode(self, rounds: Sequence[tuple[Speculator, Prepared]]) -> list[Logits]:
+        """Decode what several texts have prepared; ``Speculator.finish`` comes next for each.
+
+        Raises:
+            PoolFull, Cancelled, BackendError: as ``Pool.decode``; no text has changed.
+        """
+        if len(rounds) == 1:
+            return [rounds[0][0].decode(rounds[0][1])]
+        assert self.pool is not None
+        begun = perf_counter()
+        rows = self.pool.decode([(path_of(text), prepared.tree) for text, prepared in rounds])
+        a_row_s = (perf_counter() - begun) / sum(map(len, rows))
+        for (text, prepared), own in zip(rounds, rows, strict=True):
+            text.decoded(prepared, len(own) * a_row_s)
+        return rows
+
+    def read(self, pieces: Sequence[tuple[Speculator, Sequence[int]]]) -> None:
+        """Commit the next tokens of several texts, see ``Speculator.unread``."""
+        if len(pieces) == 1:
+            pieces[0][0].model.prefill(pieces[0][1])
+        elif pieces:
+            assert self.pool is not None
+            self.pool.prefill([(path_of(text), tokens) for text, tokens in pieces])
+
+    def drop(self, text: Speculator) -> None:
+        """Give the cells of a text back, and forget the text itself, unless it is the first one."""
+        text.forget()
+        if text is not self.texts[0] and text is not self.seat:
+            self.texts.remove(text)
+            text.model.close()
+
+    def change_drafter(self, drafter: Drafter | None) -> None:
+        """Close the drafter and continue with another one, or with none."""
+        self.drafter.close()
+        self.seat.draft_with(drafter or NoDrafter())
+
+    def change_model(self, model: LanguageModel) -> None:
+        """Continue all texts with another target. What their cells lack is read when they are written on.
+
+        The old target is not closed.
+        """
+        self.model, self.pool = model, _pool_of(model)
+        for text in self.texts:
+            text.change_target(model if text is self.texts[0] or self.pool is None else self.pool.path())
+
+    def forget(self) -> None:
+        """Empty all texts and their cells."""
+        for text in self.texts:
+            text.forget()
+
+    def cancel(self) -> None:
+        """Make what the target or the drafter computes, in another thread, raise ``Cancelled``."""
+        for followed in self.seat.followed.values():
+            followed.model.cancel()
+
+    def resume(self) -> None:
+        """Forget a ``cancel`` that nothing has answered yet."""
+        for followed in self.seat.followed.values():
+            followed.model.resume()
+
+    def close(self) -> None:
+        """Free the target and the drafter."""
+        self.drafter.close()
+        self.model.close()
+
+
+def _pool_of(model: LanguageModel) -> Pool | None:
+    return model.pool if isinstance(model, PooledModel) else None
+
+
+def path_of(text: Speculator) -> Path:
+    """Return the path of a text through the pool of its target."""
+    # Where there is a pool, all models of texts are paths through it.
+    return cast(Path, text.model)
