@@ -20,6 +20,7 @@ from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
 from edge_spec.controller.request import Request, given_roles, request_of
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.engines.tokenizers import BudgetedGrammars
+from edge_spec.engines.trial import require_sound
 from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
@@ -51,6 +52,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     """
     asked = _located(model, options)
     request = request_of(asked, cache(inspect))
+    require_sound(request.files.values(), cache_dir=asked.folder)
     request.load_libraries(verbose=asked.verbose)
     budget = budget_of(asked.memory)
     openers = {
@@ -136,6 +138,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     # Each kind of speculation asks for the same files.
     read_file = cache(inspect)
     request = request_of(asked, read_file)
+    require_sound(request.files.values(), cache_dir=asked.folder)
     request.load_libraries()
     if asked.memory is None:
         budget = budget_of(None)

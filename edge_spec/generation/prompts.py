@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edge_spec.errors import Arguments, PromptError, Sentence
 from edge_spec.tokens.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from jinja2.environment import Environment
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
 
@@ -168,8 +161,8 @@ def render_chat(
 ) -> str:
     """Return the prompt after which the assistant's answer is expected.
 
-    Templates come from model files and are not trusted: they run in Jinja's sandbox and cannot change what they are
-    given.
+    Templates come from model files and are not trusted: they run in a sandbox with limits of time and memory, and
+    cannot change what they are given.
 
     Args:
         messages: ``{"role": ..., "content": ...}`` each, and further keys that the template understands.
@@ -180,7 +173,10 @@ def render_chat(
     Raises:
         PromptError: the template is broken, or refuses the messages.
     """
+    # Jinja takes longer to load than most commands run.
     from jinja2.exceptions import SecurityError
+
+    from edge_spec.generation.template_sandbox import TemplateSandbox
 
     try:
         names = {
@@ -190,7 +186,7 @@ def render_chat(
             "eos_token": eos,
             "add_generation_prompt": answer,
         }
-        return _sandbox().from_string(template).render(names)
+        return TemplateSandbox(names).rendered(template, names)
     except SecurityError as error:
         raise PromptError(
             f"the model's chat template uses a forbidden operation: {error}",
@@ -201,34 +197,3 @@ def render_chat(
             f"the model's chat template fails: {error}",
             hint=Sentence("use {instead}, or another model", instead=Arguments(raw=True)),
         ) from None
-
-
-def _sandbox() -> Environment:
-    """Jinja with what templates of models expect of it."""
-    from jinja2.exceptions import TemplateError
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """``{% generation %}``: marks for training which text the assistant wrote; here it is text like any other."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Parser) -> list[Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refuse(message: str) -> Any:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
-    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
-    # Jinja's own filter escapes for HTML, but this is for a model.
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from collections import deque
@@ -34,6 +35,8 @@ class Library:
     """
 
     def __init__(self) -> None:
+        # Where gdb is installed, the library would run it on this process before it aborts.
+        os.putenv("GGML_NO_BACKTRACE", "1")
         import llama_cpp
 
         self.c: ModuleType = llama_cpp.llama_cpp

@@ -28,6 +28,7 @@ class LlamaWeights:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
         mapped: map the file. Where weights are repacked, reading it instead avoids a second copy of them in mapped
             pages.
+        dry: load everything but the numbers of the weights.
         vocab_only: load the tokenizer and no weights; no context can be made of it.
         on_share: called with the share of the weights that has been loaded, 1 at the end. What it raises ends the load.
 
@@ -42,6 +43,7 @@ class LlamaWeights:
         repack: bool = True,
         mapped: bool = True,
         vocab_only: bool = False,
+        dry: bool = False,
         on_share: Callable[[float], object] = lambda share: None,
     ) -> None:
         lib = library()
@@ -50,8 +52,9 @@ class LlamaWeights:
         params = self._c.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = repack
-        params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped else self._c.LLAMA_LOAD_MODE_NONE
+        params.load_mode = self._c.LLAMA_LOAD_MODE_MMAP if mapped and not dry else self._c.LLAMA_LOAD_MODE_NONE
         params.vocab_only = vocab_only
+        params.no_alloc = dry
 
         progress = _Progress(on_share)
         params.progress_callback = self._c.llama_progress_callback(progress)
@@ -81,6 +84,15 @@ class LlamaWeights:
         if self._handle is None:
             raise Closed(f"the model {self.path.name}")
         return self._handle
+
+    def make_context(self, n_ctx: int) -> None:
+        """Make a context as large as this and free it again: the library then has planned all of its operations."""
+        params = self._c.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
+        params.n_threads = params.n_threads_batch = 1
+        context = self._c.llama_init_from_model(self.handle, params)
+        if context:
+            self._c.llama_free(context)
 
     @property
     def n_ctx_train(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
@@ -40,6 +42,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     headers = (header, *_further_parts(header))
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
     _require_a_whole_model(header, len(tensors))
+    _require_computable(header, tensors)
     facts = _Facts(header, len(tensors))
     if facts.architecture in _DIFFUSION:
         raise UnsupportedModel(
@@ -142,6 +145,30 @@ def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
         raise UnsupportedModel(f"{path} is of type {str(kind)[:32]!r}, not a model", hint="use the model itself")
     if not n_tensors:
         raise UnsupportedModel(f"{path} holds no weights", hint="it may be a vocabulary only; get the whole model")
+
+
+_NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))
+"""Types that no matrix of a model has: libraries have no product for them, and some call one all the same."""
+
+_EXACT = re.compile(r"norm|bias$|^rope_|ssm_(a|d|conv1d)\b|sinks")
+"""Names of what is added or multiplied number by number, which libraries read as F32."""
+
+
+def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> None:
+    """Refuse types of tensors, and numbers, with which libraries end the process."""
+    for tensor in tensors:
+        is_exact = len(tensor.shape) == 1 or _EXACT.search(tensor.name)
+        if tensor.type_name in _NOT_WEIGHTS or (is_exact and tensor.type_name != "F32"):
+            wanted = "F32" if is_exact else "one that matrices can have"
+            raise UnsupportedModel(
+                f"{header.path} holds {tensor.name!r} in the type {tensor.type_name}, not {wanted}",
+                hint="convert the model again with a current llama.cpp",
+            )
+    for key, value in header.metadata.items():
+        if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
+            raise UnsupportedModel(
+                f"{header.path} has {key} = {value!r:.32}", hint="convert the model again with a current llama.cpp"
+            )
 
 
 class _Facts:

@@ -141,9 +141,17 @@ def _read_graph(wire: WireFile, graph: Span) -> GraphFile:
     )
 
 
-def _read_node(wire: WireFile, message: Span) -> Node:
-    operator = ""
+_ENDLESS = frozenset(("Loop", "Scan"))
+"""Operators that compute as long as the graph likes; no language model needs them."""
+
+_MAX_BRANCHES = 8
+"""Branches within branches."""
+
+
+def _read_node(wire: WireFile, message: Span, depth: int = 0) -> Node:
+    operator, domain = "", ""
     names: dict[int, list[str]] = {1: [], 2: []}
+    attributes: list[Span] = []
     for number, value in wire.fields(message):
         if not isinstance(value, Span):
             continue
@@ -151,6 +159,21 @@ def _read_node(wire: WireFile, message: Span) -> Node:
             names[number].append(wire.text(value))
         elif number == 4:
             operator = wire.text(value)
+        elif number == 5:
+            attributes.append(value)
+        elif number == 7:
+            domain = wire.text(value)
+    if operator in _ENDLESS or depth > _MAX_BRANCHES:
+        raise UnsupportedModel(
+            f"{wire.path} has the operator {operator[:32]!r}, which may never end", hint="export the model without it"
+        )
+    for attribute in attributes:
+        for number, value in wire.fields(attribute):
+            if number == 3 and isinstance(value, int) and domain and 1 << 31 <= value < (1 << 64) - (1 << 31):
+                raise wire.damaged(f"an impossible number in the operator {operator[:32]!r}")
+            if number in (6, 11) and isinstance(value, Span):
+                for branch in _spans(wire, value, 1):
+                    _read_node(wire, branch, depth + 1)
     return Node(operator=operator, inputs=tuple(names[1]), outputs=tuple(names[2]))
 
 

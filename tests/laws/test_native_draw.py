@@ -27,7 +27,7 @@ def rows(number: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.f
         row = np.round(row)
     if number % 7 == 0:
         row[rng.integers(0, n, n // 3 + 1)] = -np.inf
-    if number % 11 == 0:
+    if number % 11 == 0 and n > 1:
         row[rng.integers(0, n)] = np.nan if number % 2 else -np.float32(np.nan)
     if number % 13 == 0:
         row[rng.integers(0, n)] = np.inf

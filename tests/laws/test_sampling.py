@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from sampling_reference import (
     samplers,
 )
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import BackendError, SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.noise import stream_of
 
@@ -57,9 +58,10 @@ def test_picks_at_different_positions_are_independent() -> None:
 def test_a_pick_depends_on_row_text_and_settings_alone() -> None:
     rng = np.random.default_rng(8)
     for _ in range(300):
-        row = random_row(rng, int(rng.integers(1, 500)))
+        row = random_row(rng, int(rng.integers(2, 500)))
         s = dataclasses.replace(random_settings(rng), seed=int(rng.integers(100)), temperature=1.0)
         text = [0] * int(rng.integers(3, 50))
+        row[0] = 0.0 if np.isnan(row).all() else row[0]
         before = row.copy()
         token = Sampler(s, [0, 0, 0]).pick(row, text)
         sampler = Sampler(s, [0, 0, 0])
@@ -78,12 +80,20 @@ def test_greedy_takes_the_lowest_id_among_equals() -> None:
         ([0.0, inf, inf], 1),
         ([nan, 1.0, inf], 2),
         ([-inf, -inf], 0),
-        ([nan, nan], 0),
         ([nan, -inf], 0),
     ):
         row = np.array(values, dtype=np.float32)
         assert greedy.pick(row, []) == best
         assert greedy.guess(row, [], 1)[0][0] == best
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 0}])
+def test_a_row_without_any_number_is_an_error(settings: dict[str, Any]) -> None:
+    row = np.full(50, np.nan, dtype=np.float32)
+    with pytest.raises(BackendError, match="NaN"):
+        Sampler(SamplerSettings(**settings), []).pick(row, [])
+    row[7] = -5.0
+    assert Sampler(SamplerSettings(**settings), []).pick(row, []) == 7
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-40, 5e-324])

@@ -1,0 +1,55 @@
+"""What the child of ``edge_spec.engines.trial`` does; it imports little, so that it starts quickly."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edge_spec.tokens.tokenizer import FileTokenizer
+
+__all__ = ["main"]
+
+_MOST_BYTES = 2 << 30
+"""Address space: several times what the largest vocabularies need."""
+
+_N_CTX, _TOKENS = 256, 2000
+_TEXT = "Hello, wörld!\n\n  東京 🙂 123 <|x|> </s> \t\0 naïve 'll"
+
+
+def main() -> None:
+    """Read the file that the command names. What is raised will be raised again by whoever wants the file."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = _MOST_BYTES if most == resource.RLIM_INFINITY else min(most, _MOST_BYTES)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+    # A message of the interpreter at its end would cost more than it is worth.
+    with suppress(Exception):
+        path = Path(sys.argv[1])
+        _read_tokenizer(path) if path.suffix == ".json" else _read_gguf(path)
+
+
+def _read_tokenizer(path: Path) -> None:
+    from edge_spec.models.json_tokenizer import JsonTokenizer
+
+    with closing(JsonTokenizer(path, bos=-1, eos=-1, ends=frozenset())) as tokenizer:
+        _use(tokenizer)
+
+
+def _read_gguf(path: Path) -> None:
+    from edge_spec.llama_cpp.weights import LlamaWeights
+
+    with closing(LlamaWeights(path, dry=True)) as weights:
+        _use(weights)
+        weights.make_context(_N_CTX)
+
+
+def _use(tokenizer: FileTokenizer) -> None:
+    tokenizer.text(tokenizer.tokenize(_TEXT, add_special=True))
+    for token in range(0, tokenizer.n_vocab, max(1, tokenizer.n_vocab // _TOKENS)):
+        tokenizer.token_bytes(token)
+        tokenizer.name(token)

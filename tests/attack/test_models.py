@@ -1,0 +1,121 @@
+"""Laws of model files by strangers: one that contradicts itself is refused in a line, and never ends the process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forked import forked
+from gguf_files import write_gguf
+from hostile_gguf import HostileGGUF, read_gguf
+
+from edge_spec.cli import main
+from edge_spec.engines import trial
+from edge_spec.engines.trial import require_sound
+from edge_spec.errors import UnsupportedModel
+from edge_spec.models import inspect, resolve_family
+from edge_spec.models.gguf.types import TYPES
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Callable[[], HostileGGUF]:
+    path = write_gguf(tmp_path / "sound.gguf")
+    return lambda: read_gguf(path)
+
+
+def run(path: Path, *options: str) -> Callable[[], object]:
+    given = ("-p", "Hello there", "--max-tokens", "3", "--seed", "1", "--memory", "600MiB")
+    return lambda: main(["run", str(path), *given, *options])
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_copied_unchanged_runs(sound: Callable[[], HostileGGUF], home: Path) -> None:
+    for engine in ("llama", "onnx"):
+        outcome = forked(run(sound().write(home / "copy.gguf"), "--raw", "--engine", engine), seconds=60)
+        assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (0, ""), outcome.err
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_changed_model_runs_or_is_refused_in_a_line(
+    seed: int, sound: Callable[[], HostileGGUF], home: Path, request: pytest.FixtureRequest
+) -> None:
+    model = sound().change(seed)
+    path = model.write(home / "changed.gguf")
+    engine = ("llama", "onnx")[seed % 2]
+    outcome = forked(run(path, "--raw", "--engine", engine), seconds=60)
+    assert outcome.fault(most_bytes=(600 + 64) << 20, most_lines=6) == "", (model.said, outcome.err)
+
+
+@pytest.mark.parametrize("kind", ["I8", "I32", "I64", "F64", "Q8_1", "Q8_K"])
+def test_matrices_have_types_that_can_be_multiplied(
+    kind: str, sound: Callable[[], HostileGGUF], tmp_path: Path
+) -> None:
+    model = sound()
+    name = "blk.0.ffn_up.weight"
+    shape, _, _ = model.tensors[name]
+    made = TYPES[kind]
+    model.tensors[name] = (shape, made.number, bytes(made.row_bytes(shape[0]) * shape[1]))
+    with pytest.raises(UnsupportedModel, match=f"{name}.*{kind}"):
+        inspect(model.write(tmp_path / "typed.gguf"))
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight"])
+def test_norms_are_exact(name: str, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
+    model = sound()
+    shape, _, _ = model.tensors[name]
+    model.tensors[name] = (shape, TYPES["F16"].number, bytes(2 * shape[0]))
+    with pytest.raises(UnsupportedModel, match=f"{name}.*F16, not F32"):
+        inspect(model.write(tmp_path / "norm.gguf"))
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
+def test_an_epsilon_is_a_small_number(epsilon: float, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
+    model = sound()
+    model.values["llama.attention.layer_norm_rms_epsilon"] = (6, epsilon)
+    with pytest.raises(UnsupportedModel, match="epsilon = "):
+        inspect(model.write(tmp_path / "epsilon.gguf"))
+
+
+def with_equal_tokens(model: HostileGGUF) -> HostileGGUF:
+    tokens = model.values["tokenizer.ggml.tokens"][1][1]
+    model.values["tokenizer.ggml.tokens"] = (9, (8, ["x"] * len(tokens)))
+    return model
+
+
+def test_what_ends_a_process_ends_a_child_once(
+    sound: Callable[[], HostileGGUF], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_equal_tokens(sound()).write(tmp_path / "alike.gguf")
+    file, tried = inspect(path), []
+    run_child = trial.subprocess.run
+    monkeypatch.setattr(
+        trial.subprocess, "run", lambda *args, **kwargs: (tried.append(1), run_child(*args, **kwargs))[1]
+    )
+    for _ in range(3):
+        with pytest.raises(UnsupportedModel, match=r"alike.gguf ends a process that reads it \(SIGABRT\)"):
+            require_sound([file], cache_dir=tmp_path / "cache")
+        # As another process would find it.
+        trial._fault.cache_clear()
+    assert len(tried) == 1
+
+
+def test_a_sound_file_is_tried_once_and_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = inspect(resolve_family("demo").target)
+    trial._fault.cache_clear()
+    require_sound([file], cache_dir=tmp_path)
+    trial._fault.cache_clear()
+    monkeypatch.setattr(trial, "_tried", lambda path: pytest.fail("it was tried already"))
+    began = time.monotonic()
+    require_sound([file, file], cache_dir=tmp_path)
+    assert time.monotonic() - began < 5
