@@ -170,6 +170,7 @@ def work(contestant: Contestant, options: argparse.Namespace) -> None:
             if model.n_past != options.cells:
                 model.rollback(0)
                 model.prefill(tokens[: options.cells])
+                model.hold()
             draft = Tree.sequence(tokens[options.cells : options.cells + n])
             model.decode(draft)  # warms the caches, which another process used meanwhile
             model.rollback(options.cells)

@@ -33,6 +33,8 @@ class HybridShape:
         groups: of keys and queries that channels share.
         tied: whether the output matrix is the embedding.
         merges: whether the vocabulary has merges rather than scores.
+        experts: how many a layer has, how many of them a row uses, and how wide each is, like the one that all rows use
+            besides; none if empty.
         mtp: layers for further tokens behind the others.
     """
 
@@ -51,6 +53,7 @@ class HybridShape:
     groups: int = 0
     tied: bool = False
     merges: bool = False
+    experts: tuple[int, ...] = ()
     mtp: int = 0
 
 
@@ -115,7 +118,9 @@ def write_hybrid(path: Path, shape: HybridShape, kind: str, *, seed: int | None 
     writer.add_chat_template(_TEMPLATE)
     tensors = _Tensors(writer, kind, seed, noise)
     tensors.matrix("token_embd", shape.n_embd, shape.n_vocab)
-    tensors.vector("token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight", shape.n_embd)
+    tensors.vector(
+        "token_embd_norm.weight" if shape.architecture.startswith("lfm2") else "output_norm.weight", shape.n_embd
+    )
     if not shape.tied:
         tensors.matrix("output", shape.n_embd, shape.n_vocab)
     for layer in range(shape.n_layers + shape.mtp):
@@ -139,12 +144,12 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
         "attention.value_length": s.head_dim,
         "vocab_size": s.n_vocab,
     }
-    by_layer = s.architecture in ("lfm2", "nemotron_h")
+    by_layer = s.architecture in ("lfm2", "lfm2moe", "nemotron_h")
     heads_kv = [s.n_head_kv * (layer in s.attention) for layer in range(s.n_layers)]
     numbers["attention.head_count"] = s.n_head if s.attention else 0
     numbers["attention.head_count_kv"] = heads_kv if by_layer else s.n_head_kv if s.attention else 0
     numbers["feed_forward_length"] = s.n_ff if s.attention else 0
-    if s.architecture == "lfm2":
+    if s.architecture.startswith("lfm2"):
         numbers["shortconv.l_cache"] = s.conv
     else:
         numbers |= {
@@ -154,7 +159,14 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
             "ssm.time_step_rank": s.n_embd // 16 if s.architecture == "mamba" else _heads(s),
             "ssm.group_count": s.groups,
         }
-    if s.architecture == "qwen35":
+    if s.experts:
+        names = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+        numbers |= dict(zip(names, s.experts, strict=True))
+        if s.architecture != "lfm2moe":
+            numbers["expert_shared_feed_forward_length"] = s.experts[2]
+    if s.architecture == "lfm2moe":
+        numbers |= {"leading_dense_block_count": 1, "expert_gating_func": 2}
+    if s.architecture.startswith("qwen35"):
         # A quarter of a head is turned, in three sections.
         n_pairs = s.head_dim // 8
         numbers["rope.dimension_count"] = 2 * n_pairs
@@ -175,7 +187,7 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
 
 def _heads(s: HybridShape) -> int:
     """Heads of a state: as wide as they are long in the delta rule, else 64 channels."""
-    return s.inner // (s.state if s.architecture == "qwen35" else 64)
+    return s.inner // (s.state if s.architecture.startswith("qwen35") else 64)
 
 
 class _Tensors:
@@ -190,16 +202,19 @@ class _Tensors:
         assert self._drawn is not None
         return self._drawn.standard_normal(shape) + self._noise * self._other.standard_normal(shape)
 
-    def matrix(self, name: str, n_in: int, n_out: int, *, kind: str = "") -> None:
-        """A matrix of a type; as small ones cannot be of every type, ``kind`` names another."""
+    def matrix(self, name: str, n_in: int, n_out: int, *, kind: str = "", n_expert: int = 0) -> None:
+        """A matrix of a type, or one of every expert; as small ones cannot be of every type, ``kind`` names another."""
         kind = kind or self._kind
         of_kind = GGMLQuantizationType[kind]
+        n_rows, n_out = n_out, n_out * max(1, n_expert)
         if self._drawn is None and kind not in ("F32", "F16"):
             self._writer.add_tensor(f"{name}.weight", repeated_blocks(kind, n_out, n_in), raw_dtype=of_kind)
             return
         values = self._normal(n_out, n_in) if self._drawn is not None else np.ones((n_out, n_in))
         values = (values * (2 / np.sqrt(n_in))).astype(np.float32)
-        self._writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, of_kind), raw_dtype=of_kind)
+        blocks = gguf.quants.quantize(values, of_kind)
+        blocks = blocks.reshape(n_expert, n_rows, -1) if n_expert else blocks
+        self._writer.add_tensor(f"{name}.weight", blocks, raw_dtype=of_kind)
 
     def vector(self, name: str, *shape: int, mean: float = 1.0, spread: float = 0.1) -> None:
         """Numbers around ``mean``; all of them ``mean`` without a seed."""
@@ -218,9 +233,27 @@ def _attention(t: _Tensors, s: HybridShape, blk: str, *, gated: bool = False, no
 
 
 def _feed_forward(t: _Tensors, s: HybridShape, blk: str, *, gate: bool = True) -> None:
+    if s.experts and not (s.architecture == "lfm2moe" and blk == "blk.0."):
+        _experts(t, s, blk)
+        return
     for name in ("ffn_gate", "ffn_up") if gate else ("ffn_up",):
         t.matrix(blk + name, s.n_embd, s.n_ff)
     t.matrix(f"{blk}ffn_down", s.n_ff, s.n_embd)
+
+
+def _experts(t: _Tensors, s: HybridShape, blk: str) -> None:
+    n_expert, _, n_ff = s.experts
+    t.matrix(f"{blk}ffn_gate_inp", s.n_embd, n_expert, kind="F32")
+    shared = s.architecture != "lfm2moe"
+    if shared:
+        t.vector(f"{blk}ffn_gate_inp_shexp.weight", s.n_embd, mean=0.0)
+    else:
+        t.vector(f"{blk}exp_probs_b.bias", n_expert, mean=0.0)
+    for name in ("ffn_gate", "ffn_up", "ffn_down"):
+        sizes = (n_ff, s.n_embd) if name == "ffn_down" else (s.n_embd, n_ff)
+        t.matrix(f"{blk}{name}_exps", *sizes, n_expert=n_expert)
+        if shared:
+            t.matrix(f"{blk}{name}_shexp", *sizes)
 
 
 def _lfm2(t: _Tensors, s: HybridShape, layer: int, blk: str) -> None:
@@ -306,7 +339,9 @@ _Layer = Callable[[_Tensors, HybridShape, int, str], None]
 
 _LAYERS: dict[str, _Layer] = {
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2,
     "qwen35": _qwen35,
+    "qwen35moe": _qwen35,
     "nemotron_h": _nemotron_h,
     "falcon-h1": _falcon_h1,
     "mamba": _mamba,

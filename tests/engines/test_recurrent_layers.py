@@ -38,7 +38,11 @@ LFM2, QWEN35 = SMALL_HYBRIDS["lfm2"], SMALL_HYBRIDS["qwen35"]
 SHAPES: dict[str, HybridShape] = {
     "lfm2, 4 heads on 2": replace(LFM2, n_layers=4, attention=(1, 3)),
     "lfm2, 4 heads on 1, 5 taps": replace(LFM2, n_layers=3, n_head_kv=1, conv=5),
+    "lfm2moe, 2 of 8 experts": replace(LFM2, architecture="lfm2moe", n_layers=3, attention=(1,), experts=(8, 2, 96)),
     "qwen35, 2 keys to 4 values, 4 heads on 2": replace(QWEN35, n_layers=4, state=64, attention=(1, 3)),
+    "qwen35moe, 2 of 8 experts": replace(
+        QWEN35, architecture="qwen35moe", n_layers=2, state=64, attention=(1,), experts=(8, 2, 96)
+    ),
     "qwen35, as many keys as values, 4 heads on 1": replace(QWEN35, n_layers=4, n_head_kv=1, attention=(3,)),
 }
 ARCHITECTURES = ("lfm2", "qwen35")
@@ -130,6 +134,9 @@ MUTATIONS: dict[str, tuple[str, dict[str, Change], dict[str, float]]] = {
     "LFM2's last norm": (LFM, {"token_embd_norm.weight": lambda x: x[::-1]}, {}),
     "LFM2's positions": (LFM, {}, {"lfm2.rope.freq_base": 1e4}),
     "LFM2's epsilon": (LFM, {}, {"lfm2.attention.layer_norm_rms_epsilon": 1e-2}),
+    "experts' preferences": ("lfm2moe, 2 of 8 experts", {"exp_probs_b.bias": lambda x: x[::-1]}, {}),
+    "layers before experts": ("lfm2moe, 2 of 8 experts", {"0.ffn_up.weight": lambda x: x[::-1]}, {}),
+    "Qwen3.5's shared expert": ("qwen35moe, 2 of 8 experts", {"ffn_gate_inp_shexp.weight": lambda x: x[::-1]}, {}),
     "taps of a delta net": (QWEN, {"ssm_conv1d.weight": lambda x: x[:, ::-1]}, {}),
     "queries for keys": (QWEN, heads_of("0.attn_qkv.weight", 8), {}),
     "heads of values": (QWEN, {"0.attn_qkv.weight": lambda x: np.concatenate([x[:256], np.roll(x[256:], 64, 0)])}, {}),
@@ -438,6 +445,12 @@ def test_the_plan_names_states_and_what_is_kept_and_they_take_that(
 
 REFUSED: dict[str, tuple[str, dict[str, float], str]] = {
     "no taps": (LFM, {"lfm2.shortconv.l_cache": 0}, "l_cache"),
+    "another way to weigh experts": ("lfm2moe, 2 of 8 experts", {"lfm2moe.expert_gating_func": 1}, "in the way 1"),
+    "no layer with experts": (
+        "lfm2moe, 2 of 8 experts",
+        {"lfm2moe.leading_dense_block_count": 3},
+        "after 3 of its 3 layers",
+    ),
     "2^31 taps": (LFM, {"lfm2.shortconv.l_cache": 1 << 31}, "l_cache"),
     "more taps than there are": (LFM, {"lfm2.shortconv.l_cache": 4}, "shortconv.conv.weight in the shape"),
     "keys where there are none": (LFM, {"lfm2.attention.head_count_kv": 2}, "other recurrent layers"),

@@ -17,6 +17,7 @@ Array = npt.NDArray[np.float64]
 _INTERLEAVED = {
     *("llama", "mistral3", "smollm3", "granite", "granitemoe", "minicpm", "ernie4_5", "internlm2", "xverse", "arcee"),
 }
+_QWEN35 = ("qwen35", "qwen35moe")
 
 
 class _File:
@@ -57,7 +58,7 @@ def _logits(file: _File, tokens: list[int]) -> Array:
     assert embeddings is not None
     x = embeddings[tokens] * {"gemma": np.sqrt(n_embd)}.get(made, file.fact("embedding_scale", 1.0))
     added = file.fact("residual_scale", 1.0)
-    before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss", "qwen35") else "ffn_norm"
+    before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss", *_QWEN35) else "ffn_norm"
     after = made in ("olmo2", "exaone4")
     for layer in range(file.fact("block_count")):
         blk = f"blk.{layer}."
@@ -66,7 +67,7 @@ def _logits(file: _File, tokens: list[int]) -> Array:
         y = _feed_forward(file, blk, x if after else _norm(file, x, blk + before_ffn))
         x = x + added * (_norm(file, y, blk + "post_ffw_norm") if after else y)
     output = file.tensor("output.weight")
-    last_norm = "token_embd_norm" if made == "lfm2" else "output_norm"
+    last_norm = "token_embd_norm" if made in ("lfm2", "lfm2moe") else "output_norm"
     return _norm(file, x, last_norm) @ (embeddings if output is None else output).T / file.fact("logit_scale", 1.0)
 
 
@@ -99,11 +100,11 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
     if made in ("olmo2", "olmoe"):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     gate = np.full((n, n_head * width), np.inf)
-    if made == "qwen35":  # Behind the queries of each head are as many numbers that gate it.
+    if made in _QWEN35:  # Behind the queries of each head are as many numbers that gate it.
         both = q.reshape(n, n_head, 2, width)
         q, gate = both[:, :, 0], both[:, :, 1].reshape(n, -1)
     q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
-    if made in ("exaone4", "qwen3moe", "lfm2", "qwen35"):
+    if made in ("exaone4", "qwen3moe", "lfm2", "lfm2moe", *_QWEN35):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     every = {"olmo2": file.fact("attention.sliding_window_pattern", 4), "gpt-oss": 2}.get(made, 0)
     window = file.fact("attention.sliding_window", 0) if every and layer % every != every - 1 else 0
@@ -135,7 +136,7 @@ def _turned(file: _File, x: Array, *, local: bool) -> Array:
     base = file.fact("rope.freq_base_swa", base) if local else base
     angles, grown = base ** (-2.0 * pairs / width), 1.0
     n_turned = file.fact("rope.dimension_count", width)
-    if file.architecture == "qwen35":
+    if file.architecture in _QWEN35:
         turned = _by_angles(file, x[..., :n_turned], _sectioned(file, n_turned))
         return np.concatenate([turned, x[..., n_turned:]], axis=-1)
     if local and file.architecture != "gpt-oss":
@@ -174,7 +175,7 @@ def _by_angles(file: _File, x: Array, angles: Array) -> Array:
 
 
 def _feed_forward(file: _File, blk: str, x: Array) -> Array:
-    if file.fact("expert_count"):
+    if file.tensor(f"{blk}ffn_gate_inp.weight") is not None:
         return _experts(file, blk, x)
     up = _product(file, x, blk + "ffn_up")
     if file.architecture == "arcee":
@@ -190,11 +191,15 @@ def _feed_forward(file: _File, blk: str, x: Array) -> Array:
 def _experts(file: _File, blk: str, x: Array) -> Array:
     scores = _product(file, x, blk + "ffn_gate_inp")
     n_used, out = file.fact("expert_used_count"), np.zeros_like(x)
-    file.margins.append(_margins(scores, n_used))
+    preferences = file.tensor(f"{blk}exp_probs_b.bias")
+    ranks = scores if preferences is None else sigmoid(scores) + preferences
+    file.margins.append(_margins(ranks, n_used))
     for row, scored in enumerate(scores):
-        used = np.argsort(-scored, kind="stable")[:n_used]
+        used = np.argsort(-ranks[row], kind="stable")[:n_used]
         weights = np.exp(scored - scored.max())
-        if file.architecture == "gpt-oss":
+        if preferences is not None:
+            shares = sigmoid(scored[used]) / sigmoid(scored[used]).sum()
+        elif file.architecture == "gpt-oss":
             shares = weights[used] / weights[used].sum()
         else:
             shares = weights[used] / weights.sum()

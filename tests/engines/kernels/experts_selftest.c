@@ -29,7 +29,7 @@ static void add_to_digest(const void *values, size_t n) { /* FNV-1a over 32-bit 
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 300;
     static const char *const names[] = {"avx512-vnni", "avx2", "neon-dotprod"};
-    static float scores[MOST], shares[2][MOST], gates[2][PADDED], ups[PADDED], outs[2][MOST], scratch[PADDED];
+    static float scores[MOST], shares[2][MOST], gates[2][PADDED], ups[PADDED], outs[2][MOST], scratch[2 * PADDED], preferences[MOST];
     static int32_t chosen[2][MOST];
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
@@ -45,6 +45,8 @@ int main(int argc, char **argv) {
             const size_t n = 16 * (1 + below(PADDED / 16)), n_kept = n < MOST ? n - below(16) : MOST;
             const float limit = round & 4 ? 7.0f : 0.0f, alpha = round & 8 ? 1.702f : 1.0f, share = number(1.0f);
             fill(scores, MOST, round & 16 ? 300.0f : 3.0f);
+            fill(preferences, MOST, 1.0f);
+            choice.preferences = round & 64 ? preferences : NULL;
             for (size_t i = 0; round & 32 && i < MOST; i++) /* ties */
                 scores[i] = (float)(int)scores[i];
             fill(gates[0], PADDED, 120.0f);

@@ -23,6 +23,8 @@ class Experts:
         normalized: shares are divided by the sum of those that are used.
         limit: what goes into a gate is at most this, and what it multiplies is within it and 1 more; 0 for no limit.
         alpha: how steep a gate is.
+        preferred: an expert's share is its score as a number from 0 to 1, to which a preference of each is added where
+            experts are chosen.
         biased: the router and all matrices have biases.
         optional: a file without experts is a model whose rows go through all of a network.
         shared: there may be a further network that every row goes through.
@@ -33,6 +35,7 @@ class Experts:
     normalized: bool = False
     limit: float = 0.0
     alpha: float = 1.0
+    preferred: bool = False
     biased: bool = False
     optional: bool = False
     shared: bool = False
@@ -160,12 +163,26 @@ ARCHITECTURES = {
         experts=Experts(of_all=False, limit=7.0, alpha=1.702, biased=True),
     ),
     "lfm2": Kind(head_norms=True, recurrent="convolution", output_norm="token_embd_norm"),
+    "lfm2moe": Kind(
+        head_norms=True,
+        recurrent="convolution",
+        output_norm="token_embd_norm",
+        experts=Experts(normalized=True, preferred=True),
+    ),
     "qwen35": Kind(
         head_norms=True,
         ffn_norm="post_attention_norm",
         gated_attention=True,
         sections=True,
         recurrent="delta net",
+    ),
+    "qwen35moe": Kind(
+        head_norms=True,
+        ffn_norm="post_attention_norm",
+        gated_attention=True,
+        sections=True,
+        recurrent="delta net",
+        experts=Experts(normalized=True, shared=True, shared_gate=True),
     ),
     "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }

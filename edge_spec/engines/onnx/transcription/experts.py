@@ -31,6 +31,9 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
         bias = f"{blk}{name}.bias"
         store.put(bias, lambda bias=bias: tensor_values(net.tensors[bias]))  # type: ignore[misc]
         inputs.append(store.use(graph, bias))
+    if experts.preferred:
+        preferences = graph.constant(f"{blk}exp_probs_b", tensor_values(net.tensors[f"{blk}exp_probs_b.bias"]))
+        inputs += [*([] if experts.biased else ["", "", ""]), preferences]
     graph.node(
         EXPERT_ROWS,
         inputs,

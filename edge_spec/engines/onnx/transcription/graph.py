@@ -259,7 +259,11 @@ class Writer:
 
     def _feed_forward(self, layer: int, x: str) -> str:
         blk = f"blk.{layer}."
-        return self._experts(layer, x) if self._net.n_expert else self._whole_network(blk, x, gated_of(self._net), "")
+        return (
+            self._experts(layer, x)
+            if self._net.has_experts(layer)
+            else self._whole_network(blk, x, gated_of(self._net), "")
+        )
 
     def _experts(self, layer: int, x: str) -> str:
         net, graph, blk = self._net, self.graph, f"blk.{layer}."
@@ -355,17 +359,18 @@ def matrices_of(net: Network) -> Iterator[Matrix]:
             mixing = net.recurrent.products()
         for names in (*mixing, *_feed_forward_products(net, layer)):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
-        if net.n_expert:
+        if net.has_experts(layer):
             yield from expert_matrices(net, layer)
 
 
 def _feed_forward_products(net: Network, layer: int) -> Iterator[Sequence[str]]:
     """Yield the matrices that are multiplied together."""
-    end = _SHARED if net.n_expert else ""
-    if net.n_expert:
+    has_experts = net.has_experts(layer)
+    end = _SHARED if has_experts else ""
+    if has_experts:
         yield ("ffn_gate_inp",)
         if net.has(f"blk.{layer}.ffn_gate_inp{end}"):
             yield (f"ffn_gate_inp{end}",)
-    if net.has_shared or not net.n_expert:
-        yield [name + end for name in (GATED if net.n_expert else gated_of(net))]
+    if net.has_shared or not has_experts:
+        yield [name + end for name in (GATED if has_experts else gated_of(net))]
         yield (f"ffn_down{end}",)

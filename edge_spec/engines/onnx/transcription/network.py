@@ -38,6 +38,11 @@ _EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
 
 _SHARED_LENGTH = "expert_shared_feed_forward_length"
 
+_DENSE, _GATING = "leading_dense_block_count", "expert_gating_func"
+
+_SIGMOID = 2
+"""What ``expert_gating_func`` says where shares are numbers from 0 to 1."""
+
 _MOST_EXPERTS = 1 << 16
 
 _WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
@@ -97,6 +102,7 @@ class Network:
         recurrent: what its layers without keys and values are; None where there are none.
         recurrent_layers: which these are.
         n_expert, n_used: experts of a layer, and how many of them each row uses; 0 where there are none.
+        n_dense: layers at the beginning whose rows go through all of a network nevertheless.
     """
 
     kind: Kind
@@ -119,6 +125,11 @@ class Network:
     recurrent_layers: frozenset[int] = frozenset()
     n_expert: int = 0
     n_used: int = 0
+    n_dense: int = 0
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether a layer's feed-forward networks are experts."""
+        return self.n_expert > 0 and layer >= self.n_dense
 
     @property
     def attention_layers(self) -> list[int]:
@@ -133,7 +144,7 @@ class Network:
     @property
     def n_ff_expert(self) -> int:
         """How wide an expert is: how many numbers it hides."""
-        gate = self.tensors.get("blk.0.ffn_gate_exps.weight")
+        gate = self.tensors.get(f"blk.{self.n_dense}.ffn_gate_exps.weight")
         return gate.shape[1] if gate is not None and len(gate.shape) == 3 else 0
 
     @property
@@ -169,6 +180,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     known_keys |= {_TEMPERATURE} if kind.temperature else set()
     if kind.experts is not None:
         known_keys |= {*_EXPERTS, *([_SHARED_LENGTH] if kind.experts.shared else [])}
+        known_keys |= {_DENSE, _GATING} if kind.experts.preferred else set()
     known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
     known_keys |= {_SECTIONS} if kind.sections else set()
     if kind.recurrent:
@@ -220,6 +232,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         recurrent_layers=frozenset(layer for layer in range(n_layers) if recurrent and not file.n_head_kv[layer]),
         n_expert=n_expert,
         n_used=n_used,
+        n_dense=_n_dense(file, header) if kind.experts is not None and kind.experts.preferred else 0,
     )
     _check_tensors(file, network)
     return network
@@ -257,6 +270,14 @@ def _experts(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, int]
         of_layers = "other numbers by layer" if -1 in counts else f"{counts[1]} of {counts[0]}"
         raise llama_only(file, f"uses {of_layers} experts")
     return counts[0], counts[1]
+
+
+def _n_dense(file: ModelFile, header: GGUFHeader) -> int:
+    """How many layers come before those with experts, whose shares are numbers from 0 to 1."""
+    n, gating = (header.metadata.get(f"{file.architecture}.{key}", 0) for key in (_DENSE, _GATING))
+    if not isinstance(n, int) or not 0 <= n < file.n_layers or gating != _SIGMOID:
+        raise llama_only(file, f"weighs experts in the way {gating}, after {n} of its {file.n_layers} layers")
+    return n
 
 
 def _turned(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[bool, ...]:
@@ -359,7 +380,7 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
     for layer in range(network.n_layers):
         mixing = _recurrent_shapes if layer in network.recurrent_layers else _attention_shapes
-        for shapes_of in (mixing, _expert_shapes if network.n_expert else _feed_forward_shapes):
+        for shapes_of in (mixing, _expert_shapes if network.has_experts(layer) else _feed_forward_shapes):
             parts, further = shapes_of(network, f"blk.{layer}.")
             needed |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
             optional |= {f"blk.{layer}.{name}": shape for name, shape in further.items()}
@@ -428,6 +449,8 @@ def _expert_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[s
         "ffn_up_exps.weight": (embd, n_ff, n),
         "ffn_down_exps.weight": (n_ff, embd, n),
     }
+    if experts.preferred:
+        needed["exp_probs_b.bias"] = (n,)
     if experts.biased:
         needed |= {"ffn_gate_inp.bias": (n,), "ffn_gate_exps.bias": (n_ff, n), "ffn_up_exps.bias": (n_ff, n)}
         needed["ffn_down_exps.bias"] = (embd, n)

@@ -12,6 +12,9 @@
  *     down_e = product of hidden_e as in rows.h, plus a bias if there is one
  *     out = fma(share_e, down_e, out), from +0 on
  *
+ * Where experts have preferences, share_e is 1 / (1 + exp(-score_e)) before it is normalized, and experts are chosen by
+ * share_e + preference_e instead of by their scores.
+ *
  * So a row's result is a function of its input and its scores alone, whatever other rows a call has and whichever of
  * them use the same experts. Numbers that are NaN are stored as in rows.h; a score that is no finite number makes all
  * shares of its row NaN.
@@ -31,6 +34,8 @@ typedef struct {
     bool (*runs_here)(void);
     /* x = exp(x - less). n is a multiple of 16, as is that of `gate`. */
     void (*weigh)(float *x, float less, size_t n);
+    /* x = 1 / (1 + exp(-x)), n of them. */
+    void (*squash)(float *x, size_t n);
     /* gate = hidden, of gate and up. limit: 0 for none. */
     void (*gate)(float *gate, const float *up, size_t n, float alpha, float limit);
     /* y = fma(share, x, y), n numbers. */
@@ -45,6 +50,7 @@ typedef struct {
     size_t n_expert, n_used;
     bool of_all;     /* weights are shares of the sum of all experts' weights, else of the used ones' */
     bool normalized; /* the used experts' shares are divided by their sum */
+    const float *preferences; /* [n_expert], where shares are squashed scores; else NULL */
 } er_choice;
 
 /* The experts that a row uses, ascending, and their shares, [n_used] each. scratch: er_choice_scratch floats. */

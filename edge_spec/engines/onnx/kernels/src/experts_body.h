@@ -4,13 +4,18 @@
 #include <math.h>
 
 #include "experts.h"
-#include "exponential.h"
+#include "sigmoid.h"
 
 static bool runs_here(void) { return RUNS_HERE; }
 
 static void weigh(float *x, float less, size_t n) {
     for (size_t i = 0; i < n; i += WIDTH)
         STORE(x + i, exponential(SUB(LOAD(x + i), SET1(less))));
+}
+
+static void squash(float *x, size_t n) {
+    for (size_t i = 0; i < n; i += WIDTH)
+        STORE(x + i, sigmoid(LOAD(x + i)));
 }
 
 /* x / (1 + exp(-alpha * x)); exp's argument is bounded, so that it is never infinite. */
@@ -38,4 +43,4 @@ static void add(float share, const float *x, size_t n, float *y) {
         y[i] = fmaf(share, x[i], y[i]);
 }
 
-const er_experts_variant VARIANT = {VARIANT_NAME, runs_here, weigh, gate, add};
+const er_experts_variant VARIANT = {VARIANT_NAME, runs_here, weigh, squash, gate, add};

@@ -1,9 +1,10 @@
 /* Experts as an operator of ONNX Runtime, in the domain edge_spec:
  *
  *     ExpertRows(x f32[..., n_embd], scores f32[..., n_expert], gate, up, down u8[bytes],
- *                gate_bias, up_bias f32[n_expert, n_ff], down_bias f32[n_expert, n_embd]) -> f32[..., n_embd]
+ *                gate_bias, up_bias f32[n_expert, n_ff], down_bias f32[n_expert, n_embd],
+ *                preferences f32[n_expert]) -> f32[..., n_embd]
  *
- * The biases are optional. Attributes: n_expert, n_used, n_embd, n_ff, of_all and normalized (0 or 1), alpha and limit
+ * The biases and the preferences are optional. Attributes: n_expert, n_used, n_embd, n_ff, of_all and normalized (0 or 1), alpha and limit
  * (floats; 1 and 0 if absent), and variant for tests. experts.h says what is computed.
  *
  * Rows are sorted by expert, so that each expert's weights are read once for all rows of a call that use it. Experts
@@ -19,7 +20,8 @@
 #include "rows.h"
 
 enum {
-    X, SCORES, GATE, UP, DOWN, N_REQUIRED, GATE_BIAS = N_REQUIRED, UP_BIAS, DOWN_BIAS, N_INPUTS,
+    X, SCORES, GATE, UP, DOWN, N_REQUIRED, GATE_BIAS = N_REQUIRED, UP_BIAS, DOWN_BIAS, PREFERENCES,
+    N_INPUTS,
     /* A longer input takes several passes over the weights, and experts go by in groups of so many uses, so that
      * scratch memory has a bound. */
     PASS_ROWS = 512,
@@ -355,7 +357,7 @@ static OrtStatus *read_bias(const operator_state *state, OrtKernelContext *conte
     if (value == NULL)
         return NULL;
     TRY(shape_of(api, value, 0, dims, &rank, &n));
-    if (n != (size_t)(state->n_expert * (which == DOWN_BIAS ? state->n_embd : state->n_ff)))
+    if (n != (size_t)(state->n_expert * (which == PREFERENCES ? 1 : which == DOWN_BIAS ? state->n_embd : state->n_ff)))
         return refuse(api, "edge_spec.ExpertRows: there is not one bias for every number of every expert");
     TRY(api->GetTensorMutableData((OrtValue *)value, &data));
     *bias = data;
@@ -367,7 +369,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const OrtApi *api = state->api;
     work w = {
         .state = state,
-        .choice = {(size_t)state->n_expert, (size_t)state->n_used, state->of_all != 0, state->normalized != 0},
+        .choice = {(size_t)state->n_expert, (size_t)state->n_used, state->of_all != 0, state->normalized != 0, NULL},
         .n_embd = (size_t)state->n_embd,
         .n_ff = (size_t)state->n_ff,
     };
@@ -382,6 +384,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         TRY(open_all(state, values[which], which, &w.matrices[which]));
     for (size_t which = N_REQUIRED; which < N_INPUTS; which++)
         TRY(read_bias(state, context, which, &w.biases[which]));
+    w.choice.preferences = w.biases[PREFERENCES];
     TRY(shape_of(api, values[X], 1, dims, &rank, &n_rows));
     TRY(shape_of(api, values[SCORES], 1, of_scores, &scores_rank, &n_scored));
     if (dims[rank - 1] != state->n_embd || of_scores[scores_rank - 1] != state->n_expert || n_scored != n_rows)
