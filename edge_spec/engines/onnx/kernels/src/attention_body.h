@@ -11,7 +11,7 @@
 #include "half.h"
 #include "layout.h"
 
-enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4, TILES_AHEAD = 8 };
+enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4, TILES_AHEAD = 4, VALUE_TILES_AHEAD = 128 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
@@ -50,14 +50,15 @@ ER_INLINE size_t cell_of(const er_text *t, size_t place) {
 /* Which node of its text row r is. */
 ER_INLINE size_t node_of(const er_text *t, size_t r) { return t->n_pending - t->n_rows + r - t->first_row; }
 
-/* Asks for the tile that comes TILES_AHEAD after that of a place, if it does not lie behind the one before it, where
- * processors expect it; those of places from `end` on are not read. */
-ER_INLINE void ask_for_tile(const int32_t *tiles, size_t place, size_t end, const void *base, size_t hd, bool f16) {
-    const size_t ahead = place / ER_LANES + TILES_AHEAD, bytes = ER_LANES * hd * (f16 ? sizeof(uint16_t) : sizeof(float));
-    if (ahead * ER_LANES >= end || tiles[ahead] == tiles[ahead - 1] + 1)
-        return;
-    for (size_t at = 0; at < bytes; at += 64)
-        ER_PREFETCH_FAR((const char *)base + (size_t)tiles[ahead] * bytes + at);
+/* Asks for tiles [first, last) of a list that ends before place `end`, except where one lies behind the tile before it:
+ * processors expect that. */
+ER_INLINE void ask_for_tiles(const int32_t *tiles, size_t first, size_t last, size_t end, const void *base, size_t hd,
+                             bool f16) {
+    const size_t bytes = ER_LANES * hd * (f16 ? sizeof(uint16_t) : sizeof(float));
+    for (; first < last && first * ER_LANES < end; first++)
+        if (first > 0 && tiles[first] != tiles[first - 1] + 1)
+            for (size_t at = 0; at < bytes; at += 64)
+                ER_PREFETCH_FAR((const char *)base + (size_t)tiles[first] * bytes + at);
 }
 
 static void store(const er_attention *a, size_t kv_head) {
@@ -165,9 +166,10 @@ static float softmax(float *scores, size_t from, size_t n, const float *sink) {
 }
 
 /* Adds the values of places [from, to) of a text to n outputs, for vecs * WIDTH of their numbers. The first weight is
- * that of place `from`. */
+ * that of place `from`. Asks for tiles ahead, if so wished, where they have not been asked for with the keys. */
 ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from,
-                          size_t to, const float *weights, size_t stride, float *const *outs, size_t d) {
+                          size_t to, const float *weights, size_t stride, float *const *outs, size_t d,
+                          bool asks) {
     vec sums[VALUE_QUERIES][VALUE_VECS];
     for (int i = 0; i < n; i++)
         for (int v = 0; v < vecs; v++)
@@ -176,8 +178,9 @@ ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t 
         const size_t lane = from % ER_LANES, left = to - from, rest = ER_LANES - lane;
         const size_t some = left < rest ? left : rest;
         size_t at = ((size_t)tiles[from / ER_LANES] * ER_LANES + lane) * hd + d;
-        if (d == 0)
-            ask_for_tile(tiles, from, to, values, hd, f16);
+        const size_t ahead = from / ER_LANES + TILES_AHEAD;
+        if (asks && ahead >= VALUE_TILES_AHEAD)
+            ask_for_tiles(tiles, ahead, ahead + 1, to, values, hd, f16);
         for (size_t j = 0; j < some; j++, at += hd) {
             vec value[VALUE_VECS];
             for (int v = 0; v < vecs; v++)
@@ -206,12 +209,14 @@ ER_INLINE void add(int n, const void *values, bool f16, size_t hd, const int32_t
         size_t d = 0;
         for (; d + VALUE_VECS * WIDTH <= hd; d += VALUE_VECS * WIDTH)
             if (at_once == VALUE_QUERIES)
-                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d);
+                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d,
+                           i + d == 0);
             else
-                add_values(1, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d);
+                add_values(1, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d, i + d == 0);
         for (; d < hd; d += WIDTH)
             for (int k = 0; k < at_once; k++)
-                add_values(1, 1, values, f16, hd, tiles, from, to, w + (size_t)k * stride, stride, outs + i + k, d);
+                add_values(1, 1, values, f16, hd, tiles, from, to, w + (size_t)k * stride, stride, outs + i + k, d,
+                           false);
         i += at_once;
     }
 }
@@ -279,8 +284,15 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
                 path[place] = node;
             direct = t->n_text / ER_LANES * ER_LANES;
         }
+        /* Keys of some tiles ahead, and the first values, which are needed when all scores are there. Queries after the
+         * first ones find both in a cache. */
+        const size_t first_tile = j / ER_LANES, asked = done == 0 ? direct : 0;
+        ask_for_tiles(t->tiles, first_tile, first_tile + TILES_AHEAD, asked, keys, hd, f16);
         for (; j < direct; j += ER_LANES) {
-            ask_for_tile(t->tiles, j, direct, keys, hd, f16);
+            const size_t here = j / ER_LANES;
+            ask_for_tiles(t->tiles, here + TILES_AHEAD, here + TILES_AHEAD + 1, asked, keys, hd, f16);
+            if (here < first_tile + VALUE_TILES_AHEAD)
+                ask_for_tiles(t->tiles, here, here + 1, asked, values, hd, f16);
             score((int)n, queries, hd, offset(keys, cell_of(t, j) * hd, f16), f16, scores + j, stride);
         }
         for (; j < longest; j += ER_LANES) {
