@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edge_spec.engines.records import FOLDER, read_record, write_record
+from edge_spec.engines.trial_child import main
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.models.onnx.config_files import TOKENIZER
@@ -61,7 +62,7 @@ def _tried(path: Path) -> str:
     # A frozen program cannot run itself as Python.
     if not sys.executable or getattr(sys, "frozen", False):
         return ""
-    command = [sys.executable, "-P", "-c", f"from {__name__}_child import main; main()", str(path.absolute())]
+    command = [sys.executable, "-P", "-c", f"from {main.__module__} import main; main()", str(path.absolute())]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
