@@ -181,6 +181,8 @@ class Speculator:
         draft = self.drafter.draft(most)
         if self._guide is not None:
             draft = guided(draft, self._guide, text.tokens, most)
+        if draft is EMPTY:
+            return EMPTY
         return draft.fitted(most, model.n_vocab, branches=model.capabilities.takes_trees)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
-from edge_spec.speculation.chooser.prices import Prices, typical
+from edge_spec.speculation.chooser.prices import Prices
 from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
 from edge_spec.speculation.drafters.base import Choice, Drafter
 from edge_spec.speculation.follower import Follower
@@ -33,7 +33,7 @@ _FOLLOW = 0.05
 _ENOUGH_ROUNDS = 8
 """Rounds after which a model is judged by what it has brought, and not by the chance of its tokens."""
 
-_WEIGHING_SHARE, _LONGEST_REST = 0.005, 64
+_WEIGHING_SHARE, _LONGEST_REST = 0.0025, 128
 """Share of the time that weighing who should draft may take where nobody should, and the most rounds until it is done
 again."""
 
@@ -106,9 +106,8 @@ class Chooser(Drafter):
         self._clock = clock
         # All seconds of this run.
         self._total_s = 0.0
-        # Rounds until models are weighed again, and rounds that nobody has learned from yet.
-        self._rest = 0
-        self._unlearned: list[Round] = []
+        # Rounds until models are weighed again, and those since then that nobody has looked at.
+        self._rest = self._n_passed = 0
         # What asking drafters has saved in a round, less what it took: a running mean.
         self._saved_s = 0.0
         # What this round decided: who was asked and for how many seconds, who drafted what is verified, and who was
@@ -134,7 +133,7 @@ class Chooser(Drafter):
 
     def begin(self, text: Text, sampler: Sampler) -> None:
         super().begin(text, sampler)
-        self._catch_up()
+        self._count_passed()
         if self._n_written:
             self._usual_length += 0.2 * (self._n_written - self._usual_length)
         self._n_written = self._n_plain = self._rest = 0
@@ -154,7 +153,6 @@ class Chooser(Drafter):
             self._last_name = self.name
             return EMPTY
         self._forget_decision()
-        self._catch_up()
         began, prices = self._clock(), self.prices
         prices.update()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
@@ -325,38 +323,36 @@ class Chooser(Drafter):
     # --- what a round teaches
 
     def learn(self, done: Round) -> None:
-        # What plain rounds teach is wanted when somebody is weighed again: learned at once, it takes less time.
-        self._rest -= 1
-        self._unlearned.append(done)
+        if self._rest:
+            self._rest -= 1
+            if self._rest and not self._asked and not done.drafted:
+                # Between two weighings plain rounds are alike: learning from each would take longer than it is worth.
+                self._n_passed += 1
+                return
+        self._count_passed()
+        self.prices.learn(done)
+        self._total_s += done.draft_s + done.verify_s + done.sample_s
+        self._n_rounds += 1
+        self._n_written += len(done.tokens)
+        if not done.drafted:
+            self._last_plain = self._n_rounds
+            self._n_plain += self._used is None
         if self._asked:
             self._learn_drafts(done)
-        elif len(self._unlearned) > _LONGEST_REST:
-            self._catch_up()
 
-    def _catch_up(self) -> None:
-        """Learn what the rounds took that nobody has learned from yet."""
-        rounds, self._unlearned = self._unlearned, []
-        if not rounds:
-            return
-        plain = [done for done in rounds if done.n_rows == 1]
-        if plain:
-            self.prices.learn(typical(plain), len(plain))
-        for done in rounds:
-            if done.n_rows > 1:
-                self.prices.learn(done)
-        self._total_s += sum([done.draft_s + done.verify_s + done.sample_s for done in rounds])
-        self._n_rounds += len(rounds)
-        self._n_written += sum([len(done.tokens) for done in rounds])
-        # What a grammar drafts is nobody's.
-        n_plain = sum([not done.drafted for done in rounds])
-        if n_plain:
-            self._last_plain = self._n_rounds
-            self._n_plain += n_plain * (self._used is None)
+    def _count_passed(self) -> None:
+        """Count the rounds that nobody has looked at."""
+        n, self._n_passed = self._n_passed, 0
+        if n:
+            self.prices.pass_over(n)
+            self._total_s += n * self.prices.plain_s
+            self._n_rounds += n
+            self._n_written += n
+            self._n_plain += n
 
     def _learn_drafts(self, done: Round) -> None:
         """Learn what those who were asked in a round have brought, and what that took."""
         prices, decided = self.prices, (self.prices.rate, self.prices.plain_gain)
-        self._catch_up()
         prices.update()
         # Choosing takes time as well: with small models it decides. A round that was disturbed must not count.
         choosing_s = min(max(0.0, self._choosing_s), prices.plain_s)
@@ -428,7 +424,7 @@ class Chooser(Drafter):
     @property
     def choices(self) -> dict[str, Choice]:
         found = {}
-        self._catch_up()
+        self._count_passed()
         self.prices.update()
         if self.prices.plain_s > 0:
             found[_PLAIN] = Choice(rounds=self._n_plain, round_s=self.prices.plain_s, tokens_per_round=1.0)
@@ -440,13 +436,13 @@ class Chooser(Drafter):
     @property
     def has_learned(self) -> bool:
         """Whether this run has learned enough to be worth keeping."""
-        self._catch_up()
+        self._count_passed()
         return self._n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
         """Return what it has learned of this device and of its drafters, as ``recall`` takes it, and the speed-up."""
         prices = self.prices
-        self._catch_up()
+        self._count_passed()
         prices.update()
         speed_up = prices.tokens / prices.seconds * prices.plain_s if prices.seconds > 0 else 1.0
         known = min(self._known_rounds, _AS_MANY_ROUNDS)

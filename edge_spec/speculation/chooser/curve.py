@@ -75,10 +75,10 @@ class CostCurve:
         # In proportion beyond the widest known: many rows do not become cheaper by the row.
         return found + [low * n / below for n in range(below + 1, most + 1)]
 
-    def learn(self, n_rows: int, seconds: float, times: int = 1) -> None:
-        """Learn from the seconds that a decode of ``n_rows`` rows has taken, or so many that were alike."""
-        before, self._n_decodes = self._n_decodes, self._n_decodes + times
-        if self._n_decodes // _HOPE_EVERY > before // _HOPE_EVERY and self._widths:
+    def learn(self, n_rows: int, seconds: float) -> None:
+        """Learn from the seconds that a decode of ``n_rows`` rows has taken."""
+        self._n_decodes += 1
+        if self._n_decodes % _HOPE_EVERY == 0 and self._widths:
             self._hope()
         last, self._last[n_rows] = self._last.get(n_rows), self._n_decodes
         if n_rows not in self._shape:
@@ -100,7 +100,7 @@ class CostCurve:
         ratio = min(max(seconds / expected, 1 / _MAX_RATIO), _MAX_RATIO)
         if n_rows == self._widths[0]:
             # The shape is relative to this width: with a correction of its own, the factor could drift without end.
-            self._factor *= ratio ** (1 - (1 - _COMMON - _OWN) ** max(times, min(age, _MOST_MISSED)))
+            self._factor *= ratio ** (1 - (1 - _COMMON - _OWN) ** min(age, _MOST_MISSED))
             return
         if age <= _RECENT:
             self._factor *= ratio**_COMMON

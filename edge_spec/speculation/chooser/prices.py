@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.round import Round
 
-__all__ = ["Prices", "typical"]
+__all__ = ["Prices"]
 
 _FADE = 0.99
 _FOLLOW = 0.05
@@ -42,19 +42,24 @@ class Prices:
         self.round_s = self.token_s = 0.0
         self.update()
 
-    def learn(self, done: Round, times: int = 1) -> None:
-        """Learn from what a round took, or so many rounds that were alike."""
+    def learn(self, done: Round) -> None:
+        """Learn from what a round took."""
         n_tokens, sample_s = len(done.tokens), done.sample_s
-        self.curve.learn(done.n_rows, done.verify_s, times)
+        self.curve.learn(done.n_rows, done.verify_s)
         if n_tokens == 1:
-            self.round_s = _followed(self.round_s, sample_s, times)
+            self.round_s = _followed(self.round_s, sample_s)
         elif self.round_s:
             further_s = min(max(0.0, sample_s - self.round_s) / (n_tokens - 1), self.round_s)
-            self.token_s = _followed(self.token_s, further_s, times)
-        kept = _FADE**times
-        counts = (1 - kept) / (1 - _FADE)
-        self.tokens = self.tokens * kept + n_tokens * counts
-        self.seconds = self.seconds * kept + (done.draft_s + done.verify_s + sample_s) * counts
+            self.token_s = _followed(self.token_s, further_s)
+        self.tokens = self.tokens * _FADE + n_tokens
+        self.seconds = self.seconds * _FADE + done.draft_s + done.verify_s + sample_s
+
+    def pass_over(self, n_rounds: int) -> None:
+        """Count so many plain rounds that nobody looked at."""
+        kept = _FADE**n_rounds
+        n_counted = (1 - kept) / (1 - _FADE)
+        self.tokens = self.tokens * kept + n_counted
+        self.seconds = self.seconds * kept + n_counted * self.plain_s
 
     def update(self) -> None:
         """Work out what the next round costs, from what is known now."""
@@ -100,13 +105,6 @@ class Prices:
         return best, best_gain
 
 
-def typical(rounds: Sequence[Round]) -> Round:
-    """Return the round that stands for several plain ones: medians, since a hiccup must not count for all."""
-    middle, one = len(rounds) // 2, rounds[0]
-    seconds = (sorted([getattr(done, name) for done in rounds])[middle] for name in ("draft_s", "verify_s", "sample_s"))
-    return Round(one.tokens, 0, (), one.n_rows, *seconds)
-
-
-def _followed(now: float, seconds: float, times: int) -> float:
+def _followed(now: float, seconds: float) -> float:
     """Return a running mean in which one hiccup does not count like many rounds."""
-    return now + (1 - (1 - _FOLLOW) ** times) * (min(seconds, 3 * now) - now) if now else seconds
+    return now + _FOLLOW * (min(seconds, 3 * now) - now) if now else seconds
