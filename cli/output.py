@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.model import TextModel
+    from edge_spec.speculation.drafters.base import Decision
 
 __all__ = [
     "Bar",
+    "decision_lines",
     "print_json",
     "print_notes",
     "print_summary",
@@ -84,6 +86,26 @@ def print_summary(model: TextModel, reply: Reply) -> None:
         f"seed {reply.settings.seed}, profile {model.profile.name}, {model.identity}",
         err=True,
     )
+    if model.decision is not None:
+        for line in decision_lines(model.decision):
+            echo(line, err=True)
+
+
+def decision_lines(decision: Decision) -> list[str]:
+    """Return the last decision of ``auto``, as docs/choosing.md works one out by hand: milliseconds, and gains."""
+    most = min(len(decision.chances), len(decision.decodes_s) - 1)
+    step = f"; a level {1e3 * decision.step_s:.4f}" if decision.step_s is not None else ""
+    rows = {
+        "last draft": f"{decision.drafter}, {decision.n_verified} of {len(decision.chances)} tokens verified"
+        + (", as a trial" if decision.is_trial else ""),
+        "R": f"{decision.rate:.2f} tokens/s",
+        "c, ms": " ".join(f"{1e3 * seconds:.4f}" for seconds in decision.decodes_s[: most + 1]),
+        "o, ms": f"{1e3 * decision.round_s:.4f}, and {1e3 * decision.token_s:.4f} for a further token",
+        "p": " ".join(f"{chance:.4f}" for chance in decision.chances[:most]),
+        "drafting, ms": f"{1e3 * decision.drafting_s:.4f}{step}",
+        "gain": " ".join(f"{decision.gain(n):.3f}" for n in range(most + 1)) + " with 0, 1, 2 ... tokens verified",
+    }
+    return [f"{name:14}{text}" for name, text in rows.items()]
 
 
 def print_summary_of_several(model: TextModel, replies: Replies, seconds: float) -> None:

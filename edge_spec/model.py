@@ -25,7 +25,7 @@ from edge_spec.options import documented, require_whole
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.lark import Lark
-from edge_spec.speculation.drafters.base import Choice
+from edge_spec.speculation.drafters.base import Choice, Decision
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.statistics import Statistics
@@ -370,6 +370,11 @@ class TextModel(Closing):
     def choices(self) -> Mapping[str, Choice]:
         """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
         return self._driver.target.drafter.choices
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last draft of the last reply that ``auto`` decided about, and the numbers by which it did."""
+        return self._access.speculator.drafter.decision
 
     def speed_up(self, done: Statistics) -> float | None:
         """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that

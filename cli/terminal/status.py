@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.cli.output import what_drafts
+from edge_spec.cli.output import decision_lines, what_drafts
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import format_size, probe, usage
 
@@ -82,7 +82,7 @@ def choice_lines(model: ChatModel) -> list[str]:
         else:
             each = "not tried yet"
         rows["plain" if name == "off" else name] = f"{rounds}; a round takes {each}" if choice.round_s else each
-    return _rows(rows)
+    return [*_rows(rows), *(decision_lines(model.decision) if model.decision is not None else ())]
 
 
 def held_bytes() -> int:

@@ -14,7 +14,7 @@ from edge_spec.generation.reply import Reply
 from edge_spec.generation.writing import Recorder
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculation.drafters.base import Choice
+from edge_spec.speculation.drafters.base import Choice, Decision
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["ChatModel"]
@@ -50,6 +50,10 @@ class ChatModel(Protocol):
     @property
     def choices(self) -> Mapping[str, Choice]:
         """What ``auto`` chose among, see ``TextModel``."""
+
+    @property
+    def decision(self) -> Decision | None:
+        """What ``auto`` decided last, see ``TextModel``."""
 
     @property
     def profile(self) -> NumericsProfile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,6 +168,33 @@ def test_why_names_the_choices_of_auto_and_what_a_round_of_each_takes(play: Play
         assert sum(choice.rounds for choice in model.choices.values()) == reply.statistics.rounds
         assert f"{model.choices['off'].rounds} round" in said
         assert "tokens/s" in said
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_stranger_can_recompute_the_last_decision_of_auto(probe_cache: Path, temperature: float) -> None:
+    """From what ``/why`` prints alone, by the formula of docs/choosing.md."""
+    with edge_spec.load("demo", n_ctx=512, n_threads=1, cache_dir=probe_cache) as model:
+        for seed in range(6):
+            model.generate("A dog, a dog, a dog", seed=seed, max_tokens=60, temperature=temperature, raw=True).read()
+            said = {line[:14].strip(): line[14:] for line in choice_lines(model)}
+            if "last draft" in said:
+                break
+        numbers = {name: [float(each) for each in re.findall(r"-?[0-9]+\.[0-9]+", text)] for name, text in said.items()}
+    (rate,), decodes, (own, token), chances, drafting = (
+        numbers[name] for name in ("R", "c, ms", "o, ms", "p", "drafting, ms")
+    )
+    n_verified, n_drafted = map(int, re.findall(r"[0-9]+", said["last draft"]))
+    assert n_drafted >= len(chances) == len(decodes) - 1 and n_verified <= len(chances)
+    gains = []
+    for n, decode in enumerate(decodes):
+        further = sum(chances[:n])
+        milliseconds = decode + own + token * further + (drafting[0] if n else 0)
+        gains.append(1 + further - rate * milliseconds / 1e3)
+    assert gains == pytest.approx(numbers["gain"], abs=0.01)
+    # Drafting is over when this is decided.
+    worth = [gains[0], *(gain + rate * drafting[0] / 1e3 for gain in gains[1:])]
+    least = "as a trial" in said["last draft"] and said["last draft"][:5] != "ngram"
+    assert worth[n_verified] == pytest.approx(max(worth[int(least) :]), abs=0.01)
 
 
 def test_system_and_clear(play: Play) -> None:

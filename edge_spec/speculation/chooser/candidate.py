@@ -34,6 +34,7 @@ class Candidate:
         has_model: whether it computes; else it is a table, whose drafts cost next to nothing.
         draft: what it drafted last; all of it, whether it was verified or not.
         reach: by depth, the chance that the next token of a path is accepted if all before it were.
+        chances: of its nodes that they are accepted, the largest first.
         verified: the part of it that is worth verifying.
         expected: tokens that a round with that part is expected to write.
         step_s: seconds of drafting one level; None before it was measured.
@@ -45,6 +46,7 @@ class Candidate:
         self.drafter = drafter
         self.has_model = bool(drafter.followed)
         self.draft = self.verified = EMPTY
+        self.chances: list[float] = []
         self.expected = 1.0
         self.step_s: float | None = None
         self.read_s: float | None = None

@@ -10,9 +10,9 @@ from typing import Any
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
-from edge_spec.speculation.chooser.prices import Prices
+from edge_spec.speculation.chooser.prices import Prices, Snapshot
 from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
-from edge_spec.speculation.drafters.base import Choice, Drafter
+from edge_spec.speculation.drafters.base import Choice, Decision, Drafter
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
@@ -116,6 +116,9 @@ class Chooser(Drafter):
         self._used: Candidate | None = None
         self._tried: dict[Candidate, float] = {}
         self._read: dict[Candidate, float] = {}
+        # The last decision for a draft: whose, how much of it, whether as a trial, and at which prices.
+        self._decided: tuple[Candidate, int, bool, Snapshot] | None = None
+        self._drafting_s = 0.0
         # What deciding took besides.
         self._choosing_s = 0.0
         self._last_name = self.name
@@ -137,6 +140,7 @@ class Chooser(Drafter):
         if self._n_written:
             self._usual_length += 0.2 * (self._n_written - self._usual_length)
         self._n_written = self._n_plain = self._rest = 0
+        self._decided = None
         self._forget_decision()
         for candidate in self.candidates:
             candidate.begin(greedy=sampler.settings.temperature == 0)
@@ -188,6 +192,8 @@ class Chooser(Drafter):
         self._choosing_s = self._clock() - began - sum(ask_s for _, ask_s in self._asked) - sum(self._read.values())
         if best is not None:
             self._last_name = best.drafter.last_name
+            self._decided = best, len(verified), best in self._tried, prices.snapshot()
+            self._drafting_s = next(ask_s for candidate, ask_s in self._asked if candidate is best)
         return verified
 
     def _rest_after(self, seconds: float) -> int:
@@ -218,6 +224,7 @@ class Chooser(Drafter):
         draft, values = candidate.draft, candidate.values(candidate.draft)
         n, gain = self._best_size(values)
         n = max(n, least)
+        candidate.chances = sorted(values, reverse=True)
         best = draft.first(n) if draft.is_sequence else draft.valued(values).best(n)
         candidate.verified = best
         candidate.expected = 1 + (sum(values[:n]) if draft.is_sequence else sum(best.values))
@@ -432,6 +439,24 @@ class Chooser(Drafter):
             round_s, n_tokens = candidate.usual_round or (None, None)
             found[candidate.name] = Choice(rounds=candidate.n_chosen, round_s=round_s, tokens_per_round=n_tokens)
         return found
+
+    @property
+    def decision(self) -> Decision | None:
+        if self._decided is None:
+            return None
+        candidate, n_verified, is_trial, (costs, round_s, token_s, rate) = self._decided
+        return Decision(
+            drafter=candidate.name,
+            chances=tuple(candidate.chances[: self.most]),
+            n_verified=n_verified,
+            is_trial=is_trial,
+            decodes_s=tuple(costs),
+            round_s=round_s,
+            token_s=token_s,
+            drafting_s=self._drafting_s,
+            step_s=self._step_s(candidate) if candidate.has_model else None,
+            rate=rate,
+        )
 
     @property
     def has_learned(self) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.round import Round
 
-__all__ = ["Prices"]
+__all__ = ["Prices", "Snapshot"]
 
 _FADE = 0.99
 _FOLLOW = 0.05
 _PLAIN_ROUNDS = 10
 """Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
+
+Snapshot = tuple[Sequence[float], float, float, float]
 
 
 class Prices:
@@ -76,6 +78,10 @@ class Prices:
         self._by_nodes = [rate * (seconds + own_s) for seconds in costs]
         self.share = 1 - rate * self.token_s
         self.plain_gain = 1 - rate * plain_s
+
+    def snapshot(self) -> Snapshot:
+        """Return what the gains of this round follow from: ``costs``, ``round_s``, ``token_s`` and ``rate``."""
+        return self.costs, self.round_s, self.token_s, self.rate
 
     def gain(self, n_nodes: int, n_tokens: float) -> float:
         """Return what a round gains that verifies so many nodes and is expected to write so many tokens."""

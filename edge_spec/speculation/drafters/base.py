@@ -13,7 +13,7 @@ from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["Choice", "Drafter"]
+__all__ = ["Choice", "Decision", "Drafter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,41 @@ class Choice:
     rounds: int
     round_s: float | None
     tokens_per_round: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Why so much of a draft was verified, in the numbers that decided it; ``docs/choosing.md`` states the rule.
+
+    Attributes:
+        drafter: who drafted.
+        chances: of its nodes that they are accepted, each with all above it; the largest first.
+        n_verified: how many of them were verified.
+        is_trial: whether the drafter was only tried: then one is verified at least.
+        decodes_s: seconds of decodes of 1, 2, 3 and more rows, c(n).
+        round_s, token_s: seconds of a round outside of drafting and decoding, o, and how much more every further token
+            of it takes.
+        drafting_s: seconds that this draft took.
+        step_s: seconds that a further level of it usually takes, s; None for a table.
+        rate: tokens per second of the last rounds, R.
+    """
+
+    drafter: str
+    chances: tuple[float, ...]
+    n_verified: int
+    is_trial: bool
+    decodes_s: tuple[float, ...]
+    round_s: float
+    token_s: float
+    drafting_s: float
+    step_s: float | None
+    rate: float
+
+    def gain(self, n: int) -> float:
+        """Return what a round gains in which the best ``n`` nodes are verified; for 0, a round without this draft."""
+        further = sum(self.chances[:n])
+        own_s = self.round_s + further * self.token_s + (self.drafting_s if n else 0.0)
+        return 1 + further - self.rate * (self.decodes_s[n] + own_s)
 
 
 class Drafter:
@@ -112,6 +147,11 @@ class Drafter:
     def choices(self) -> Mapping[str, Choice]:
         """What it has chosen among in this reply, by name; empty for one that does not choose."""
         return {}
+
+    @property
+    def decision(self) -> Decision | None:
+        """How much of its last draft it chose to have verified, and why; None for one that does not choose."""
+        return None
 
     @property
     def held_bytes(self) -> int:
