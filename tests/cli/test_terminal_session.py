@@ -232,8 +232,8 @@ def test_statistics_stand_apart_from_the_text(surroundings: dict[str, str], home
     terminal = PseudoTerminal(command, quiet(surroundings, str(home)), columns=200)
     assert terminal.end() == 0
     lines = terminal.text.rstrip().split("\n")
-    assert "tokens/s; speculation" in lines[-1]
-    assert lines[-2] == "" and lines[-3] != ""
+    (summary,) = (place for place, line in enumerate(lines) if "tokens/s; speculation" in line)
+    assert lines[summary - 1] == "" and lines[summary - 2] != ""
 
 
 # --- pipes
