@@ -88,7 +88,7 @@ def print_summary(model: TextModel, reply: Reply) -> None:
     )
     if model.decision is not None:
         for line in decision_lines(model.decision):
-            echo(line, err=True)
+            echo(f"edge-spec: {line}", err=True)
 
 
 def decision_lines(decision: Decision) -> list[str]:
