@@ -374,7 +374,7 @@ class TextModel(Closing):
     @property
     def decision(self) -> Decision | None:
         """The last draft of the last reply that ``auto`` decided about, and the numbers by which it did."""
-        return self._access.speculator.drafter.decision
+        return self._driver.target.drafter.decision
 
     def speed_up(self, done: Statistics) -> float | None:
         """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
