@@ -50,6 +50,13 @@ _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
 )
 @option(
     _SERVER,
+    "--at-once",
+    type=int,
+    metavar="N",
+    help="Requests that are answered at a time. [default: as many as a decode can advance]",
+)
+@option(
+    _SERVER,
     "--max-waiting",
     default=_DEFAULTS.max_waiting,
     metavar="N",
@@ -90,6 +97,7 @@ def command(**values: Any) -> int:
         insecure=values["insecure"],
         allowed_hosts=values["allow_host"],
         allowed_origins=values["allow_origin"],
+        at_once=values["at_once"],
         max_waiting=values["max_waiting"],
         max_body_bytes=parse_size(values["max_body"], "max_body_bytes"),
         timeout_s=values["timeout_s"],

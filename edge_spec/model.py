@@ -390,6 +390,18 @@ class TextModel(Closing):
         return self._driver.target.seat.followed
 
     @property
+    def most_texts(self) -> int:
+        """How many replies one decode can advance."""
+        return self._driver.target.most_texts
+
+    @property
+    def cells(self) -> Mapping[str, int]:
+        """How many places for tokens of texts there are, ``all``, and ``free``: those that no text holds. Empty where
+        the engine has those of one text."""
+        pool = self._driver.target.pool
+        return {} if pool is None else {"all": pool.n_cells, "free": pool.n_free}
+
+    @property
     def degradations(self) -> tuple[str, ...]:
         """What is dropped now because memory is scarce, in order."""
         return self._driver.guard.degradations

@@ -49,7 +49,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
         try:
             yield
         finally:
-            await service.thread.close()
+            await service.threads.close()
 
     routes = [
         _route("POST", "/v1/chat/completions", _chat),

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from edge_spec.memory import Ledger
+from edge_spec.model import TextModel
 from edge_spec.server.work_queue import WorkQueue
 from edge_spec.speculation.statistics import Statistics
 
@@ -20,9 +20,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """What has been asked and written since the start, and what is held and waits now."""
 
-    def __init__(self, queue: WorkQueue, ledger: Ledger) -> None:
+    def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._registry = registry = CollectorRegistry()
-        registry.register(_Now(queue, ledger))
+        registry.register(_Now(queue, model))
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(f"edge_spec_{name}", text, labels, registry=registry)
@@ -55,17 +55,22 @@ class Metrics:
 class _Now(Collector):
     """What is held and what waits at the moment."""
 
-    def __init__(self, queue: WorkQueue, ledger: Ledger) -> None:
+    def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._queue = queue
-        self._ledger = ledger
+        self._model = model
+        self._ledger = model.ledger
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         yield GaugeMetricFamily("edge_spec_requests_waiting", "Requests that wait.", self._queue.n_waiting)
-        yield GaugeMetricFamily("edge_spec_requests_writing", "Requests being answered.", int(self._queue.is_busy))
+        yield GaugeMetricFamily("edge_spec_requests_writing", "Requests being answered.", self._queue.n_answered)
         memory = GaugeMetricFamily("edge_spec_memory_bytes", "Memory by owner and use.", labels=("owner", "name"))
         for line in self._ledger:
             n_bytes = line.predicted_bytes if line.measured_bytes is None else line.measured_bytes
             memory.add_metric([line.owner, line.name], n_bytes)
         yield memory
+        cells = GaugeMetricFamily("edge_spec_cells", "Places for tokens of texts, by what they are.", labels=("state",))
+        for state, n_cells in self._model.cells.items():
+            cells.add_metric([state], n_cells)
+        yield cells
         if self._ledger.budget_bytes is not None:
             yield GaugeMetricFamily("edge_spec_memory_budget_bytes", "The memory budget.", self._ledger.budget_bytes)

@@ -93,7 +93,7 @@ class _Uvicorn(uvicorn.Server):
         service = self.service
         if service is not None:
             with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(service.thread.stop)
+                self.loop.call_soon_threadsafe(service.threads.stop)
 
     def started_with(self, service: Service) -> None:
         """The event loop runs."""

@@ -12,13 +12,13 @@ from edge_spec.server.jobs import JobMaker
 from edge_spec.server.metrics import Metrics
 from edge_spec.server.settings import ServerSettings
 from edge_spec.server.work_queue import Ticket, WorkQueue
-from edge_spec.server.writing import Work, WritingThread
+from edge_spec.server.writing import Work, WritingThreads
 
 __all__ = ["Service"]
 
 
 class Service:
-    """A model that answers requests one after the other. Belongs to one event loop.
+    """A model that answers requests, as many at a time as it can. Belongs to one event loop.
 
     Attributes:
         model: what writes. Whoever made it closes it.
@@ -26,16 +26,17 @@ class Service:
         bodies: reads what is asked.
         queue: who waits.
         metrics: what is counted.
-        thread: where the model writes.
+        threads: where the model writes.
     """
 
     def __init__(self, model: TextModel, settings: ServerSettings) -> None:
         self.model = model
         self.settings = settings
         self.bodies = Bodies(settings)
-        self.queue = WorkQueue(settings.max_waiting)
-        self.metrics = Metrics(self.queue, model.ledger)
-        self.thread = WritingThread(self.queue)
+        at_once = settings.at_once or model.most_texts
+        self.queue = WorkQueue(settings.max_waiting, at_once)
+        self.metrics = Metrics(self.queue, model)
+        self.threads = WritingThreads(self.queue, at_once)
         self._jobs = JobMaker(model, settings)
 
     async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes) -> Prepared:
@@ -60,7 +61,7 @@ class Service:
                 raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
             return Prepared(asked, job, self.model, self.settings.name)
 
-        return await self.thread.prepare(work)
+        return await self.threads.prepare(work)
 
     def require_name(self, name: str | None) -> None:
         """Refuse the name of another model; without a name it is this one.
@@ -78,7 +79,7 @@ class Service:
 
     def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
         """Let it be written when its turn comes."""
-        work = self.thread.begin(ticket, lambda: prepared.job.replies(self.model))
+        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model))
         work.task.add_done_callback(lambda _: self._count(work))
         return work
 

@@ -31,6 +31,9 @@ def is_address(host: str) -> bool:
     return True
 
 
+_MOST_AT_ONCE = 256
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """How a server behaves.
@@ -42,7 +45,8 @@ class ServerSettings:
         insecure: listen on an address that other computers reach, although there is no key.
         allowed_hosts: names of this server besides its address, for the ``Host`` header.
         allowed_origins: web pages from elsewhere that may use it, such as ``https://chat.example``.
-        max_waiting: requests that may wait while another one is answered; further ones are refused with 429.
+        at_once: requests that are answered at a time; as many as a decode can advance if None.
+        max_waiting: requests that may wait besides; further ones are refused with 429.
         max_body_bytes: the largest request.
         discarded_bytes: a body that is too large is read and thrown away up to so much more: where a connection is
             closed while its client still sends, the client may never see the answer.
@@ -67,6 +71,7 @@ class ServerSettings:
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    at_once: int | None = None
     max_waiting: int = 64
     max_body_bytes: int = 4 << 20
     discarded_bytes: int = 64 << 20
@@ -87,6 +92,8 @@ class ServerSettings:
             )
         if not 0 <= self.port < 1 << 16:
             raise SettingsError(f"is {self.port} and must be from 0 to 65535", argument="port")
+        if self.at_once is not None and not 1 <= self.at_once <= _MOST_AT_ONCE:
+            raise SettingsError(f"is {self.at_once} and must be from 1 to {_MOST_AT_ONCE}", argument="at_once")
         if self.max_waiting < 0:
             raise SettingsError(f"is {self.max_waiting} and must be 0 or more", argument="max_waiting")
         for name in ("timeout_s", "head_timeout_s", "body_timeout_s", "keep_alive_s", "last_words_s"):

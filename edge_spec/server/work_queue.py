@@ -1,4 +1,4 @@
-"""Who may use the model next: one request after the other, in the order in which they came."""
+"""Who may use the model next: some requests at a time, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ class WorkQueue:
 
     Args:
         max_waiting: how many may wait; further ones are refused.
+        at_once: how many are answered at a time.
 
     Attributes:
         n_waiting: how many wait now.
+        n_answered: how many are being answered now.
     """
 
-    def __init__(self, max_waiting: int) -> None:
-        self.n_waiting = 0
+    def __init__(self, max_waiting: int, at_once: int) -> None:
+        self.n_waiting = self.n_answered = 0
         self._max_waiting = max_waiting
+        self._at_once = at_once
         # Goes from one to the next in the order of asking.
-        self._lock = asyncio.Lock()
+        self._places = asyncio.Semaphore(at_once)
         self._mean_s = 1.0
         self._closed = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request is being answered."""
-        return self._lock.locked()
 
     def join(self) -> Ticket:
         """Stand in the queue. The ticket has to be used, or abandoned.
@@ -45,9 +43,9 @@ class WorkQueue:
             ApiError: 429 with ``Retry-After`` if the queue is full, 503 if the server is stopping.
         """
         self.refuse_if_closed()
-        # One that has joined begins as soon as nobody is before it.
-        if self.n_waiting >= self._max_waiting + (not self.is_busy):
-            seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting)))
+        # Those that have joined begin as soon as there is a place.
+        if self.n_waiting >= self._max_waiting + self._at_once - self.n_answered:
+            seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting / self._at_once)))
             raise ApiError(
                 429,
                 f"{self.n_waiting} requests are waiting already; ask again in {seconds} s",
@@ -69,14 +67,16 @@ class WorkQueue:
 
     async def begin(self) -> float:
         """Wait for the model; called by a ticket. Returns the time."""
-        await self._lock.acquire()
+        await self._places.acquire()
+        self.n_answered += 1
         return asyncio.get_running_loop().time()
 
     def end(self, began: float) -> None:
         """Leave the model to the next one."""
         took = asyncio.get_running_loop().time() - began
         self._mean_s += (took - self._mean_s) / _MEAN_OVER
-        self._lock.release()
+        self.n_answered -= 1
+        self._places.release()
 
 
 class Ticket(AbstractAsyncContextManager[None]):

@@ -1,4 +1,4 @@
-"""Replies of a model for an event loop: written in one thread of their own, one request after the other."""
+"""Replies of a model for an event loop: each request is read in a thread, and a round advances all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge_spec.generation.reply import Reply
 from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
-__all__ = ["Work", "WritingThread"]
+__all__ = ["Work", "WritingThreads"]
 
 T = TypeVar("T")
 
@@ -107,12 +107,16 @@ class Work(AsyncIterator[Batch]):
         self.stop()
 
 
-class WritingThread:
-    """The thread in which a model writes, and another one in which requests are prepared."""
+class WritingThreads:
+    """The threads that read what a model writes, and another one in which requests are prepared.
 
-    def __init__(self, queue: WorkQueue) -> None:
+    Args:
+        at_once: how many requests are answered at a time.
+    """
+
+    def __init__(self, queue: WorkQueue, at_once: int) -> None:
         self._queue = queue
-        self._writer = ThreadPoolExecutor(1, "edge-spec-writer")
+        self._writer = ThreadPoolExecutor(at_once, "edge-spec-writer")
         self._preparer = ThreadPoolExecutor(1, "edge-spec-preparer")
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()

@@ -13,7 +13,7 @@ from server_world import wait_until, waiting
 
 
 def test_fifty_clients_at_a_short_queue_each_get_their_own_answer(serve: Callable[..., Any]) -> None:
-    served = serve(max_waiting=8)
+    served = serve(at_once=1, max_waiting=8)
     texts = [served.model.generate(f"Count to {n % 10}.", seed=n % 10, max_tokens=6).read() for n in range(10)]
     refused = 0
 
@@ -47,7 +47,7 @@ def test_fifty_clients_at_a_short_queue_each_get_their_own_answer(serve: Callabl
 
 
 def test_a_full_queue_says_when_to_come_again(serve: Callable[..., Any]) -> None:
-    served = serve(max_waiting=2)
+    served = serve(at_once=1, max_waiting=2)
     long = {"max_tokens": 900, "extra_body": {"ignore_eos": True}, "stream": True}
     streams = [served.chat(**long)]
     wait_until(lambda: waiting(served) == (0, 1))
@@ -76,3 +76,36 @@ def test_who_leaves_makes_room_at_once(served: Any, streams: bool) -> None:
             httpx2.post(served.url + "/v1/chat/completions", json=asked, timeout=0.3)
     wait_until(lambda: waiting(served) == (0, 0))
     assert served.chat(max_tokens=1).usage.completion_tokens == 1
+
+
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_clients_side_by_side_get_what_each_gets_alone(serve: Callable[..., Any], engine: str) -> None:
+    served = serve(engine)
+    questions = [f"Count to {n % 7}. " * (1 + n % 3) for n in range(24)]
+    texts = [served.model.generate(text, seed=n % 7, max_tokens=24).read() for n, text in enumerate(questions)]
+
+    async def ask() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0) as client:
+
+            async def one(n: int) -> str | None:
+                messages: Any = [{"role": "user", "content": questions[n]}]
+                asked: Any = {"model": "demo", "messages": messages, "seed": n % 7, "max_tokens": 24}
+                if n % 2:
+                    return (await client.chat.completions.create(**asked)).choices[0].message.content
+                chunks = await client.chat.completions.create(**asked, stream=True)
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+            return await asyncio.gather(*map(one, range(24)))
+
+    assert asyncio.run(ask()) == texts
+    wait_until(lambda: waiting(served) == (0, 0))
+
+
+def test_a_short_request_does_not_wait_for_the_end_of_a_long_one(serve: Callable[..., Any]) -> None:
+    served = serve("onnx")
+    long = served.chat(max_tokens=900, extra_body={"ignore_eos": True}, stream=True)
+    wait_until(lambda: waiting(served) == (0, 1))
+    assert served.chat(max_tokens=3).usage.completion_tokens <= 3
+    assert waiting(served) == (0, 1), "the long one has ended meanwhile"
+    long.close()
+    wait_until(lambda: waiting(served) == (0, 0))
