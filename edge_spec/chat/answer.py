@@ -65,8 +65,9 @@ class Answer(Context):
         start = window.fit(len(text), speculator.model.n_ctx)
         if start is not None:
             self._move(speculator, start, notice)
-        sampler.forget(window.n_forgotten)
         speculator.begin(window.seen(text), sampler, reuse=True)
+        # Last: if it is cancelled before, it begins once more.
+        sampler.forget(window.n_forgotten)
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
         n_tokens = len(speculator.text) + self._window.n_forgotten

@@ -275,9 +275,20 @@ class Driver:
             writing.reads(0, len(text.unread(text.model.n_ctx)))
         except Cancelled:
             self.target.resume()
+            self._wait_again(writing)
         except Exception as error:
             self._finished(writing, wanted, error=error)
         return True
+
+    def _wait_again(self, writing: Writing) -> None:
+        """Let a reply enter anew whose text has been emptied, since what it began with was cancelled."""
+        text, writing.place = writing.place, None
+        if text is not None:
+            text.forget()
+            self.texts.leave(None, text)
+        if writing in self._live:
+            self._live.remove(writing)
+            insort(self._waiting, writing, key=_arrival)
 
     def _entered(
         self, writing: Writing, reply: Asking, wanted: Sequence[Writing]
@@ -436,8 +447,13 @@ class Driver:
     def _moves_on(self, writing: Writing, reply: Asking) -> bool:
         """Take something out of a full context; whether anything could go."""
         text = _place_of(writing)
+        tokens = list(text.text)
         try:
             return writing.context.make_room(text, reply.notice)
+        except Cancelled:
+            writing.put_back = tokens
+            self._wait_again(writing)
+            raise
         except PoolFull as error:
             # What is moved must not be shared, and is copied.
             n_needed = error.n_needed

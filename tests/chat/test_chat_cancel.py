@@ -103,7 +103,7 @@ def read_in_a_thread(reply: Reply) -> None:
 
 
 def test_who_waits_for_a_turn_can_be_cancelled() -> None:
-    model = chat_model(chat_table(end=-20.0), n_ctx=1 << 16)
+    model = chat_model(chat_table(end=-20.0), n_ctx=1 << 16, widths=())
     first = model.chat(seed=1).send("ab")
     read_in_a_thread(first)
     waiting = model.chat(seed=2).send("ab")
@@ -127,7 +127,7 @@ def test_who_waits_for_a_turn_can_be_cancelled() -> None:
 
 
 def test_a_closed_model_wakes_those_that_wait_for_it() -> None:
-    model = chat_model(chat_table(end=-20.0), n_ctx=1 << 16)
+    model = chat_model(chat_table(end=-20.0), n_ctx=1 << 16, widths=())
     first = model.chat(seed=1).send("ab")
     next(first)
     waiting = model.chat(seed=2).send("ab")
