@@ -17,6 +17,7 @@ from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.statistics import Statistics
+from edge_spec.speculation.target import Target
 
 
 def measured(chance: np.random.Generator, *, n_prompts: int, n_runs: int, prompts: float, runs: float) -> list[Any]:
@@ -83,7 +84,7 @@ def test_the_order_of_the_modes_is_drawn_anew_for_every_prompt_and_round() -> No
 
         def open_model(mode: str) -> TextModel:
             speculator = Speculator(TableModel(random_table(4, order=1, seed=1), n_ctx=40), NoDrafter())
-            return Told(speculator, lambda: 0, LetterTokenizer(end=3), mode=mode)
+            return Told(Target(speculator), lambda: 0, LetterTokenizer(end=3), mode=mode)
 
         list(bench(open_model, ["ab", "ba"], modes=names[1:], rounds=30, max_tokens=1, seed=seed))
         return [tuple(wrote[first : first + 3]) for first in range(0, len(wrote), 3)]
