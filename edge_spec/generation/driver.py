@@ -111,7 +111,8 @@ class Driver:
                 ready = _first_ready(wanted)
             if ready is not None:
                 return ready, ready.take()
-            late = [each for each in (*self._live, *self._waiting) if each.is_cancelled and each not in wanted]
+            others = [each for each in (*self._live, *self._waiting) if each not in wanted]
+            late = [each for each in others if each.is_cancelled]
         for writing in late:
             reply = writing.asking
             if reply is not None:
@@ -177,7 +178,7 @@ class Driver:
         for writing in live:
             if not _is_read(writing, wanted):
                 writing.run_ahead()
-        reading = [each for each in live if self._is_reading(_place_of(each))]
+        reading = [each for each in live if each.is_reading]
         try:
             if reading:
                 self._read(reading, wanted, is_alone=len(reading) == len(live))
@@ -186,10 +187,6 @@ class Driver:
             # Whoever was cancelled takes its end; for the others nothing has changed.
             self.target.resume()
         return True
-
-    def _is_reading(self, text: Speculator) -> bool:
-        """Return whether there is something to read; in a context that is full, something has to go first."""
-        return len(text.text) < text.model.n_ctx and bool(text.unread(1))
 
     def _goes_on(self, writing: Writing, wanted: Sequence[Writing]) -> bool:
         if writing.is_over or writing.is_cancelled:
@@ -207,6 +204,10 @@ class Driver:
             self.texts.changed_target()
             for writing in self._live[self.target.most_texts :]:
                 self._put_back(writing)
+            for writing in self._live:
+                # A few tokens belong to the next decode.
+                text, most = _place_of(writing), self._model.capabilities.max_rows
+                writing.is_reading = len(text.text) < text.model.n_ctx and len(text.unread(most)) == most
 
     # --- coming and going
 
@@ -272,7 +273,10 @@ class Driver:
                 text.begin(writing.put_back, sampler, reuse=resumed)
                 writing.put_back = None
             writing.has_begun = True
-            writing.reads(0, len(text.unread(text.model.n_ctx)))
+            n_unread = len(text.unread(text.model.n_ctx))
+            # In a context that is full something has to go first.
+            writing.is_reading = n_unread > 0 and len(text.text) < text.model.n_ctx
+            writing.reads(0, n_unread)
         except Cancelled:
             self.target.resume()
             self._wait_again(writing)
@@ -328,7 +332,7 @@ class Driver:
         for writing in self._live:
             text = _place_of(writing)
             if writing.context.shares:
-                texts[text] = self._is_reading(text) and self._goes_on(writing, wanted)
+                texts[text] = writing.is_reading and self._goes_on(writing, wanted)
         for text, is_reading in texts.items():
             # What it has not read yet it will have read soon, if it is being read.
             end = len(text.text) if is_reading else text.model.n_past
@@ -411,6 +415,8 @@ class Driver:
         for writing, piece in pieces.items():
             writing.writer.statistics.prefill_s += spent * len(piece) / n
             writing.has_read(len(piece))
+            # What a later round leaves uncommitted belongs to the next decode, whose rows are those of a reply.
+            writing.is_reading = bool(_place_of(writing).unread(1))
 
     # --- writing
 
@@ -435,7 +441,7 @@ class Driver:
             return text is not None
         try:
             if reply is not None and self._moves_on(writing, reply):
-                return not text.unread(1)
+                return True
             if writing.place is not None:
                 self._finished(writing, wanted, reason="context")
         except Cancelled:
@@ -464,7 +470,7 @@ class Driver:
         text, writer = _place_of(writing), writing.writer
         try:
             self.texts.sit_at(text, writing.owner, is_begun=True)
-            if not self._fitting([writing], lambda _: self.target.model.capabilities.max_rows):
+            if not self._fitting([writing], lambda _: _lacking(text) + text.model.capabilities.max_rows):
                 return
             drafter = text.drafter
             text.room = writer.max_tokens - len(writer.token_ids)
@@ -484,7 +490,7 @@ class Driver:
         begun = perf_counter()
         most = max(1, self.target.most_texts // len(batch))
         try:
-            batch = self._fitting(batch, lambda _: most)
+            batch = self._fitting(batch, lambda each: _lacking(_place_of(each)) + most)
             if not batch:
                 return
             rounds = [(_place_of(each), _place_of(each).prepare(0, 0, max_rows=most)) for each in batch]
@@ -538,6 +544,11 @@ class Driver:
             self._put_back(youngest)
             fitting = [each for each in fitting if each is not youngest]
         return fitting
+
+
+def _lacking(text: Speculator) -> int:
+    """Return how many tokens before its last one have no cells."""
+    return max(0, len(text.text) - 1 - text.model.n_past)
 
 
 def _arrival(writing: Writing) -> int:

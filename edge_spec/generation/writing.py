@@ -122,6 +122,7 @@ class Writing:
         put_back: its tokens, while it is put back.
         prompt_progress: how many tokens of the prompt have been read, and how many have to be.
         untold: such pairs that its reader has not been told.
+        is_reading: its prompt is being read.
         arrival: its place in the order of arrival, from 1; 0 before.
         is_over: nothing is written of it any more.
     """
@@ -146,6 +147,7 @@ class Writing:
         self.prompt_progress = (0, len(request.prompt))
         self.untold: deque[tuple[int, int]] = deque()
         self.is_over = False
+        self.is_reading = False
         self.arrival = 0
         self._outcomes: deque[Outcome] = deque()
         # Weak: a reply that nobody refers to any more has to go.
