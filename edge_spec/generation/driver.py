@@ -305,7 +305,11 @@ class Driver:
             return True
         self._follow_target()
         tokens = (*writing.request.prompt, *writing.writer.token_ids)
-        twin, shared = self._twin(tokens, reply.group, wanted)
+        twin: Speculator | None = None
+        shared = 0
+        # Cells that were moved, or wait outside, have bits that those of another text may not have.
+        if writing.context.shares and writing.owner not in self.texts.cache:
+            twin, shared = self._twin(tokens, reply.group, wanted)
         if twin is not None and twin.model.n_past < shared:
             return None
         return writing.context.enter(self.texts, writing.owner, tokens, twin, shared) or self._no_room(len(tokens))

@@ -104,13 +104,6 @@ class Target:
             assert self.pool is not None
             self.pool.prefill([(path_of(text), tokens) for text, tokens in pieces])
 
-    def drop(self, text: Speculator) -> None:
-        """Give the cells of a text back, and forget the text itself, unless it is the first one."""
-        text.forget()
-        if text is not self.texts[0] and text is not self.seat:
-            self.texts.remove(text)
-            text.model.close()
-
     def change_drafter(self, drafter: Drafter | None) -> None:
         """Close the drafter and continue with another one, or with none."""
         self.drafter.close()
