@@ -37,7 +37,7 @@ def require_sound(files: Iterable[ModelFile], *, cache_dir: Path | None) -> None
     """
     for file in files:
         path = file.path if file.graph is None else file.graph.folder / TOKENIZER
-        fault = _fault(path, file.fingerprint, cache_dir)
+        fault = _fault(path, file.fingerprint, cache_dir, tokenizes=file.trimmed is None)
         if fault:
             raise UnsupportedModel(
                 f"{path} {fault}", hint="it is damaged or made to do harm; get the model from elsewhere"
@@ -45,24 +45,28 @@ def require_sound(files: Iterable[ModelFile], *, cache_dir: Path | None) -> None
 
 
 @cache
-def _fault(path: Path, fingerprint: str, cache_dir: Path | None) -> str:
-    """Return what a file does to a process, as a clause; empty if nothing."""
+def _fault(path: Path, fingerprint: str, cache_dir: Path | None, *, tokenizes: bool) -> str:
+    """Return what a file does to a process, as a clause; empty if nothing.
+
+    A trimmed drafter never ``tokenizes``: its vocabulary lacks tokens that the library would look for.
+    """
     key = f"{_VERSION} {fingerprint} {[version(each) for each in _LIBRARIES]}"
     kept = blake2b(key.encode(), digest_size=12).hexdigest()
     record = cache_dir / FOLDER / f"tried-{kept}.json" if cache_dir is not None else None
     fault = read_record(record).get("fault") if record is not None else None
     if not isinstance(fault, str):
-        fault = _tried(path)
+        fault = _tried(path, tokenizes=tokenizes)
         if record is not None:
             write_record(record, {"fault": fault})
     return fault
 
 
-def _tried(path: Path) -> str:
+def _tried(path: Path, *, tokenizes: bool) -> str:
     # A frozen program cannot run itself as Python.
     if not sys.executable or getattr(sys, "frozen", False):
         return ""
-    command = [sys.executable, "-P", "-c", f"from {main.__module__} import main; main()", str(path.absolute())]
+    call = f"from {main.__module__} import main; main(tokenizes={tokenizes})"
+    command = [sys.executable, "-P", "-c", call, str(path.absolute())]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -19,8 +19,12 @@ _N_CTX, _TOKENS = 256, 2000
 _TEXT = "Hello, wörld!\n\n  東京 🙂 123 <|x|> </s> \t\0 naïve 'll"
 
 
-def main() -> None:
-    """Read the file that the command names. What is raised will be raised again by whoever wants the file."""
+def main(*, tokenizes: bool) -> None:
+    """Read the file that the command names. What is raised will be raised again by whoever wants the file.
+
+    Args:
+        tokenizes: text is also turned into tokens and back.
+    """
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -30,7 +34,7 @@ def main() -> None:
     # A message of the interpreter at its end would cost more than it is worth.
     with suppress(Exception):
         path = Path(sys.argv[1])
-        _read_tokenizer(path) if path.suffix == ".json" else _read_gguf(path)
+        _read_tokenizer(path) if path.suffix == ".json" else _read_gguf(path, tokenizes=tokenizes)
 
 
 def _read_tokenizer(path: Path) -> None:
@@ -40,11 +44,12 @@ def _read_tokenizer(path: Path) -> None:
         _use(tokenizer)
 
 
-def _read_gguf(path: Path) -> None:
+def _read_gguf(path: Path, *, tokenizes: bool) -> None:
     from edge_spec.llama_cpp.weights import LlamaWeights
 
     with closing(LlamaWeights(path, dry=True)) as weights:
-        _use(weights)
+        if tokenizes:
+            _use(weights)
         weights.make_context(_N_CTX)
 
 

@@ -104,7 +104,7 @@ def test_a_sound_file_is_tried_once_and_quickly(tmp_path: Path, monkeypatch: pyt
     trial._fault.cache_clear()
     require_sound([file], cache_dir=tmp_path)
     trial._fault.cache_clear()
-    monkeypatch.setattr(trial, "_tried", lambda path: pytest.fail("it was tried already"))
+    monkeypatch.setattr(trial, "_tried", lambda path, **_: pytest.fail("it was tried already"))
     began = time.monotonic()
     require_sound([file, file], cache_dir=tmp_path)
     assert time.monotonic() - began < 5

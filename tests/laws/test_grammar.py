@@ -82,6 +82,8 @@ def test_asking_about_few_tokens_is_the_same_as_masking_all_of_them_first() -> N
             row = row.round()
         if rng.random() < 0.3:
             row[rng.random(n) < 0.3] = rng.choice([-np.inf, np.nan])
+        if np.isnan(row).all():  # an error, with a law of its own
+            row[0] = 0.0
         mask = rng.random(n) < rng.choice([0.02, 0.5, 0.98])
         mask[rng.integers(n)] = True
         options: dict[str, list[Any]] = {

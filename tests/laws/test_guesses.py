@@ -31,6 +31,8 @@ from edge_spec.sampling.candidates import candidates_of
 def test_the_best_guess_is_the_pick(seed: int, n: int, limit: int) -> None:
     rng = np.random.default_rng(seed)
     row = random_row(rng, n)
+    if np.isnan(row).all():  # an error, with a law of its own
+        row[0] = 0.0
     text = rng.integers(n, size=20).tolist()
     s = dataclasses.replace(
         random_settings(rng, 0.3),
