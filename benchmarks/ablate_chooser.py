@@ -1,13 +1,13 @@
 """What each mechanism of the chooser brings: recorded drafts are replayed with it switched off.
 
-    python benchmarks/ablate_chooser.py [TRACES] [--repeat 3] [--json]
+    python benchmarks/ablate_chooser.py [TRACES...] [--repeat 3] [--json]
 
-TRACES is a folder of recordings as ``record_drafts.py`` writes them, by default those of the tests. Time is computed
+TRACES are folders of recordings as ``record_drafts.py`` writes them, by default all of the tests. Time is computed
 from the cost curves of ``replay_chooser.py`` and two lines, at both temperatures of the recordings, for five first
 curves: the right one, one that is twice and one that is half as dear, that of llama.cpp (``other``), and the right one
 on a device whose decodes vary by 12 %, one in a hundred of which takes five times as long (the mean of four seeds).
-Printed is, for each mechanism, the mean change of the speed over all curves and temperatures, by first curve, and the
-worst cell.
+Printed is, for each mechanism, the mean change of the speed over all recordings, curves and temperatures, by first
+curve, and the worst cell.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
@@ -34,7 +35,7 @@ CURVES = ("ours", "llama", "flat", "cliff", "fours", "0.25", "1.0")
 FIRST = {"right": 1.0, "twice": 2.0, "half": 0.5, "other": 1.0, "noise": 1.0}
 STEP_S, CALL_S = 0.3e-3, 0.1e-3
 
-Cells = dict[tuple[str, str, float], float]
+Cells = dict[tuple[str, str, float, str], float]
 
 
 def _rank(self: Candidate, draft: Any, node: int) -> int:
@@ -110,7 +111,7 @@ def speeds(traces: Path, repeat: int) -> Cells:
                         )
                     )
                     runs.append(sum(n for n, _ in rounds) / sum(s for _, s in rounds) * (true(1) + OWN_S))
-                found[first, name, temperature] = sum(runs) / len(runs)
+                found[first, name, temperature, traces.name] = sum(runs) / len(runs)
     return found
 
 
@@ -121,22 +122,28 @@ def noisy(curve: Callable[[int], float], seed: int) -> Callable[[int], float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("traces", type=Path, nargs="?", default=TRACES)
+    parser.add_argument(
+        "traces", type=Path, nargs="*", default=[TRACES, *filter(Path.is_dir, sorted(TRACES.iterdir()))]
+    )
     parser.add_argument("--repeat", type=int, default=3, help="how often the replies are written")
     parser.add_argument("--json", action="store_true", help="one object per line")
     options = parser.parse_args()
-    whole = speeds(options.traces, options.repeat)
+
+    def of_all() -> Cells:
+        return {cell: speed for each in options.traces for cell, speed in speeds(each, options.repeat).items()}
+
+    whole = of_all()
     for mechanism in ABLATIONS:
         with without(mechanism):
-            part = speeds(options.traces, options.repeat)
+            part = of_all()
         change = {cell: part[cell] / whole[cell] - 1 for cell in whole}
-        means = {first: sum(change[cell] for cell in change if cell[0] == first) / (2 * len(CURVES)) for first in FIRST}
+        means = {first: mean(change[cell] for cell in change if cell[0] == first) for first in FIRST}
         worst = min(change, key=change.__getitem__)
         if options.json:
             print(json.dumps({"without": mechanism, "mean": means, "worst": [*worst, change[worst]]}), flush=True)
             continue
         said = "  ".join(f"{first} {mean:+.1%}" for first, mean in means.items())
-        print(f"{mechanism:32} {said}  worst {change[worst]:+.1%} ({worst[1]}, {worst[0]}, {worst[2]})", flush=True)
+        print(f"{mechanism:32} {said}  worst {change[worst]:+.1%} ({', '.join(map(str, worst))})", flush=True)
 
 
 if __name__ == "__main__":

@@ -285,7 +285,7 @@ def _fastest_first(
         batches += [batch for batch in _BATCHES if batch not in batches and batch[1] >= request.min_rows]
     for of_target in engines["target"].variants(settings, request.fixed):
         for mode in request.modes:
-            if not request.can_run(mode, engines):
+            if request.why_not_run(mode, engines) is not None:
                 continue
             variants = [of_target]
             for engine in {engines[role]: None for role in mode.needs if engines[role] is not engines["target"]}:

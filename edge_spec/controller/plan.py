@@ -48,7 +48,9 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
         yield Sentence("{title} runs {names}: {why}", title=title, names=" and ".join(names), why=why)
     asked, budget = request.settings, f"to fit {format_size(budget_bytes)}"
     if chosen.mode is not request.modes[0]:
-        yield f"speculation is {chosen.mode.name!r} instead of {request.modes[0].name!r} {budget}"
+        why = request.why_not_run(request.modes[0], chosen.engines)
+        reason = f"because {why}" if why is not None else budget
+        yield f"speculation is {chosen.mode.name!r} instead of {request.modes[0].name!r} {reason}"
     if chosen.n_ctx > asked.n_ctx:
         yield f"the context is {chosen.n_ctx}, more than the {asked.n_ctx} asked for"
     elif chosen.n_ctx < asked.n_ctx:

@@ -92,19 +92,21 @@ class Request:
         for place in range(max(map(len, self.engines.values()))):
             yield {role: choices[min(place, len(choices) - 1)] for role, choices in self.engines.items()}
 
-    def can_run(self, mode: Mode, engines: Mapping[str, Engine]) -> bool:
-        """Whether these engines can run a mode: the target has to verify drafts, and a head reads its hidden states."""
-        if why_not_draft((engines["target"],), self.target, mode) is not None:
-            return False
-        if "draft" not in mode.needs:
-            return True
+    def why_not_run(self, mode: Mode, engines: Mapping[str, Engine]) -> str | None:
+        """Return why these engines cannot run a mode, as a clause; None if they can.
+
+        The target has to verify drafts, and a head reads hidden states.
+        """
+        why = why_not_draft((engines["target"],), self.target, mode)
+        if why is not None or "draft" not in mode.needs:
+            return why
         # A small model drafts for whatever verifies it; a head for the one that it reads, if that is there.
         draft = self.files["draft"]
         verifier = verifier_of(self.files) if is_own_head(draft) else "target"
-        return (
-            verifier in ("target", *mode.needs)
-            and engines[verifier].why_not_drafter(draft, self.files[verifier]) is None
-        )
+        if verifier not in ("target", *mode.needs):
+            return f"{draft.path.name} drafts for the {verifier} model only"
+        why = engines[verifier].why_not_drafter(draft, self.files[verifier])
+        return why and f"{draft.path.name} {why}"
 
     def without(self, role: str, why: str) -> Request:
         """Return the same request without the first choice of a role."""

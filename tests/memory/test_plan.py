@@ -12,13 +12,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from head_files import write_head
 
 from edge_spec.controller.candidates import DRAFT_TABLES, STAGES
 from edge_spec.controller.plan import PlanReport
+from edge_spec.engines.onnx.opener import OnnxOpener
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
-from edge_spec.models import resolve_family
+from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.modes import Mode
 
@@ -118,6 +121,20 @@ def test_notes_name_types_and_only_those_that_differ(
             said = f"{what} are cached as {new} instead of {old}"
             assert (said in notes) == (old != new)
     assert {kept, smaller} <= seen
+
+
+def test_a_head_that_another_engine_cannot_read_is_not_said_to_lack_memory(
+    tmp_path: Path, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = inspect(DEMO.target)
+    write_head(head := tmp_path / "head.gguf", target, np.arange(0, 8192, 4), (1, 2, 3))
+    given: dict[str, Any] = {"draft": head, "memory": "1GiB", "held_bytes": HELD, "cache_dir": probe_cache}
+    assert plan(target.path, **given).chosen.mode.name == "sequence"
+    monkeypatch.setattr(OnnxOpener, "prepare", lambda self, file: "its transcription does not fit the disk")
+    found = plan(target.path, **given)
+    assert found.chosen.engines["target"].name == "llama" and found.chosen.mode.name == "ngram"
+    (note,) = [each for each in found.notes if "speculation is" in each]
+    assert note.startswith("speculation is 'ngram' instead of 'sequence' because head.gguf reads hidden states")
 
 
 def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:
