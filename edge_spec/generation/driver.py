@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from time import perf_counter
 from weakref import WeakKeyDictionary, ref
@@ -165,24 +166,26 @@ class Driver:
     def _round(self, wanted: Sequence[Writing], reader: Reader) -> bool:
         """Advance all that can be advanced; whether there was any."""
         self._follow_target()
-        self._admit(wanted, reader)
+        if self._waiting:
+            self._admit(wanted, reader)
         live = [each for each in self._live if self._goes_on(each, wanted)]
         if not live:
             return False
-        if not self.guard.before_round([reply for reply in (each.asking for each in live) if reply is not None]):
-            for writing in list(self._live):
-                self._finished(writing, wanted, reason="memory")
+        if not self.guard.before_round([reply for each in live if (reply := each.asking) is not None]):
+            for each in list(self._live):
+                self._finished(each, wanted, reason="memory")
             return True
-        self._follow_target()
-        live = [each for each in live if each in self._live]
-        for writing in live:
-            if not _is_read(writing, wanted):
-                writing.run_ahead()
-        reading = [each for each in live if each.is_reading]
+        if self._follow_target():
+            live = [each for each in live if each in self._live]
+        reading, writing = list[Writing](), list[Writing]()
+        for each in live:
+            if not _is_read(each, wanted):
+                each.run_ahead()
+            (reading if each.is_reading else writing).append(each)
         try:
             if reading:
-                self._read(reading, wanted, is_alone=len(reading) == len(live))
-            self._write([each for each in live if each not in reading and each.place is not None], wanted)
+                self._in_cells(partial(self._read, is_alone=not writing), reading, wanted)
+            self._in_cells(self._write, writing, wanted)
         except Cancelled:
             # Whoever was cancelled takes its end; for the others nothing has changed.
             self.target.resume()
@@ -197,17 +200,19 @@ class Driver:
         text = _place_of(writing)
         return writing.n_ahead < _MOST_AHEAD and len(text.text) < text.model.n_ctx
 
-    def _follow_target(self) -> None:
-        """If another target continues the texts, and holds fewer of them, the youngest wait."""
-        if self.target.model is not self._model:
-            self._model = self.target.model
-            self.texts.changed_target()
-            for writing in self._live[self.target.most_texts :]:
-                self._put_back(writing)
-            for writing in self._live:
-                # A few tokens belong to the next decode.
-                text, most = _place_of(writing), self._model.capabilities.max_rows
-                writing.is_reading = len(text.text) < text.model.n_ctx and len(text.unread(most)) == most
+    def _follow_target(self) -> bool:
+        """If another target continues the texts, and holds fewer of them, the youngest wait; whether there is one."""
+        if self.target.model is self._model:
+            return False
+        self._model = self.target.model
+        self.texts.changed_target()
+        for writing in self._live[self.target.most_texts :]:
+            self._put_back(writing)
+        for writing in self._live:
+            # A few tokens belong to the next decode.
+            text, most = _place_of(writing), self._model.capabilities.max_rows
+            writing.is_reading = len(text.text) < text.model.n_ctx and len(text.unread(most)) == most
+        return True
 
     # --- coming and going
 
@@ -401,14 +406,10 @@ class Driver:
                 pieces[writing] = piece
         begun = perf_counter()
         try:
-            fitting = self._fitting(pieces, lambda each: len(pieces[each]))
-            if not fitting:
-                return
-            pieces = {each: pieces[each] for each in fitting}
             self.target.read([(_place_of(writing), piece) for writing, piece in pieces.items()])
             if is_alone and len(reading) == 1 and not _place_of(reading[0]).unread(1):
                 self.target.drafter.read()
-        except Cancelled:
+        except (Cancelled, PoolFull):
             raise
         except Exception as error:
             for writing in pieces:
@@ -427,8 +428,9 @@ class Driver:
     def _write(self, writing: Sequence[Writing], wanted: Sequence[Writing]) -> None:
         """Write on: a text alone with drafts, several with a token each."""
         ready = [each for each in writing if self._has_context(each, wanted)]
-        # Cells for one may have been those of another.
-        ready = [each for each in ready if each.place is not None]
+        if len(ready) > 1:
+            # Cells for one may have been those of another.
+            ready = [each for each in ready if each.place is not None]
         if len(ready) > self.target.most_texts:
             first = self._turns % len(ready)
             ready = [*ready[first:], *ready[:first]][: self.target.most_texts]
@@ -466,22 +468,21 @@ class Driver:
             raise
         except PoolFull as error:
             # What is moved must not be shared, and is copied.
-            n_needed = error.n_needed
-            return bool(self._fitting([writing], lambda _: n_needed)) and writing.context.make_room(text, reply.notice)
+            if not self._frees(error):
+                raise
+            return writing.place is not None and self._moves_on(writing, reply)
 
     def _write_alone(self, writing: Writing, wanted: Sequence[Writing]) -> None:
         begun = perf_counter()
         text, writer = _place_of(writing), writing.writer
         try:
             self.texts.sit_at(text, writing.owner, is_begun=True)
-            if not self._fitting([writing], lambda _: _lacking(text) + text.model.capabilities.max_rows):
-                return
             drafter = text.drafter
             text.room = writer.max_tokens - len(writer.token_ids)
-            with writer.undone_on_error():
-                done = text.step(writing.next_limit(), text.room - 1, writer.take)
+            limit, most = writing.next_limit(), text.room - 1
+            done = writer.write(lambda take: text.step(limit, most, take))
             writer.accepted(text.text, done, drafter.last_name if done.drafted else "")
-        except Cancelled:
+        except (Cancelled, PoolFull):
             raise
         except Exception as error:
             self._finished(writing, wanted, error=error)
@@ -494,14 +495,11 @@ class Driver:
         begun = perf_counter()
         most = max(1, self.target.most_texts // len(batch))
         try:
-            batch = self._fitting(batch, lambda each: _lacking(_place_of(each)) + most)
-            if not batch:
-                return
             rounds = [(_place_of(each), _place_of(each).prepare(0, 0, max_rows=most)) for each in batch]
             decoding = perf_counter()
             rows = self.target.decode(rounds)
             verify_s = perf_counter() - decoding
-        except Cancelled:
+        except (Cancelled, PoolFull):
             raise
         except Exception as error:
             for each in batch:
@@ -512,8 +510,7 @@ class Driver:
         for writing, (text, prepared), own in zip(batch, rounds, rows, strict=True):
             writer = writing.writer
             try:
-                with writer.undone_on_error():
-                    done = text.finish(prepared, own, writer.take, learns=False)
+                done = writer.write(partial(text.finish, prepared, own, learns=False))
                 writer.accepted(text.text, done, "off")
             except Exception as error:
                 self._finished(writing, wanted, error=error)
@@ -531,28 +528,31 @@ class Driver:
         else:
             writing.brought(is_read=_is_read(writing, wanted))
 
-    def _fitting(self, writing: Iterable[Writing], n_more: Callable[[Writing], int]) -> list[Writing]:
-        """Have cells for so many more tokens of each of some replies; the youngest of all wait if need be.
+    def _in_cells(
+        self,
+        advance: Callable[[Sequence[Writing], Sequence[Writing]], None],
+        writing: Sequence[Writing],
+        wanted: Sequence[Writing],
+    ) -> None:
+        """Advance replies; where they lack cells, the youngest of all wait, and the others advance without them."""
+        while writing:
+            try:
+                advance(writing, wanted)
+                return
+            except PoolFull as error:
+                if not self._frees(error):
+                    for each in writing:
+                        self._finished(each, wanted, error=error)
+                    return
+                writing = [each for each in writing if each.place is not None]
 
-        Returns:
-            Those that do not have to wait.
-
-        Raises:
-            PoolFull: there are too few for one.
-        """
-        fitting = list(writing)
-        while fitting and not self.texts.make_room([(_place_of(each), n_more(each)) for each in fitting]):
-            youngest = self._live[-1]
+    def _frees(self, error: PoolFull) -> bool:
+        """Free cells that were lacking; False if there is one text, and it has all."""
+        if not self.texts.gives_cells(error.n_needed - error.n_free):
             if len(self._live) == 1:
-                raise PoolFull(n_free=0, n_needed=sum(map(n_more, fitting)))
-            self._put_back(youngest)
-            fitting = [each for each in fitting if each is not youngest]
-        return fitting
-
-
-def _lacking(text: Speculator) -> int:
-    """Return how many tokens before its last one have no cells."""
-    return max(0, len(text.text) - 1 - text.model.n_past)
+                return False
+            self._put_back(self._live[-1])
+        return True
 
 
 def _arrival(writing: Writing) -> int:
@@ -560,7 +560,10 @@ def _arrival(writing: Writing) -> int:
 
 
 def _first_ready(wanted: Iterable[Writing]) -> Writing | None:
-    return next((each for each in wanted if each.has_news), None)
+    for each in wanted:
+        if each.has_news:
+            return each
+    return None
 
 
 def _is_read(writing: Writing, wanted: Sequence[Writing]) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import monotonic
+from typing import Generic, TypeVar
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.closing import Closing
@@ -15,8 +14,10 @@ from edge_spec.generation.request import Deadline
 
 __all__ = ["Interruptible"]
 
+Piece = TypeVar("Piece")
 
-class Interruptible(Closing):
+
+class Interruptible(Closing, Generic[Piece]):
     """One reply or several: a context manager that ends with ``close``.
 
     Attributes:
@@ -81,16 +82,15 @@ class Interruptible(Closing):
             with self._advancing:
                 self._end("cancelled")
 
-    @contextmanager
-    def _advanced_by(self, reader: Reader) -> Iterator[None]:
-        """Wait until nobody else writes; inside, ``reader`` does."""
+    def next_piece(self, reader: Reader) -> Piece | None:
+        """Write the next piece for a reader, once nobody else writes one; None at the end."""
         try:
             with self._advancing:
                 self.reader = reader
                 self._advances_in = threading.get_ident()
                 self._deadline.start()
                 try:
-                    yield
+                    return self._next_piece()
                 finally:
                     self._unread_since = monotonic()
                     self._advances_in = None
@@ -98,6 +98,10 @@ class Interruptible(Closing):
             # Whoever cancelled it meanwhile could not end it.
             if self._cancelled.is_set():
                 self.end_unread()
+
+    @abstractmethod
+    def _next_piece(self) -> Piece | None:
+        """Write the next piece for ``reader``; None at the end."""
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled:

@@ -60,7 +60,7 @@ class KeptTexts:
 
         Args:
             owner: a conversation, or whoever else the text belongs to.
-            n_tokens: of the whole text; cells for as many, and for a draft, are made free.
+            n_tokens: of the whole text; cells for as many, and for a draft, are given to it.
             source, twin: for a new owner, the one with whose first ``n`` tokens the text begins, and which keeps its
                 own; or a text that is being written and begins so.
 
@@ -83,7 +83,7 @@ class KeptTexts:
         unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written.values())
         self._written[id(text)] = text
         n_more = min(n_tokens, model.n_ctx) - text.model.n_past + model.capabilities.max_rows
-        if not self.make_room([(text, n_more + unread)]):
+        if not self._frees(text, n_more + unread):
             self.leave(owner if has_text else None, text)
             return None
         return text, has_text
@@ -118,7 +118,7 @@ class KeptTexts:
 
     def _fork(self, source: Speculator, n: int) -> Speculator | None:
         with suppress(PoolFull):
-            if self.make_room([(source, TILE)], spare=source):
+            if self._frees(source, TILE, spare=source):
                 return self._target.fork(source, n)
         return None
 
@@ -137,7 +137,7 @@ class KeptTexts:
             with self.cache.borrowed(owner) as caches:
                 if caches is None or "target" not in caches.states:
                     return False
-                self.make_room([(text, len(caches.text))])
+                self._frees(text, len(caches.text))
                 text.restore(caches.states, caches.text)
                 return True
         except (BudgetExceeded, PoolFull, StateError):
@@ -148,24 +148,28 @@ class KeptTexts:
 
     # --- cells
 
-    def make_room(self, texts: Sequence[tuple[Speculator, int]], *, spare: Speculator | None = None) -> bool:
-        """Have cells free for so many more tokens of each of some texts; whether there are.
+    def _frees(self, text: Speculator, n: int, *, spare: Speculator | None = None) -> bool:
+        """Have cells free for ``n`` more tokens of a text; whether there are."""
+        pool = self._target.pool
+        while pool is not None and (lacking := pool.n_more(path_of(text), n) - pool.n_free) > 0:
+            if not self.gives_cells(lacking, spare=spare):
+                return False
+        return True
+
+    def gives_cells(self, n: int, *, spare: Speculator | None = None) -> bool:
+        """Free ``n`` cells, or those of one text that nobody writes; whether there was anything to free.
 
         Texts of no owner go first; then there are more cells, as far as memory allows; then texts are suspended that
         were used least recently.
         """
-        pool = self._target.pool
-        if pool is None:
-            return True
-        while (lacking := sum(pool.n_more(path_of(text), n) for text, n in texts) - pool.n_free) > 0:
-            unowned = next((each for each in self.unowned() if each.model.n_past and each is not spare), None)
-            owner = next((owner for owner, each in self._idle.items() if each is not spare), None)
-            if unowned is not None:
-                unowned.forget()
-            elif not self._grow(lacking, is_needed=owner is None):
-                if owner is None:
-                    return False
-                self._suspend(owner)
+        unowned = next((each for each in self.unowned() if each.model.n_past and each is not spare), None)
+        owner = next((owner for owner, each in self._idle.items() if each is not spare), None)
+        if unowned is not None:
+            unowned.forget()
+        elif not self._grow(n, is_needed=owner is None):
+            if owner is None:
+                return False
+            self._suspend(owner)
         return True
 
     def unowned(self) -> Iterator[Speculator]:

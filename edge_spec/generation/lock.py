@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from edge_spec.errors import Cancelled, Closed, UnfinishedReply
 
@@ -24,7 +24,8 @@ class GenerationLock:
 
     def __init__(self) -> None:
         # Reentrant: a reply that nobody refers to any more ends whenever Python finds it.
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[object] = deque()
         self._holder: int | None = None
         self._later: deque[Callable[[], object]] = deque()
@@ -35,8 +36,7 @@ class GenerationLock:
         """Whether there are no more turns."""
         return self._closed
 
-    @contextmanager
-    def turn(self, gives_up: Callable[[], bool] = _never) -> Iterator[None]:
+    def turn(self, gives_up: Callable[[], bool] = _never) -> AbstractContextManager[None]:
         """Wait for a turn, which lasts as long as the context.
 
         Args:
@@ -46,28 +46,37 @@ class GenerationLock:
             UnfinishedReply: this thread has the turn already. Closed: there are no more turns.
             Cancelled: it gave up.
         """
-        here, ticket = threading.get_ident(), object()
+        return _Turn(self, gives_up)
+
+    def begin_turn(self, gives_up: Callable[[], bool]) -> None:
+        """See ``turn``; ``end_turn`` comes next."""
+        here = threading.get_ident()
         if self._holder == here:
             raise UnfinishedReply("a round of this model")
         try:
-            with self._changed:
-                self._waiting.append(ticket)
-                try:
-                    while not self._closed and (self._holder is not None or self._waiting[0] is not ticket):
-                        if gives_up():
-                            raise Cancelled
-                        self._changed.wait(_RECHECK_S)
-                    if self._closed:
-                        raise Closed("the model")
-                    self._holder = here
-                finally:
-                    self._waiting.remove(ticket)
-                    self._changed.notify_all()
+            with self._lock:
+                if self._closed or self._waiting or self._holder is not None:
+                    self._wait_for_turn(gives_up)
+                self._holder = here
             self._catch_up()
-            yield
-        finally:
+        except BaseException:
             if self._holder == here:
-                self._end_turn()
+                self.end_turn()
+            raise
+
+    def _wait_for_turn(self, gives_up: Callable[[], bool]) -> None:
+        ticket = object()
+        self._waiting.append(ticket)
+        try:
+            while not self._closed and (self._holder is not None or self._waiting[0] is not ticket):
+                if gives_up():
+                    raise Cancelled
+                self._changed.wait(_RECHECK_S)
+            if self._closed:
+                raise Closed("the model")
+        finally:
+            self._waiting.remove(ticket)
+            self._changed.notify_all()
 
     def soon(self, work: Callable[[], object]) -> None:
         """Do something in a turn: at once if that is free, else at the end of the one that is taken. Never waits."""
@@ -79,17 +88,17 @@ class GenerationLock:
                 self._holder = threading.get_ident()
             finally:
                 self._changed.release()
-            self._end_turn()
+            self.end_turn()
 
     def wait(self) -> None:
         """Wait a moment, or until somebody's turn has ended."""
-        with self._changed:
+        with self._lock:
             self._changed.wait(_RECHECK_S)
 
     @contextmanager
     def free_turn(self) -> Iterator[bool]:
         """A turn if it can be had at once; whether it can."""
-        with self._changed:
+        with self._lock:
             taken = self._holder is not None or bool(self._waiting) or self._closed
             if not taken:
                 self._holder = threading.get_ident()
@@ -97,11 +106,11 @@ class GenerationLock:
             yield not taken
         finally:
             if not taken:
-                self._end_turn()
+                self.end_turn()
 
     def close(self, then: Callable[[], object]) -> None:
         """Grant no more turns, wait for the end of the one that is taken, and call ``then``, once."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._holder is None)
@@ -112,16 +121,32 @@ class GenerationLock:
             if not was_over:
                 then()
         finally:
-            self._end_turn()
+            self.end_turn()
 
     def _catch_up(self) -> None:
         while self._later:
             self._later.popleft()()
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
+        """Let others have a turn."""
         try:
             self._catch_up()
         finally:
-            with self._changed:
+            with self._lock:
                 self._holder = None
                 self._changed.notify_all()
+
+
+class _Turn:
+    """A turn as a context; a round of a small model notices what a generator would take."""
+
+    __slots__ = ("_gives_up", "_lock")
+
+    def __init__(self, lock: GenerationLock, gives_up: Callable[[], bool]) -> None:
+        self._lock, self._gives_up = lock, gives_up
+
+    def __enter__(self) -> None:
+        self._lock.begin_turn(self._gives_up)
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.end_turn()

@@ -15,7 +15,7 @@ from edge_spec.generation.text_stream import Thinking
 __all__ = ["ReadableReply", "TokenEvents"]
 
 
-class ReadableReply(Interruptible, Iterator[str]):
+class ReadableReply(Interruptible[str], Iterator[str]):
     """A reply that is read by iterating over it, with ``async for``, ``await``, or one of its methods."""
 
     @property
@@ -27,10 +27,6 @@ class ReadableReply(Interruptible, Iterator[str]):
     @abstractmethod
     def content(self) -> str:
         """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
-
-    @abstractmethod
-    def next_piece(self, reader: Reader) -> str | None:
-        """Write the next piece for a reader; None at the end."""
 
     @abstractmethod
     def tell_events(self) -> None:

@@ -50,7 +50,7 @@ def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
     return asked
 
 
-class Replies(Interruptible, Iterator[tuple[int, str]]):
+class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
     """Writes several replies, when it is asked for the next piece: iterate over it for pairs of a reply's number and
     a piece of its text, or call ``read``.
 
@@ -130,29 +130,27 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
             raise StopIteration
         return piece
 
-    def next_piece(self, reader: Reader) -> tuple[int, str] | None:
-        """Write the next piece of one of them for a reader; None at the end of all."""
-        with self._advanced_by(reader):
-            while self._unfinished:
-                # Text that was held back until one of them ended.
-                for reply in islice(self._unfinished, _MOST_AT_ONCE):
-                    if piece := reply.writing.hand_out():
-                        self._look_at(reply)
-                        return reply.index, piece
-                try:
-                    self._advance(reader)
-                except Cancelled:
-                    self._end_cancelled()
-                except Closed:
-                    raise
-                except BaseException as error:
-                    # Before they have begun, they can still begin later.
-                    if any(reply.has_begun for reply in self.answers):
-                        self._end("error", error if isinstance(error, Exception) else None)
-                    raise
-            return None
+    def _next_piece(self) -> tuple[int, str] | None:
+        while self._unfinished:
+            # Text that was held back until one of them ended.
+            for reply in islice(self._unfinished, _MOST_AT_ONCE):
+                if piece := reply.writing.hand_out():
+                    self._look_at(reply)
+                    return reply.index, piece
+            try:
+                self._advance()
+            except Cancelled:
+                self._end_cancelled()
+            except Closed:
+                raise
+            except BaseException as error:
+                # Before they have begun, they can still begin later.
+                if any(reply.has_begun for reply in self.answers):
+                    self._end("error", error if isinstance(error, Exception) else None)
+                raise
+        return None
 
-    def _advance(self, reader: Reader) -> None:
+    def _advance(self) -> None:
         replies = {reply.writing: reply for reply in islice(self._unfinished, _MOST_AT_ONCE)}
         over = next((each for each in replies if each.is_over), None)
         found = (over, over.take()) if over is not None else None
@@ -163,7 +161,7 @@ class Replies(Interruptible, Iterator[tuple[int, str]]):
                 reply.end("cancelled")
             if cancelled:
                 return
-            found = self._driver.next(list(replies), reader, lambda: self.is_cancelled)
+            found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled)
         for reply in replies.values():
             reply.tell()
             for sentence in reply.notices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from edge_spec.errors import Cancelled, Closed
 from edge_spec.generation.context import Context
@@ -53,7 +53,7 @@ class Reply(ReadableReply):
         context: Context | None = None,
         recorder: Recorder | None = None,
         index: int = 0,
-        group: Interruptible | None = None,
+        group: Interruptible[Any] | None = None,
     ) -> None:
         context, n_ctx = context or Context(), driver.target.model.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
@@ -80,7 +80,7 @@ class Reply(ReadableReply):
         prompt: Sequence[int],
         settings: SamplerSettings,
         index: int,
-        group: Interruptible | None,
+        group: Interruptible[Any] | None,
         timeout: float | None,
     ) -> None:
         super().__init__(timeout)
@@ -157,32 +157,30 @@ class Reply(ReadableReply):
 
     # --- reading it
 
-    def next_piece(self, reader: Reader) -> str | None:
-        """Write the next piece for a reader; None at the end."""
-        with self._advanced_by(reader):
-            while not (piece := self._written.hand_out()) and not self._written.is_complete:
-                try:
-                    outcome = self._next_outcome(reader)
-                    self.tell()
-                    if outcome is not None and (error := self.took(outcome)) is not None:
-                        raise error
-                except Cancelled:
-                    self._end_cancelled()
-                except Closed:
-                    raise
-                except BaseException:
-                    # Before it has begun, it can still begin later.
-                    if self.has_begun:
-                        self._end("error")
-                    raise
-            return piece or None
+    def _next_piece(self) -> str | None:
+        while not (piece := self._written.hand_out()) and not self._written.is_complete:
+            try:
+                outcome = self._next_outcome(self.writing)
+                self.tell()
+                if outcome is not None and (error := self.took(outcome)) is not None:
+                    raise error
+            except Cancelled:
+                self._end_cancelled()
+            except Closed:
+                raise
+            except BaseException:
+                # Before it has begun, it can still begin later.
+                if self.has_begun:
+                    self._end("error")
+                raise
+        return piece or None
 
-    def _next_outcome(self, reader: Reader) -> Outcome | None:
-        if self.writing.is_over:
+    def _next_outcome(self, writing: Writing) -> Outcome | None:
+        if writing.is_over:
             # Nobody writes it any more.
-            return self.writing.take()
+            return writing.take()
         self._check_cancelled()
-        found = self._driver.next([self.writing], reader, lambda: self.is_cancelled)
+        found = self._driver.next([writing], self.reader, lambda: self.is_cancelled)
         return found[1] if found is not None else None
 
     def took(self, outcome: Outcome) -> BaseException | None:

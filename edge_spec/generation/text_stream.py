@@ -41,15 +41,6 @@ class TextStream:
         self._held = ""
         self.stopped = False
 
-    def mark(self) -> tuple[tuple[bytes, int], str, bool]:
-        """Return the place in the stream, for ``back_to``."""
-        return self._decoder.getstate(), self._held, self.stopped
-
-    def back_to(self, mark: tuple[tuple[bytes, int], str, bool]) -> None:
-        """Forget what came after a ``mark``."""
-        state, self._held, self.stopped = mark
-        self._decoder.setstate(state)
-
     def push(self, piece: bytes) -> str:
         """Add a token's bytes; returns the text that is certain now. ``stopped`` tells if a stop string came."""
         return self._release(self._decoder.decode(piece))
@@ -63,6 +54,8 @@ class TextStream:
     def _release(self, text: str) -> str:
         if self.stopped:
             return ""
+        if not self._stop:
+            return text
         self._held += text
         ends = [(self._held.find(stop), stop) for stop in self._stop if stop in self._held]
         if ends:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from edge_spec.errors import GrammarDeadEnd, PromptError, StateError
 from edge_spec.generation.events import EventLog, ObservedSampler
@@ -66,24 +65,25 @@ class TokenWriter:
         if self.events is not None:
             self.events.round_over(done, drafter)
 
-    @contextmanager
-    def undone_on_error(self) -> Iterator[None]:
-        """If the block fails for a reason that is not of this text, what was taken in it was not."""
-        n_tokens, n_pieces, place = len(self.token_ids), len(self.ready), self._stream.mark()
+    def write(self, step: Callable[[Callable[[int], bool]], Round]) -> Round:
+        """Let a round take tokens; if it fails for a reason that is not of this text, it has taken none.
+
+        Args:
+            step: does the round; called with ``take``.
+        """
+        n_tokens = len(self.token_ids)
         try:
-            yield
+            return step(self.take)
         except OF_ONE_TEXT:
             raise
         except BaseException:
-            del self.token_ids[n_tokens:], self.ready[n_pieces:]
-            self._stream.back_to(place)
-            self.finish_reason = None
+            self.cut(n_tokens)
             if self.events is not None:
                 self.events.drop_taken()
             raise
 
     def cut(self, n_tokens: int) -> None:
-        """Forget all tokens but the first ones, and the pieces that nobody has taken; ``flush`` comes next."""
+        """Forget all tokens but the first ones, and the pieces that nobody has taken."""
         del self.token_ids[n_tokens:]
         self.ready.clear()
         self.finish_reason = None

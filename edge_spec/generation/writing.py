@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import ref
 
 from edge_spec.generation.context import Context, GuardedReply
@@ -90,8 +90,7 @@ class State:
     drawn: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a round has brought.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from edge_spec.errors import PoolFull
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -163,6 +164,9 @@ class Follower:
                 model.shift(first, last)
             else:
                 model.rollback(min(first, model.n_past))
+        except PoolFull:
+            # Nothing has changed.
+            raise
         except BaseException:
             # Text and cache may differ now.
             self.forget()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
@@ -20,8 +19,7 @@ from edge_spec.speculation.walk import Pick, walk
 __all__ = ["Prepared", "Speculator"]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A round whose decode comes next.
 
     Attributes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Self
+from typing import NamedTuple, Self
 
 from edge_spec.speculation.tree import Tree
 
@@ -33,8 +32,7 @@ class Stopwatch:
         self._started = perf_counter()
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """What one step did.
 
     Attributes:

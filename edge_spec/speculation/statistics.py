@@ -62,12 +62,12 @@ class Statistics:
         n = len(done.tokens)
         self.rounds += 1
         self.tokens += n
-        self.drafted += sum(done.drafted)
-        self.accepted += done.accepted
         self.lengths[n] += 1
-        self.drafted_at.update(range(len(done.drafted)))
-        self.accepted_at.update(range(done.accepted))
         if done.drafted:
+            self.drafted += sum(done.drafted)
+            self.accepted += done.accepted
+            self.drafted_at.update(range(len(done.drafted)))
+            self.accepted_at.update(range(done.accepted))
             self.drafters[drafter] += 1
             self.rows[done.n_rows] += 1
             self.branched += max(done.drafted) > 1

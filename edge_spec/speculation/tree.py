@@ -126,6 +126,8 @@ class Tree:
         """This tree, hung below the sequence ``tokens``. Values of the new nodes are 1."""
         if not tokens:
             return self
+        if not self.tokens:
+            return Tree.sequence(tokens)
         n = len(tokens)
         return Tree(
             (*tokens, *self.tokens),
