@@ -44,11 +44,6 @@ def _rank(self: Candidate, draft: Any, node: int) -> int:
 
 ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
     "trials": (Candidate, "is_due", lambda self, now_s: False),
-    "credit for trials that gained": (
-        Candidate,
-        "tried",
-        lambda self, now_s, **lost: _without_credit(self, now_s, **lost),
-    ),
     "claims": (Calibration, "__call__", lambda self, claim, rank=0: claim),
     "claims by rank or depth": (Candidate, "_rank", _rank),
     "the shape learns": (CostCurve, "learn", lambda self, n_rows, seconds: _factor_only(self, n_rows, seconds)),
@@ -59,12 +54,7 @@ ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
 }
 """Where each mechanism is, and what stands for it when it is off."""
 
-_tried, _learn, _is_worth_more = Candidate.tried, CostCurve.learn, Chooser._is_worth_more
-
-
-def _without_credit(self: Candidate, now_s: float, **lost: float) -> None:
-    self._lost_s = 0.0
-    _tried(self, now_s, **lost)
+_learn, _is_worth_more = CostCurve.learn, Chooser._is_worth_more
 
 
 def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:

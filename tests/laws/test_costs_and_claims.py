@@ -111,5 +111,5 @@ def test_trials_cost_half_a_percent_of_the_time_and_less_where_they_keep_failing
     # One that gained is continued at once, and a failure after it counts as the first.
     candidate.tried(now, lost_s=-0.1, caught_up_s=0.0, round_s=0.5)
     assert candidate.is_due(now)
-    candidate.tried(now, lost_s=1.1, caught_up_s=0.0, round_s=0.5)
+    candidate.tried(now, lost_s=1.0, caught_up_s=0.0, round_s=0.5)
     assert candidate.is_due(now + 200) and not candidate.is_due(now + 199)

@@ -23,7 +23,6 @@ _SHARE = 0.005
 """Share of the time that trials of one drafter may cost."""
 
 _MOST_FAILED = 4
-_MOST_CREDIT = 1
 
 
 class Candidate:
@@ -58,8 +57,8 @@ class Candidate:
         self._greedy = False
         self._past = (_Past(), _Past())
         self._last_round = 0
-        # What trials have lost since one was due, negative if they gained; when the next one is due; how many failed.
-        self._lost_s = self._due_s = 0.0
+        # When the next trial is due; how many failed.
+        self._due_s = 0.0
         self._n_failed = 0
 
     @property
@@ -182,8 +181,7 @@ class Candidate:
     def tried(self, now_s: float, *, lost_s: float, caught_up_s: float, round_s: float) -> None:
         """Note what a trial has lost against the best choice: the next one waits until that is little.
 
-        What it gained is credited, so that one that nearly pays is tried at length. After trials in a row that failed,
-        the next one waits longer.
+        After trials in a row that failed, the next one waits longer.
 
         Args:
             caught_up_s: seconds besides, in which it took in what it had missed of the text.
@@ -192,11 +190,7 @@ class Candidate:
         # A model that lost less than a plain round may have had bad luck; a table that lost anything found nothing.
         failed = lost_s > (round_s if self.has_model else 0)
         self._n_failed = min(self._n_failed + failed, _MOST_FAILED) if lost_s > 0 else 0
-        self._lost_s = max(self._lost_s + lost_s + caught_up_s, -_MOST_CREDIT * round_s)
-        self._due_s = now_s
-        if self._lost_s > 0:
-            self._due_s += max(1, self._n_failed) * self._lost_s / _SHARE
-            self._lost_s = 0.0
+        self._due_s = now_s + max(1, self._n_failed) * max(0.0, lost_s + caught_up_s) / _SHARE
 
     def as_json(self) -> dict[str, Any]:
         """Return what was learned, as ``recall`` takes it."""
