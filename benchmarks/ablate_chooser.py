@@ -63,7 +63,7 @@ def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:
     self._shape.update(shape)
 
 
-def _next_level(self: Chooser, model: Candidate, value: float, n: int, depth: int) -> bool:
+def _next_level(self: Chooser, model: Candidate, value: float, n: int, depth: int, n_ends: int = 1) -> bool:
     prices, gained = self.prices, value * model.reach[depth] * self.prices.share if depth < self.most else 0.0
     return n < self.most and gained > prices.rate * self._step_s(model) + prices.further(n, 1)
 

@@ -22,8 +22,8 @@ def _together(model: edge_spec.TextModel, n: int, max_tokens: int, temperature: 
     """Token ids of ``n`` answers, and seconds from the first token to the last."""
     replies = model.generate(_PROMPT, n=n, seed=1, max_tokens=max_tokens, temperature=temperature, ignore_eos=True)
     replies.read()
-    # Every decode counts for each of them in full; they begin and end together.
-    return [each.token_ids for each in replies.answers], max(each.statistics.decode_s for each in replies.answers)
+    # They share the seconds of a decode by their rows.
+    return [each.token_ids for each in replies.answers], sum(each.statistics.decode_s for each in replies.answers)
 
 
 def _one_by_one(

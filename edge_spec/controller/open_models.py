@@ -19,10 +19,11 @@ from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
 from edge_spec.models.heads import reads
+from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import Learner, Mode
+from edge_spec.speculation.modes import Learner, Mode, mode_of
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.tokenizer import FileTokenizer
@@ -240,8 +241,8 @@ class OpenModels:
             drafter = candidate.mode.build(smaller)
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
-            self.ledger.gauge("process", DRAFT_TABLES, lambda: drafter.held_bytes)
-            self.target.change_drafter(drafter)
+            self.ledger.gauge("process", DRAFT_TABLES, lambda: self.target.held_bytes)
+            self.target.change_drafter(drafter, lambda: smaller.drafter_beside(candidate.mode))
         except BaseException:
             self._stop_drafting()
             raise
@@ -331,6 +332,12 @@ class _SmallerModels:
         """Note what learns; it is given what was learned before as soon as the whole drafter is built."""
         self.learners[name] = learner
 
+    def drafter_beside(self, mode: Mode) -> Drafter:
+        """Return a drafter for a further text: like the first one, but of tables only."""
+        if not mode.needs:
+            return mode.build(_NoModels(self))
+        return mode_of("auto", given=frozenset()).build(_NoModels(self)) if "text" in self.learners else NoDrafter()
+
     def draft(self, *, trees: bool) -> LanguageModel:
         """Return the drafter's model."""
         return self._opened("draft", trees)
@@ -343,3 +350,13 @@ class _SmallerModels:
         model = self._open(role, self._candidate, replace(self._candidate.models[role], trees=trees)).model
         kept = kept_tokens(self._files["target"], self._files[role])
         return model if kept is None else TrimmedModel(model, kept)
+
+
+class _NoModels(_SmallerModels):
+    """What a mode builds the drafter of a further text from, which learns together with the first one."""
+
+    def __init__(self, first: _SmallerModels) -> None:
+        vars(self).update(vars(first))
+
+    def remember(self, name: str, learner: Learner) -> None:
+        learner.join(self.learners[name])

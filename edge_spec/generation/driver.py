@@ -18,7 +18,9 @@ from edge_spec.generation.reader import Reader
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.writing import Asking, Outcome, Writing
 from edge_spec.memory import Ledger
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.loop import Prepared, Speculator, decode, learn, prepare
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import common_prefix
 from edge_spec.tokens.tokenizer import Vocabulary
@@ -46,8 +48,8 @@ _READ_AGAIN = "the text is read again; what follows may differ where two tokens 
 class Driver:
     """What all replies of a model share, and the rounds that advance them.
 
-    A round gives every reply that is being written its next token, and reads a piece of one prompt or of several. One
-    text alone has drafts; where several share a decode, its rows are theirs. A text does not depend on its company.
+    A round gives every reply that is being written its next token, and reads a piece of one prompt or of several. The
+    rows that a decode has left go to drafts. A text does not depend on its company.
 
     No thread is started for this: the reader who waits for a piece of a reply does the rounds, and the others find
     theirs when they look. A reply is written at most some hundred tokens ahead of its reader.
@@ -426,7 +428,7 @@ class Driver:
     # --- writing
 
     def _write(self, writing: Sequence[Writing], wanted: Sequence[Writing]) -> None:
-        """Write on: a text alone with drafts, several with a token each."""
+        """Write on, at most as many texts as a decode has rows."""
         ready = [each for each in writing if self._has_context(each, wanted)]
         if len(ready) > 1:
             # Cells for one may have been those of another.
@@ -435,9 +437,7 @@ class Driver:
             first = self._turns % len(ready)
             ready = [*ready[first:], *ready[:first]][: self.target.most_texts]
             self._turns += len(ready)
-        if len(ready) == 1:
-            self._write_alone(ready[0], wanted)
-        elif ready:
+        if ready:
             self._write_together(ready, wanted)
 
     def _has_context(self, writing: Writing, wanted: Sequence[Writing]) -> bool:
@@ -472,54 +472,67 @@ class Driver:
                 raise
             return writing.place is not None and self._moves_on(writing, reply)
 
-    def _write_alone(self, writing: Writing, wanted: Sequence[Writing]) -> None:
-        begun = perf_counter()
-        text, writer = _place_of(writing), writing.writer
-        try:
-            self.texts.sit_at(text, writing.owner, is_begun=True)
-            drafter = text.drafter
-            text.room = writer.max_tokens - len(writer.token_ids)
-            limit, most = writing.next_limit(), text.room - 1
-            done = writer.write(lambda take: text.step(limit, most, take))
-            writer.accepted(text.text, done, drafter.last_name if done.drafted else "")
-        except (Cancelled, PoolFull):
-            raise
-        except Exception as error:
-            self._finished(writing, wanted, error=error)
-            return
-        spent = done.draft_s + done.verify_s + done.sample_s
-        self._brought(writing, wanted)
-        writer.statistics.rest_s += perf_counter() - begun - spent
-
     def _write_together(self, batch: Sequence[Writing], wanted: Sequence[Writing]) -> None:
+        """Do a round of several texts, or of one: draft, decode, walk, keep and learn."""
         begun = perf_counter()
-        most = max(1, self.target.most_texts // len(batch))
+        texts = [_place_of(writing) for writing in batch]
         try:
-            rounds = [(_place_of(each), _place_of(each).prepare(0, 0, max_rows=most)) for each in batch]
-            decoding = perf_counter()
-            rows = self.target.decode(rounds)
-            verify_s = perf_counter() - decoding
+            if len(batch) == 1:
+                self.texts.sit_at(texts[0], batch[0].owner, is_begun=True)
+            prepared = prepare(texts, [_limit(writing) for writing in batch])
         except (Cancelled, PoolFull):
             raise
         except Exception as error:
-            for each in batch:
-                self._finished(each, wanted, error=error)
+            if len(batch) == 1:
+                self._finished(batch[0], wanted, error=error)
+                return
+            # Whose drafter has failed is found out alone.
+            for writing in batch:
+                self._write_together([writing], wanted)
             return
-        self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
-        counted = verify_s
-        for writing, (text, prepared), own in zip(batch, rounds, rows, strict=True):
+        try:
+            prepared, rows = self._decoded(texts, prepared)
+        except (Cancelled, PoolFull):
+            raise
+        except Exception as error:
+            for writing in batch:
+                self._finished(writing, wanted, error=error)
+            return
+        done, verify_s, other_s = list[Round](), 0.0, 0.0
+        for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
             writer = writing.writer
             try:
-                done = writer.write(partial(text.finish, prepared, own, learns=False))
-                writer.accepted(text.text, done, "off")
+                what = writer.write(partial(text.finish, own, its_rows))
+                writer.accepted(text.text, what, text.drafter.last_name if what.drafted else "")
+                done.append(what)
+                verify_s += what.verify_s
+                other_s += what.draft_s + what.sample_s
             except Exception as error:
                 self._finished(writing, wanted, error=error)
-                continue
-            counted += done.sample_s
-            self._brought(writing, wanted)
-        rest_s = max(0.0, perf_counter() - begun - counted) / len(batch)
+        if len(done) == len(batch):
+            try:
+                learn(texts, done)
+            except Exception as error:
+                for writing in batch:
+                    self._finished(writing, wanted, error=error)
+        for writing in batch:
+            if writing.place is not None:
+                self._brought(writing, wanted)
+        self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
+        rest_s = (perf_counter() - begun - verify_s - other_s) / len(batch)
         for writing in batch:
             writing.writer.statistics.rest_s += rest_s
+
+    def _decoded(self, texts: Sequence[Speculator], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
+        """Decode what is prepared, without drafts where these lack cells that other texts of the decode have."""
+        while True:
+            try:
+                return prepared, decode(texts, prepared)
+            except PoolFull as error:
+                if len(texts) == 1 or not any(each.draft for each in prepared):
+                    raise
+                if not self.texts.gives_cells(error.n_needed - error.n_free):
+                    prepared = prepare(texts, [0] * len(texts))
 
     def _brought(self, writing: Writing, wanted: Sequence[Writing]) -> None:
         """A reply has been written on."""
@@ -553,6 +566,13 @@ class Driver:
                 return False
             self._put_back(self._live[-1])
         return True
+
+
+def _limit(writing: Writing) -> int:
+    """Return the most tokens to draft for a text."""
+    writer = writing.writer
+    _place_of(writing).room = room = writer.max_tokens - len(writer.token_ids)
+    return min(writing.next_limit(), room - 1)
 
 
 def _arrival(writing: Writing) -> int:

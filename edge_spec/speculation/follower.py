@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from edge_spec.errors import PoolFull
 from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["Follower", "OnRead"]
+__all__ = ["Follower", "OnRead", "decode_all"]
 
 OnRead = Callable[[int, int], object]
 
@@ -116,10 +118,6 @@ class Follower:
         self._pending = tree
         return rows
 
-    def decoded(self, tree: Tree) -> None:
-        """``tree`` was decoded together with those of other texts, as ``decode`` would have done."""
-        self._pending = tree
-
     def unread(self, most: int) -> Sequence[int]:
         """Return the next tokens to commit of a text that is being read, at most ``most``; never its last one."""
         self._catch_up()
@@ -203,3 +201,23 @@ class Follower:
         """The text, empty so far, is ``tokens``, and the cache holds their beginning."""
         self.text.tokens += tokens
         self._cursor.place = len(tokens)
+
+
+def decode_all(followers: Sequence[Follower], trees: Sequence[Tree]) -> list[Logits]:
+    """Decode guesses of several texts at once, see ``Follower.decode``.
+
+    Args:
+        followers: one, or several whose models are paths through one pool.
+
+    Raises:
+        PoolFull, Cancelled, BackendError: as ``Pool.decode``.
+    """
+    if len(followers) == 1:
+        return [followers[0].decode(trees[0])]
+    paths = [cast(Path, follower.model) for follower in followers]
+    for follower in followers:
+        follower._pending = EMPTY
+    rows = paths[0].pool.decode(list(zip(paths, trees, strict=True)))
+    for follower, tree in zip(followers, trees, strict=True):
+        follower._pending = tree
+    return rows

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from edge_spec.errors import StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.follower import Follower, OnRead
+from edge_spec.speculation.follower import Follower, OnRead, decode_all
 from edge_spec.speculation.guide import guided, learn_forced
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.round import Round, Stopwatch
@@ -16,7 +17,7 @@ from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.walk import Pick, walk
 
-__all__ = ["Prepared", "Speculator"]
+__all__ = ["Prepared", "Speculator", "decode", "learn", "prepare"]
 
 
 class Prepared(NamedTuple):
@@ -119,42 +120,17 @@ class Speculator:
             most: draft no more tokens than this either.
             ends: called with every picked token; says whether the text ends with it.
         """
-        prepared = self.prepare(limit, most)
-        return self.finish(prepared, self.decode(prepared), ends)
+        prepared = prepare([self], [min(limit, most)])
+        done = self.finish(prepared[0], decode([self], prepared)[0], ends)
+        self.drafter.learn(done)
+        return done
 
-    def prepare(self, limit: int, most: int, *, max_rows: int | None = None) -> Prepared:
-        """Draft; the target has to decode the tree of what is returned, and ``finish`` comes next.
-
-        Args:
-            limit, most: as for ``step``.
-            max_rows: of the decode, which other texts may share; the model's own if None.
-        """
-        watch = Stopwatch()
-        if max_rows is None:
-            max_rows = self.model.capabilities.max_rows
-        tokens = self._target.uncommitted(max_rows)
-        draft = self._draft(min(limit, most, max_rows - len(tokens)))
-        watch.lap()
-        return Prepared(draft.under(tokens), draft, watch)
-
-    def decode(self, prepared: Prepared) -> Logits:
-        """Decode the tree of ``prepare``; returns its rows."""
-        rows = self._target.decode(prepared.tree)
-        prepared.watch.lap()
-        return rows
-
-    def decoded(self, prepared: Prepared, seconds: float) -> None:
-        """The tree of ``prepare`` was decoded together with those of other texts; its rows' part took ``seconds``."""
-        self._target.decoded(prepared.tree)
-        prepared.watch.count(seconds)
-
-    def finish(self, prepared: Prepared, rows: Logits, ends: Callable[[int], bool], *, learns: bool = True) -> Round:
-        """Walk, keep and learn, once the tree of ``prepare`` is decoded.
+    def finish(self, prepared: Prepared, rows: Logits, ends: Callable[[int], bool]) -> Round:
+        """Walk and keep, once the tree of ``prepare`` is decoded; ``learn`` comes next.
 
         Args:
             rows: logits of the tree's nodes.
             ends: as for ``step``.
-            learns: whether the drafter learns from the round; not from one whose decode was shared.
         """
         target, draft, tree = self._target, prepared.draft, prepared.tree
         with self._undone_on_error:
@@ -162,26 +138,22 @@ class Speculator:
             target.keep(path)
             if self._guide is not None:
                 learn_forced(self._guide, self.text, len(picked))
-        done = Round.of(draft, tree, path, picked, prepared.watch)
-        if learns:
-            self.drafter.learn(done)
-        return done
+        return Round.of(draft, tree, path, picked, prepared.watch)
 
-    def _draft(self, most: int) -> Tree:
-        """Return a draft of at most so many tokens.
+    def _most(self, limit: int, n_rows: int) -> int:
+        """Return the most tokens to draft.
 
-        With the bonus token it fits the context as well, so that drafts do not change where a context is full.
+        With the bonus token they fit the context as well, so that drafts do not change where a context is full.
         """
-        model, text = self.model, self._target.text
-        most = min(most, model.n_ctx - len(text) - 1)
-        if most < 1:
-            return EMPTY
-        draft = self.drafter.draft(most)
+        return min(limit, n_rows, self.model.n_ctx - len(self._target.text) - 1)
+
+    def _verifiable(self, draft: Tree, most: int) -> Tree:
+        """Return what the target can verify of a draft, and the grammar does not rule out."""
         if self._guide is not None:
-            draft = guided(draft, self._guide, text.tokens, most)
+            draft = guided(draft, self._guide, self.text, most)
         if draft is EMPTY:
             return EMPTY
-        return draft.fitted(most, model.n_vocab, branches=model.capabilities.takes_trees)
+        return draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens followed by ``tokens``."""
@@ -252,6 +224,85 @@ class Speculator:
     def forget(self) -> None:
         """Empty the text and the target's cache."""
         self._target.forget()
+
+
+def prepare(texts: Sequence[Speculator], limits: Sequence[int]) -> list[Prepared]:
+    """Draft for texts that share a decode; ``decode`` comes next, then ``finish`` for each and ``learn``.
+
+    Args:
+        limits: the most tokens to draft for each; 0 for plain decoding.
+    """
+    watch, max_rows = Stopwatch(), texts[0].model.capabilities.max_rows
+    if len(texts) == 1:
+        text = texts[0]
+        tokens = text._target.uncommitted(max_rows)
+        most = text._most(limits[0], max_rows - len(tokens))
+        draft = text._verifiable(text.drafter.draft(most), most) if most > 0 else EMPTY
+        watch.lap()
+        return [Prepared(draft.under(tokens), draft, watch)]
+    begins = [text._target.uncommitted(max_rows // len(texts)) for text in texts]
+    n_rows = max_rows - sum(map(len, begins))
+    drafts = _drafts(texts, [text._most(limit, n_rows) for text, limit in zip(texts, limits, strict=True)], n_rows)
+    watch.lap()
+    return [
+        Prepared(draft.under(tokens), draft, Stopwatch([watch.laps[0] / len(texts)]))
+        for draft, tokens in zip(drafts, begins, strict=True)
+    ]
+
+
+def _drafts(texts: Sequence[Speculator], limits: Sequence[int], n_rows: int) -> list[Tree]:
+    """Return drafts of several texts, which fit in so many rows together."""
+    drafts = [EMPTY] * len(texts)
+    for drafters, places in _by_kind(texts):
+        # A model that follows one text only would keep the others waiting.
+        if len(places) == len(texts) or not drafters[0].followed:
+            asked = [limits[place] for place in places]
+            for place, draft in zip(places, drafters[0].draft_all(drafters, asked, n_rows), strict=True):
+                drafts[place] = draft
+                n_rows -= len(draft)
+    for place, draft in enumerate(drafts):
+        # What a grammar forces comes beyond what was drafted.
+        most = min(limits[place], n_rows + len(draft))
+        drafts[place] = texts[place]._verifiable(draft, most) if most > 0 else EMPTY
+        n_rows += len(draft) - len(drafts[place])
+    return drafts
+
+
+def _by_kind(texts: Sequence[Speculator]) -> list[tuple[list[Drafter], list[int]]]:
+    """Return the drafters of each kind, and the places of their texts."""
+    kinds: dict[type[Drafter], tuple[list[Drafter], list[int]]] = {}
+    for place, text in enumerate(texts):
+        drafters, which = kinds.setdefault(type(text.drafter), ([], []))
+        drafters.append(text.drafter)
+        which.append(place)
+    return list(kinds.values())
+
+
+def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Logits]:
+    """Decode what ``prepare`` has returned; returns rows for each text.
+
+    Raises:
+        PoolFull, Cancelled, BackendError: as ``Pool.decode``; no text has changed.
+    """
+    if len(texts) == 1:
+        rows = [texts[0]._target.decode(prepared[0].tree)]
+        prepared[0].watch.lap()
+        return rows
+    begun = perf_counter()
+    rows = decode_all([text._target for text in texts], [each.tree for each in prepared])
+    a_row_s = (perf_counter() - begun) / sum(map(len, rows))
+    for each, own in zip(prepared, rows, strict=True):
+        each.watch.count(len(own) * a_row_s)
+    return rows
+
+
+def learn(texts: Sequence[Speculator], rounds: Sequence[Round]) -> None:
+    """Let the drafters of texts that shared a decode learn from the round of each."""
+    if len(texts) == 1:
+        texts[0].drafter.learn(rounds[0])
+        return
+    for drafters, which in _by_kind(texts):
+        drafters[0].learn_all(drafters, [rounds[place] for place in which])
 
 
 def _not_begun(row: Any, text: Sequence[int]) -> int:

@@ -41,6 +41,9 @@ class Learner(Protocol):
             ValueError, TypeError, LookupError, AttributeError: it is damaged.
         """
 
+    def join(self, other: Learner) -> None:
+        """Share what another one learns, which is its like in the drafter of another text."""
+
 
 class DraftModels(Protocol):
     """The smaller models that were given along with the target, opened on demand."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from time import perf_counter
 from typing import NamedTuple, Self
 
@@ -16,8 +17,8 @@ class Stopwatch:
 
     __slots__ = ("_started", "laps")
 
-    def __init__(self) -> None:
-        self.laps: list[float] = []
+    def __init__(self, laps: Sequence[float] = ()) -> None:
+        self.laps = [*laps]
         self._started = perf_counter()
 
     def lap(self) -> None:
@@ -27,7 +28,7 @@ class Stopwatch:
         self._started = now
 
     def count(self, seconds: float) -> None:
-        """End a lap that took so many seconds of what others shared."""
+        """Start the next lap after one that took so many seconds, as the part of what others shared."""
         self.laps.append(seconds)
         self._started = perf_counter()
 
@@ -51,6 +52,21 @@ class Round(NamedTuple):
     draft_s: float
     verify_s: float
     sample_s: float
+
+    @classmethod
+    def of_all(cls, rounds: Sequence[Self]) -> Self:
+        """Return what rounds of several texts, which shared a decode, did together."""
+        if len(rounds) == 1:
+            return rounds[0]
+        return cls(
+            tuple(token for each in rounds for token in each.tokens),
+            sum(each.accepted for each in rounds),
+            tuple(map(sum, zip_longest(*(each.drafted for each in rounds), fillvalue=0))),
+            sum(each.n_rows for each in rounds),
+            sum(each.draft_s for each in rounds),
+            sum(each.verify_s for each in rounds),
+            sum(each.sample_s for each in rounds),
+        )
 
     @classmethod
     def of(cls, draft: Tree, tree: Tree, path: Sequence[int], tokens: tuple[int, ...], watch: Stopwatch) -> Self:

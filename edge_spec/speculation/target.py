@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import LanguageModel, Logits
-from edge_spec.speculation.loop import Prepared, Speculator
+from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import Path, Pool, PooledModel
 
 __all__ = ["Target", "path_of"]
@@ -24,6 +23,7 @@ class Target:
     Args:
         seat: the first text, with the drafter. Where there is a pool, its model is the path that is there since the
             target was opened.
+        drafter_beside: makes a drafter for a further text.
 
     Attributes:
         model: the target.
@@ -32,7 +32,8 @@ class Target:
         seat: the text that the drafter drafts for.
     """
 
-    def __init__(self, seat: Speculator) -> None:
+    def __init__(self, seat: Speculator, drafter_beside: Callable[[], Drafter] = NoDrafter) -> None:
+        self._drafter_beside = drafter_beside
         self.model, self.pool = seat.model, _pool_of(seat.model)
         self.seat = seat
         self.texts = [seat]
@@ -62,7 +63,7 @@ class Target:
         return forked
 
     def _added(self, path: Path) -> Speculator:
-        text = Speculator(path, NoDrafter())
+        text = Speculator(path, self._drafter_beside())
         self.texts.append(text)
         return text
 
@@ -73,28 +74,12 @@ class Target:
             is_begun: it is being written; if not, ``Speculator.begin`` comes next.
         """
         drafter = self.drafter
-        self.seat.drafter = NoDrafter()
+        self.seat.draft_with(text.drafter)
         self.seat = text
         if is_begun:
             text.draft_with(drafter)
         else:
             text.drafter = drafter
-
-    def decode(self, rounds: Sequence[tuple[Speculator, Prepared]]) -> list[Logits]:
-        """Decode what several texts have prepared; ``Speculator.finish`` comes next for each.
-
-        Raises:
-            PoolFull, Cancelled, BackendError: as ``Pool.decode``; no text has changed.
-        """
-        if len(rounds) == 1:
-            return [rounds[0][0].decode(rounds[0][1])]
-        assert self.pool is not None
-        begun = perf_counter()
-        rows = self.pool.decode([(path_of(text), prepared.tree) for text, prepared in rounds])
-        a_row_s = (perf_counter() - begun) / sum(map(len, rows))
-        for (text, prepared), own in zip(rounds, rows, strict=True):
-            text.decoded(prepared, len(own) * a_row_s)
-        return rows
 
     def read(self, pieces: Sequence[tuple[Speculator, Sequence[int]]]) -> None:
         """Commit the next tokens of several texts, see ``Speculator.unread``."""
@@ -104,10 +89,21 @@ class Target:
             assert self.pool is not None
             self.pool.prefill([(path_of(text), tokens) for text, tokens in pieces])
 
-    def change_drafter(self, drafter: Drafter | None) -> None:
-        """Close the drafter and continue with another one, or with none."""
+    def change_drafter(self, drafter: Drafter | None, drafter_beside: Callable[[], Drafter] = NoDrafter) -> None:
+        """Close the drafter and continue with another one, or with none.
+
+        Args:
+            drafter_beside: makes a drafter for each of the other texts.
+        """
         self.drafter.close()
-        self.seat.draft_with(drafter or NoDrafter())
+        self._drafter_beside = drafter_beside
+        for text in self.texts:
+            text.draft_with(drafter or NoDrafter() if text is self.seat else drafter_beside())
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that tables of the drafters take."""
+        return sum(text.drafter.held_bytes for text in self.texts)
 
     def change_model(self, model: LanguageModel) -> None:
         """Continue all texts with another target. What their cells lack is read when they are written on.

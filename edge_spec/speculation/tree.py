@@ -7,6 +7,7 @@ tree in which every node is the parent of the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EMPTY", "Tree"]
+__all__ = ["EMPTY", "Tree", "best_of_all"]
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,26 @@ class Tree:
                 mask[node] = mask[parent]
             mask[node, node] = True
         return mask
+
+
+def best_of_all(drafts: Sequence[Tree], values: Sequence[Sequence[float]], n: int) -> list[Tree]:
+    """Return what is left of several trees if the ``n`` most valuable of all their nodes are kept.
+
+    Args:
+        values: of the nodes of each tree; as for a tree, none is worth more than its parent.
+    """
+    counts = {0: n}
+    if len(drafts) > 1:
+        ordered = sorted(((value, text) for text, own in enumerate(values) for value in own), key=_value, reverse=True)
+        counts = Counter(text for _, text in ordered[: max(n, 0)])
+    return [
+        draft.first(counts[text]) if draft.is_sequence else draft.valued(own).best(counts[text])
+        for text, (draft, own) in enumerate(zip(drafts, values, strict=True))
+    ]
+
+
+def _value(node: tuple[float, int]) -> float:
+    return node[0]
 
 
 EMPTY = Tree((), ())

@@ -143,7 +143,7 @@ def test_what_is_accepted_is_learned_by_temperature() -> None:
     candidate.recall(remembered(0.3, 0.9))
     candidate.begin(greedy=True)
     for _ in range(50):
-        candidate.draft = Tree.sequence([1, 1, 1])
+        candidate.drafts = (Tree.sequence([1, 1, 1]),)
         candidate.learn_outcome((1, 1, 1, 1))
     assert min(candidate.reach[:3]) > 0.9
     candidate.begin(greedy=False)

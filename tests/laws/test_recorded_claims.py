@@ -66,7 +66,7 @@ def claims(drafter: str, temperature: float) -> Iterator[Claim]:
                             calibrated=calibrated[node] / above[1],
                             came_true=draft.tokens[node] == text[depth],
                         )
-                candidate.draft = draft
+                candidate.drafts = (draft,)
                 candidate.learn_outcome(text)
             place += len(accepted) + 1
 

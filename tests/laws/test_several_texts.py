@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_choices import RandomChoices
 from speculator_replies import request_of
 
 from edge_spec.engines.table import TableModel, TablePool, random_table
@@ -23,10 +24,13 @@ from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.chooser import Chooser
+from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.speculation.tree import Tree
 
 N_VOCAB, N_CTX = 6, 48
 
@@ -37,17 +41,25 @@ class World:
     Args:
         most: how many texts a decode can advance; 1 for a model that knows of one text only.
         budget: bytes for caches of several texts; each token takes one.
+        drafters: makes what drafts for each of the texts.
     """
 
     def __init__(
-        self, letters: Any, requests: Sequence[ReplyRequest], *, most: int = 4, budget: int | None = None
+        self,
+        letters: Any,
+        requests: Sequence[ReplyRequest],
+        *,
+        most: int = 4,
+        budget: int | None = None,
+        drafters: Callable[[], Drafter] = NgramDrafter,
     ) -> None:
         self.requests = list(requests)
         self.letters = letters
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        self.driver = Driver(Target(Speculator(self.model, NgramDrafter())), letters, SessionCache(self.ledger))
+        target = Target(Speculator(self.model, drafters()), drafters)
+        self.driver = Driver(target, letters, SessionCache(self.ledger))
 
     def new_model(self, most: int) -> TableModel:
         return TableModel(
@@ -102,6 +114,44 @@ class DeadEnd:
         """There is one way to cut tokens."""
 
 
+class Repeat(Drafter):
+    """A stranger's: guesses that the last token comes again, and again."""
+
+    def draft(self, limit: int) -> Tree:
+        return Tree.sequence(self.text.tokens[-1:] * limit)
+
+
+class Careless(Drafter):
+    """A stranger's: guesses more than it is asked for, in side branches, of tokens that there are not."""
+
+    name = "careless"
+
+    def draft(self, limit: int) -> Tree:
+        n, place = limit + 3, len(self.text)
+        return Tree(tuple(place % (N_VOCAB + 1) for place in range(place, place + n)), (-1, -1, *range(n - 2)))
+
+
+def choosers() -> Callable[[], Drafter]:
+    """Return what makes choosers that learn together."""
+    first = Chooser([NgramDrafter(), Careless(), Repeat()], seconds={1: 1.0, 64: 1.1})
+
+    def another() -> Drafter:
+        chooser = Chooser([NgramDrafter(), Careless(), Repeat()])
+        chooser.join(first)
+        return chooser
+
+    return another
+
+
+DRAFTERS: Mapping[str, Callable[[], Callable[[], Drafter]]] = {
+    "ngram": lambda: NgramDrafter,
+    "auto": choosers,
+    "random": lambda: lambda: RandomChoices([NgramDrafter(), Careless()], 5),
+    "repeat": lambda: Repeat,
+    "careless": lambda: Careless,
+}
+
+
 @st.composite
 def worlds(draw: st.DrawFn, letters: Any, letter_grammar: Any) -> World:
     end = draw(st.integers(-1, N_VOCAB - 1))
@@ -123,7 +173,9 @@ def worlds(draw: st.DrawFn, letters: Any, letter_grammar: Any) -> World:
             )
         )
     budget = draw(st.sampled_from([None, None, 0, 100, 200]))
-    return World(letters(end), requests, most=draw(st.sampled_from([1, 2, 3, 4, 16])), budget=budget)
+    drafters = DRAFTERS[draw(st.sampled_from(sorted(DRAFTERS)))]()
+    most = draw(st.sampled_from([1, 2, 3, 4, 16]))
+    return World(letters(end), requests, most=most, budget=budget, drafters=drafters)
 
 
 @given(data=st.data())
@@ -206,6 +258,56 @@ def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypa
     world.replies().read()
     assert max(decodes) == 3
     assert decodes.count(3) >= 2 * 6
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"random"}))
+def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch: Any) -> None:
+    requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
+    world = World(letters(), requests, most=8, drafters=DRAFTERS[name]())
+    decodes: list[list[int]] = []
+    decode = TablePool.decode
+
+    def watched(self: TablePool, trees: Any) -> Any:
+        decodes.append([len(tree) for _, tree in trees])
+        return decode(self, trees)
+
+    monkeypatch.setattr(TablePool, "decode", watched)
+    replies = world.replies()
+    replies.read()
+    together = [rows for rows in decodes if len(rows) == 3]
+    assert sum(sum(rows) > 3 for rows in together) >= 5
+    assert all(sum(rows) <= 8 for rows in decodes)
+    for index, asked in enumerate(requests):
+        assert outcome(replies[index]) == world.alone(asked)
+        done = replies[index].statistics
+        assert done.drafted >= done.accepted
+        assert done.tokens == done.rounds + done.accepted
+    assert sum(reply.statistics.accepted for reply in replies.answers) > 0
+
+
+class Fails(Drafter):
+    """A stranger's: fails in a text that begins with one token."""
+
+    name = "fails"
+
+    def draft(self, limit: int) -> Tree:
+        if self.text.tokens[0] == 5 and len(self.text) > 6:
+            raise ArithmeticError("no guess")
+        return Tree.sequence(self.text.tokens[-1:] * limit)
+
+
+def test_a_drafter_that_fails_ends_its_own_text(letters: Any) -> None:
+    requests = [request([first, 2], attempt=first, max_tokens=20) for first in (1, 5, 3)]
+    world = World(letters(), requests, most=8, drafters=Fails)
+    replies = [Reply(world.driver, asked, lambda: 3) for asked in requests]
+    pieces = [next(reply) for reply in replies]
+    assert replies[0].read() and replies[2].read()
+    with pytest.raises(ArithmeticError):
+        replies[1].read()
+    assert all(pieces)
+    assert outcome(replies[0]) == world.alone(requests[0])
+    assert outcome(replies[2]) == world.alone(requests[2])
+    assert world.alone(requests[1])[0][: len(replies[1].token_ids)] == replies[1].token_ids
 
 
 def test_one_prompt_is_read_once(letters: Any, monkeypatch: Any) -> None:
@@ -313,7 +415,11 @@ def test_statistics_count_for_each(letters: Any) -> None:
     replies.read()
     for n in range(3):
         statistics = replies[n].statistics
-        assert (statistics.tokens, statistics.rounds, statistics.prompt_tokens) == (4 + n, 4 + n, 2)
+        assert (statistics.tokens, statistics.rounds + statistics.accepted, statistics.prompt_tokens) == (
+            4 + n,
+            4 + n,
+            2,
+        )
         assert statistics.tokens_per_s > 0
 
 

@@ -36,7 +36,7 @@ class RandomChoices(Chooser):
     def _best_size(self, values: Iterable[float]) -> tuple[int, float]:
         return self._random.randint(0, len(list(values))), self._random.uniform(-1, 1)
 
-    def _is_worth_more(self, model: Candidate, value: float, n: int, depth: int) -> bool:
+    def _is_worth_more(self, model: Candidate, value: float, n: int, depth: int, n_ends: int = 1) -> bool:
         return self._random.random() < 0.7
 
     def _expected_gain(self, model: Candidate) -> float:

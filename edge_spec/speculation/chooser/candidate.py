@@ -26,15 +26,15 @@ _MOST_FAILED = 4
 
 
 class Candidate:
-    """One drafter, as the chooser sees it.
+    """One drafter, as the chooser sees it; where several texts share a decode, one for each of them.
 
     Attributes:
-        drafter: the drafter.
+        drafters: it, for each text.
         has_model: whether it computes; else it is a table, whose drafts cost next to nothing.
-        draft: what it drafted last; all of it, whether it was verified or not.
+        drafts: what it drafted last for each text; all of it, whether it was verified or not.
         reach: by depth, the chance that the next token of a path is accepted if all before it were.
         chances: of its nodes that they are accepted, the largest first.
-        verified: the part of it that is worth verifying.
+        verified: the parts of them that are worth verifying.
         expected: tokens that a round with that part is expected to write.
         step_s: seconds of drafting one level; None before it was measured.
         read_s: seconds of reading one token of the text; None before it was measured.
@@ -42,9 +42,10 @@ class Candidate:
     """
 
     def __init__(self, drafter: Drafter, *, depth: int = 9) -> None:
-        self.drafter = drafter
+        self.drafters: Sequence[Drafter] = (drafter,)
         self.has_model = bool(drafter.followed)
-        self.draft = self.verified = EMPTY
+        self.drafts: Sequence[Tree] = (EMPTY,)
+        self.verified: Sequence[Tree] = (EMPTY,)
         self.chances: list[float] = []
         self.expected = 1.0
         self.step_s: float | None = None
@@ -54,12 +55,17 @@ class Candidate:
         # whatever temperature; what models claim are margins under noise.
         self._reaches = ([_FIRST_CHANCE] * depth, [_FIRST_CHANCE] * depth)
         self._calibrations = (Calibration(greedy=False), Calibration(greedy=self.has_model))
-        self._greedy = False
+        self._greedy: Sequence[bool] = (False,)
         self._past = (_Past(), _Past())
         self._last_round = 0
         # When the next trial is due; how many failed.
         self._due_s = 0.0
         self._n_failed = 0
+
+    @property
+    def drafter(self) -> Drafter:
+        """It, for the first text."""
+        return self.drafters[0]
 
     @property
     def name(self) -> str:
@@ -68,37 +74,57 @@ class Candidate:
 
     @property
     def reach(self) -> list[float]:
-        return self._reaches[self._greedy]
+        return self._reaches[self._greedy[0]]
 
     def begin(self, *, greedy: bool) -> None:
         """A reply begins; its temperature decides what claims are worth."""
-        self._greedy, self.draft, self.n_chosen = greedy, EMPTY, 0
+        self._greedy, self.drafts, self.n_chosen = (greedy,), (EMPTY,), 0
+
+    @property
+    def n_unread(self) -> int:
+        """How many tokens its models have not read of the texts."""
+        return sum(drafter.n_unread() for drafter in self.drafters)
+
+    def shares(self, other: Candidate) -> None:
+        """Share what is known of drafts with another one of its kind, and take over what is known of times."""
+        self._reaches, self._calibrations = other._reaches, other._calibrations
+        self.step_s, self.read_s = other.step_s, other.read_s
+
+    def sit_with(self, others: Sequence[Candidate]) -> None:
+        """Draft with these, each of a text, in the next rounds."""
+        self.drafters = [each.drafter for each in others]
+        self._greedy = [each._greedy[0] for each in others]
+        self.drafts = (EMPTY,) * len(others)
 
     @property
     def n_levels(self) -> int:
-        """How deep its draft is."""
-        return max(self.draft.depths) + 1 if self.draft else 0
+        """How deep its drafts are."""
+        return max(max(draft.depths, default=-1) for draft in self.drafts) + 1
 
-    def values(self, draft: Tree, known: Sequence[float] = ()) -> list[float]:
+    def values(self, draft: Tree, known: Sequence[float] = (), text: int = 0) -> list[float]:
         """Return the chance that each node of a draft is accepted: calibrated, or measured if the draft claims none.
 
         Args:
             known: those of its first nodes. A draft that grows is asked about after every level.
+            text: which one it is for.
         """
-        values = list(known)
-        parents, claims, calibration = draft.parents, draft.values, self._calibrations[self._greedy]
+        values, greedy = list(known), self._greedy[text]
+        parents, claims, calibration = draft.parents, draft.values, self._calibrations[greedy]
+        reach = self._reaches[greedy]
         for node in range(len(values), len(parents)):
             parent = parents[node]
             above = values[parent] if parent >= 0 else 1.0
             if claims:
                 values.append(above * calibration(_claim(claims, node, parent), self._rank(draft, node)))
             else:
-                values.append(above * self.reach[min(draft.depths[node], len(self.reach) - 1)])
+                values.append(above * reach[min(draft.depths[node], len(reach) - 1)])
         return values
 
-    def learn_outcome(self, tokens: Sequence[int]) -> None:
-        """Learn from how the text has continued: it decides the drafted nodes on its path, and their siblings."""
-        draft, calibration, parent = self.draft, self._calibrations[self._greedy], -1
+    def learn_outcome(self, tokens: Sequence[int], text: int = 0) -> None:
+        """Learn from how a text has continued: it decides the drafted nodes on its path, and their siblings."""
+        draft, greedy, parent = self.drafts[text], self._greedy[text], -1
+        calibration, reach = self._calibrations[greedy], self._reaches[greedy]
+        n_levels = len(draft.counts_by_depth()) if draft else 0
         for depth, token in enumerate(tokens):
             siblings = draft.children(parent)
             if not siblings:
@@ -109,10 +135,10 @@ class Candidate:
                     calibration.learn(_claim(draft.values, node, parent), right, self._rank(draft, node))
             child = draft.child(parent, token)
             # Deeper ones are assumed to be accepted as often, until they are drafted themselves.
-            reach, right = self.reach, child is not None
+            right = child is not None
             if depth < len(reach):
                 for deeper in range(depth, len(reach)):
-                    if deeper == depth or deeper >= self.n_levels:
+                    if deeper == depth or deeper >= n_levels:
                         reach[deeper] += _FOLLOW * (right - reach[deeper])
             if child is None:
                 break
@@ -147,7 +173,7 @@ class Candidate:
 
     def learn_round(self, number: int, *, n_tokens: int, seconds: float) -> None:
         """Learn from a round, by its number, in which it drafted. What is older counts less, asked or not."""
-        self._past[self._greedy].add(number, n_tokens, self.expected, seconds)
+        self._past[self._greedy[0]].add(number, n_tokens, self.expected, seconds)
         self._last_round = number
 
     def seen_gain(self, number: int, rate: float) -> tuple[float, float]:
@@ -158,7 +184,7 @@ class Candidate:
         Args:
             number: of the last round.
         """
-        past = self._past[self._greedy]
+        past = self._past[self._greedy[0]]
         if not past.rounds:
             return 0.0, 0.0
         n_rounds = past.rounds * _PASSED_OVER ** (number - past.last)
@@ -167,7 +193,7 @@ class Candidate:
     @property
     def usual_round(self) -> tuple[float, float] | None:
         """Seconds and tokens of its last rounds; None before it was tried."""
-        past = self._past[self._greedy]
+        past = self._past[self._greedy[0]]
         return (past.seconds / past.rounds, past.tokens / past.rounds) if past.rounds else None
 
     def is_due(self, now_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -12,11 +13,11 @@ from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.chooser.prices import Prices, Snapshot
 from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
-from edge_spec.speculation.drafters.base import Choice, Decision, Drafter
+from edge_spec.speculation.drafters.base import Choice, Decision, Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
-from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.tree import EMPTY, Tree, best_of_all
 
 __all__ = ["Chooser"]
 
@@ -76,11 +77,16 @@ class Chooser(Drafter):
     again so rarely that it takes no more either. A model does not read a text before it is wanted, and then piece by
     piece.
 
+    Texts that share a decode have a chooser each, all of which know what one of them has learned. For a company of so
+    many texts one further chooser decides: rows go to whoever's tokens are likeliest, and rounds, costs and trials of
+    such a company are counted apart.
+
     Args:
         drafters: one without a model (a table) counts as free to call.
         seconds: first estimates of seconds per decode of the target, by number of rows.
         only_shape: whether these are another model's, see ``CostCurve``.
         most: nodes of the largest draft.
+        n_texts: how many texts share a decode.
         clock: tells seconds.
 
     Attributes:
@@ -96,11 +102,17 @@ class Chooser(Drafter):
         seconds: Mapping[int, float] | None = None,
         only_shape: bool = False,
         most: int = 9,
+        n_texts: int = 1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.most = most
-        self.prices = Prices(CostCurve(seconds, only_shape=only_shape), most)
+        self.n_texts = n_texts
+        self.prices = Prices(CostCurve(seconds, only_shape=only_shape), most, n_texts)
         self.candidates = [Candidate(drafter, depth=most) for drafter in drafters]
+        self._names = tuple(candidate.name for candidate in self.candidates)
+        # What decides for several texts, by their number and the drafters that all have; and the one of the last round.
+        self._companies: dict[tuple[int, tuple[str, ...]], Chooser] = {}
+        self._deciding: Chooser | None = None
         self._tables = [candidate for candidate in self.candidates if not candidate.has_model]
         self._models = [candidate for candidate in self.candidates if candidate.has_model]
         self._clock = clock
@@ -152,47 +164,67 @@ class Chooser(Drafter):
         self._last_name = self.name
 
     def draft(self, limit: int) -> Tree:
-        rests = self._rest > 0
+        return self._drafts([limit], self.most)[0]
+
+    def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:
+        self._deciding = None
+        if most < 1:
+            return (EMPTY,) * len(drafters)
+        choosers = [drafter for drafter in drafters if isinstance(drafter, Chooser)]
+        self._deciding = company = self._company(choosers, most)
+        if not company._rest or company._tables_pay:
+            company._sit_with(choosers)
+        drafts = company._drafts(limits, most)
+        for chooser in choosers:
+            chooser._last_name = company.last_name
+        return drafts
+
+    def _drafts(self, limits: Sequence[int], most: int) -> Sequence[Tree]:
+        """Draft for each text, at most so many tokens, and ``most`` for all together."""
+        rests, nothing = self._rest > 0, (EMPTY,) * len(limits)
         if rests and not self._tables_pay:
             self._last_name = self.name
-            return EMPTY
+            return nothing
         self._forget_decision()
         began, prices = self._clock(), self.prices
         prices.update()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
         if not prices.plain_s or self._plain_is_due:
-            return EMPTY
-        limit = min(limit, self.most)
-        best, verified, gain = None, EMPTY, prices.plain_gain
+            return nothing
+        most = min(most, self.most)
+        limits = [min(limit, most) for limit in limits]
+        best: Candidate | None = None
+        verified: Sequence[Tree] = nothing
+        gain = prices.plain_gain
         for table in self._tables:
             is_trial = not self._tables_pay
             if is_trial and not self._is_due(table):
                 continue
-            table.draft = self._ask(table, lambda table=table: table.drafter.draft(limit))  # type: ignore[misc]
+            self._ask(table, limits, None)
             if is_trial:
                 self._tried[table] = prices.plain_gain
             # What a table claims is known to be right or wrong without verifying it.
-            draft, gained = self._best_of(table, least=0)
+            drafts, gained = self._best_of(table, most, least=0)
             if gained > gain:
-                best, verified, gain = table, draft, gained
+                best, verified, gain = table, drafts, gained
         if not rests:
             model, is_trial, instead = self._model(gain)
             if model is None:
                 if best is None or self._tables_pay:
                     self._rest = self._rest_after(self._clock() - began)
             elif self._has_read(model):
-                model.draft = self._ask(model, lambda: self._drafted(model, limit))
-                draft, gained = self._best_of(model, least=int(is_trial))
+                self._ask(model, limits, self._worth_more(model))
+                drafts, gained = self._best_of(model, most, least=int(is_trial))
                 if is_trial:
                     self._tried[model] = instead
                 if best is None or gained > gain or is_trial:
                     # The round counts as the model's even where nothing of its draft is verified: it took the time.
-                    best, verified = model, draft
+                    best, verified = model, drafts
         self._used = best
         self._choosing_s = self._clock() - began - sum(ask_s for _, ask_s in self._asked) - sum(self._read.values())
         if best is not None:
             self._last_name = best.drafter.last_name
-            self._decided = best, len(verified), best in self._tried, prices.snapshot()
+            self._decided = best, sum(map(len, verified)), best in self._tried, prices.snapshot()
             self._drafting_s = next(ask_s for candidate, ask_s in self._asked if candidate is best)
         return verified
 
@@ -201,34 +233,47 @@ class Chooser(Drafter):
         weighing_s = seconds - sum(ask_s for _, ask_s in self._asked)
         return min(ceil(weighing_s / (_WEIGHING_SHARE * self.prices.plain_s)), _LONGEST_REST)
 
-    def _ask(self, candidate: Candidate, drafted: Callable[[], Tree]) -> Tree:
+    def _ask(self, candidate: Candidate, limits: Sequence[int], worth_more: WorthMore | None) -> None:
         started = self._clock()
-        draft = drafted()
+        drafters = candidate.drafters
+        if worth_more is None and len(drafters) == 1:
+            candidate.drafts = (candidate.drafter.draft(limits[0]),)
+        else:
+            candidate.drafts = candidate.drafter.draft_all_while(drafters, limits, worth_more or always)
         self._asked.append((candidate, self._clock() - started))
-        return draft
 
-    def _drafted(self, model: Candidate, limit: int) -> Tree:
-        """Return a model's draft, as deep as every further level is worth its time."""
-        known: list[float] = []
+    def _worth_more(self, model: Candidate) -> WorthMore:
+        """Return what tells whether a further level of a model's drafts is worth its time."""
+        known: list[list[float]] = [[] for _ in range(self.n_texts)]
 
-        def worth_more(draft: Tree) -> bool:
-            known[:] = model.values(draft, known)
-            depth = max(draft.depths)
-            value = max(value for value, at in zip(known, draft.depths, strict=True) if at == depth)
-            return self._is_worth_more(model, value, sum(other >= value for other in known), depth + 1)
+        def worth_more(drafts: Sequence[Tree]) -> bool:
+            depths = [max(draft.depths, default=-1) for draft in drafts]
+            depth, n, ends = max(depths), 0, list[float]()
+            for text, draft in enumerate(drafts):
+                if depths[text] == depth:
+                    known[text] = values = model.values(draft, known[text], text)
+                    value = max(value for value, at in zip(values, draft.depths, strict=True) if at == depth)
+                    ends.append(value)
+                    n += sum(other >= value for other in values)
+            ends.sort(reverse=True)
+            # Whether those go on that are likeliest.
+            return any(
+                self._is_worth_more(model, sum(ends[:n_ends]), n, depth + 1, n_ends)
+                for n_ends in range(1, len(ends) + 1)
+            )
 
-        return model.drafter.draft_while(limit, worth_more)
+        return worth_more
 
-    def _best_of(self, candidate: Candidate, *, least: int) -> tuple[Tree, float]:
-        """Return the part of a draft that is worth verifying, of at least so many nodes, and what that gains."""
-        draft, values = candidate.draft, candidate.values(candidate.draft)
-        n, gain = self._best_size(values)
+    def _best_of(self, candidate: Candidate, most: int, *, least: int) -> tuple[Sequence[Tree], float]:
+        """Return the parts of drafts that are worth verifying, of at least so many nodes, and what that gains."""
+        drafts = candidate.drafts
+        values = [candidate.values(draft, text=text) for text, draft in enumerate(drafts)]
+        candidate.chances = sorted(chain.from_iterable(values), reverse=True)
+        n, gain = self._best_size(candidate.chances[:most])
         n = max(n, least)
-        candidate.chances = sorted(values, reverse=True)
-        best = draft.first(n) if draft.is_sequence else draft.valued(values).best(n)
-        candidate.verified = best
-        candidate.expected = 1 + (sum(values[:n]) if draft.is_sequence else sum(best.values))
-        return best, gain
+        candidate.verified = best_of_all(drafts, values, n)
+        candidate.expected = self.n_texts + sum(candidate.chances[:n])
+        return candidate.verified, gain
 
     def _best_size(self, values: Iterable[float]) -> tuple[int, float]:
         return self.prices.best_size(values)
@@ -247,28 +292,29 @@ class Chooser(Drafter):
 
     def _has_read(self, model: Candidate) -> bool:
         """Return whether a model can draft now; if not, it has read some more of the text."""
-        n_unread, started = model.drafter.n_unread(), self._clock()
-        ready = model.drafter.read(_PIECE)
+        n_unread, started = model.n_unread, self._clock()
+        ready = all([drafter.read(_PIECE) for drafter in model.drafters])
         self._read[model] = self._clock() - started
-        model.learn_reading(n_unread - model.drafter.n_unread(), self._read[model])
+        model.learn_reading(n_unread - model.n_unread, self._read[model])
         return ready
 
     # --- the rule
 
-    def _is_worth_more(self, model: Candidate, value: float, n: int, depth: int) -> bool:
+    def _is_worth_more(self, model: Candidate, value: float, n: int, depth: int, n_ends: int = 1) -> bool:
         """Return whether drafting another level pays, or several.
 
         Args:
-            value: the chance that the node which would be continued is accepted.
-            n: nodes of the draft that are worth as much.
-            depth: levels that it has.
+            value: the chances, together, that the nodes which would be continued are accepted.
+            n: nodes of the drafts that are worth as much.
+            depth: levels that they have.
+            n_ends: how many would be continued.
         """
         prices, gained = self.prices, 0.0
         step = prices.rate * self._step_s(model)
-        for more in range(1, self.most - max(n, depth) + 1):
+        for more in range(1, min((self.most - n) // n_ends, len(model.reach) - depth) + 1):
             value *= model.reach[depth + more - 1]
             gained += value * prices.share
-            if gained > more * step + prices.further(n, more):
+            if gained > more * step + prices.further(n, more * n_ends):
                 return True
         return False
 
@@ -279,11 +325,12 @@ class Chooser(Drafter):
         trust = min(1.0, n_rounds / _ENOUGH_ROUNDS)
         if trust == 1:
             return seen
-        step, tokens, reached, guess = prices.rate * self._step_s(model), 1.0, 1.0, float("-inf")
-        for n in range(1, self.most + 1):
-            reached *= model.reach[n - 1]
-            tokens += reached
-            guess = max(guess, prices.gain(n, tokens) - n * step)
+        n_texts = self.n_texts
+        step, tokens, reached, guess = prices.rate * self._step_s(model), float(n_texts), 1.0, float("-inf")
+        for depth in range(1, min(self.most // n_texts, len(model.reach)) + 1):
+            reached *= model.reach[depth - 1]
+            tokens += reached * n_texts
+            guess = max(guess, prices.gain(depth * n_texts, tokens) - depth * step)
         return trust * seen + (1 - trust) * guess
 
     @property
@@ -303,11 +350,11 @@ class Chooser(Drafter):
     def _left(self) -> float:
         """Tokens that are expected of the reply from here on. Long ones are taken to go on as all replies do."""
         room = self.text.room
-        return self._usual_length if room is None else min(room, self._usual_length)
+        return (self._usual_length if room is None else min(room, self._usual_length)) * self.n_texts
 
     def _pays_to_read(self, model: Candidate, gained: float) -> bool:
         """Return whether a model that gains so many tokens a round pays, if it has to read others first."""
-        n_unread = model.drafter.n_unread()
+        n_unread = model.n_unread
         _, n_tokens = model.usual_round or (0.0, 0.0)
         # While it reads, a piece between two rounds, the reply goes on. A round takes as long as a plain one at least.
         drafted = self._left - n_unread / _PIECE
@@ -315,7 +362,7 @@ class Chooser(Drafter):
 
     def _may_read_for_a_trial(self, model: Candidate) -> bool:
         """Return whether reading what it has missed takes little of the rest of the reply."""
-        return self._reading_cost(model, model.drafter.n_unread()) <= _READING_SHARE * self._left
+        return self._reading_cost(model, model.n_unread) <= _READING_SHARE * self._left
 
     def _reading_cost(self, model: Candidate, n_unread: int) -> float:
         """Return tokens that the time of reading would have brought."""
@@ -330,6 +377,52 @@ class Chooser(Drafter):
     # --- what a round teaches
 
     def learn(self, done: Round) -> None:
+        self._learn([done])
+
+    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> None:
+        if self._deciding is not None:
+            self._deciding._learn(rounds)
+        for chooser, done in zip(drafters, rounds, strict=True):
+            if isinstance(chooser, Chooser):
+                chooser._n_written += len(done.tokens)
+
+    def _company(self, choosers: Sequence[Chooser], most: int) -> Chooser:
+        """Return what decides for several texts, of which each has a chooser, with their drafters."""
+        names = self._names
+        if any(other._names != names for other in choosers):
+            names = tuple(name for name in names if all(name in other._names for other in choosers))
+        company = self._companies.get((len(choosers), names))
+        if company is None:
+            seconds = {int(n): seconds for n, seconds in self.prices.curve.as_json().items()}
+            mine = [candidate for candidate in self.candidates if candidate.name in names]
+            drafters = [candidate.drafter for candidate in mine]
+            company = Chooser(drafters, seconds=seconds, most=max(most, 1), n_texts=len(choosers), clock=self._clock)
+            company.prices.round_s = self.prices.round_s * len(choosers)
+            for candidate, single in zip(company.candidates, mine, strict=True):
+                candidate.shares(single)
+            self._companies[len(choosers), names] = company
+        return company
+
+    def _sit_with(self, choosers: Sequence[Chooser]) -> None:
+        """Draft with the drafters of these choosers, each of a text."""
+        self.text, self._usual_length = choosers[0].text, choosers[0]._usual_length
+        for candidate in self.candidates:
+            candidate.sit_with([each for other in choosers for each in other.candidates if each.name == candidate.name])
+
+    def join(self, other: Any) -> None:
+        """Share what another chooser learns, which drafts for another text of the same target."""
+        if not isinstance(other, Chooser):
+            return
+        self.prices, self._companies = other.prices, other._companies
+        self._usual_length, self._saved_s = other._usual_length, other._saved_s
+        known = {candidate.name: candidate for candidate in other.candidates}
+        for candidate in self.candidates:
+            if candidate.name in known:
+                candidate.shares(known[candidate.name])
+
+    def _learn(self, rounds: Sequence[Round]) -> None:
+        """Learn from a round, of which each text has a part."""
+        done = Round.of_all(rounds)
         if self._rest:
             self._rest -= 1
             if self._rest and not self._asked and not done.drafted:
@@ -345,7 +438,7 @@ class Chooser(Drafter):
             self._last_plain = self._n_rounds
             self._n_plain += self._used is None
         if self._asked:
-            self._learn_drafts(done)
+            self._learn_drafts(done, rounds)
 
     def _count_passed(self) -> None:
         """Count the rounds that nobody has looked at."""
@@ -357,7 +450,7 @@ class Chooser(Drafter):
             self._n_written += n
             self._n_plain += n
 
-    def _learn_drafts(self, done: Round) -> None:
+    def _learn_drafts(self, done: Round, rounds: Sequence[Round]) -> None:
         """Learn what those who were asked in a round have brought, and what that took."""
         prices, decided = self.prices, (self.prices.rate, self.prices.plain_gain)
         prices.update()
@@ -365,14 +458,15 @@ class Chooser(Drafter):
         choosing_s = min(max(0.0, self._choosing_s), prices.plain_s)
         self._learn_saved(done, choosing_s)
         for candidate, ask_s in self._asked:
-            candidate.learn_outcome(done.tokens)
+            for text, own in enumerate(rounds):
+                candidate.learn_outcome(own.tokens, text)
             usual_s = min(ask_s, prices.plain_s)
             if candidate.has_model:
                 usual_s = candidate.learn_step(self._n_rounds, ask_s, assumed_s=self._step_s(candidate))
-            self._learn_round(candidate, done, choosing_s + usual_s)
+            self._learn_round(candidate, done, rounds, choosing_s + usual_s)
             if candidate in self._tried:
                 self._learn_trial(candidate, done, ask_s, usual_s, choosing_s, decided)
-            candidate.draft = EMPTY
+            candidate.drafts = (EMPTY,) * self.n_texts
         if self._used is not None:
             self._used.n_chosen += 1
         # In the next round there may be no room for a draft: nothing of this one may be learned again.
@@ -385,17 +479,19 @@ class Chooser(Drafter):
         plain_s, n_tokens = self.prices.plain_s, len(done.tokens)
         saved_s = -sum(min(ask_s, plain_s) for _, ask_s in self._asked)
         if self._used is not None:
-            saved_s += n_tokens * plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
+            saved_s += n_tokens / self.n_texts * plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
         self._saved_s += _FOLLOW * (saved_s - self._saved_s)
 
-    def _learn_round(self, candidate: Candidate, done: Round, drafting_s: float) -> None:
+    def _learn_round(self, candidate: Candidate, done: Round, rounds: Sequence[Round], drafting_s: float) -> None:
         """Learn what a round with a candidate's draft wrote, and what it took."""
         if candidate is self._used:
             n_tokens, seconds = len(done.tokens), done.verify_s + done.sample_s
         elif candidate.has_model:
             # A table's draft was better: the round that there would have been without that.
-            n_tokens = 1 + len(candidate.verified.descend(done.tokens))
-            n_rows = done.n_rows - sum(done.drafted) + len(candidate.verified)
+            n_tokens = self.n_texts + sum(
+                len(draft.descend(own.tokens)) for draft, own in zip(candidate.verified, rounds, strict=True)
+            )
+            n_rows = done.n_rows - sum(done.drafted) + sum(map(len, candidate.verified))
             seconds = self.prices.usual_s(n_rows, n_tokens)
         else:
             return

@@ -25,21 +25,23 @@ class Prices:
     Args:
         curve: seconds of the target's decodes.
         most: nodes of the largest draft.
+        n_texts: texts that share a decode. Each has a row, and writes a token, without any draft.
 
     Attributes:
         tokens, seconds: of the last rounds, older ones fading.
-        round_s: seconds of sampling and bookkeeping of a round that writes one token.
+        round_s: seconds of sampling and bookkeeping of a round that drafts nothing.
         token_s: the same of each further token.
-        costs: seconds of decodes of 1, 2, 3 and more rows.
+        costs: seconds of decodes without a draft, and with one of 1, 2, 3 and more nodes.
         plain_s: seconds of a plain round.
         rate: tokens per second that are written now; never less than plain decoding's.
         share: what is left of a token for the draft that brings it: it has to be written as well.
         plain_gain: what a plain round gains.
     """
 
-    def __init__(self, curve: CostCurve, most: int) -> None:
+    def __init__(self, curve: CostCurve, most: int, n_texts: int = 1) -> None:
         self.curve = curve
         self.most = most
+        self.n_texts = n_texts
         self.tokens = self.seconds = 0.0
         self.round_s = self.token_s = 0.0
         self.update()
@@ -48,10 +50,11 @@ class Prices:
         """Learn from what a round took."""
         n_tokens, sample_s = len(done.tokens), done.sample_s
         self.curve.learn(done.n_rows, done.verify_s)
-        if n_tokens == 1:
+        n_more = n_tokens - self.n_texts
+        if not n_more:
             self.round_s = _followed(self.round_s, sample_s)
         elif self.round_s:
-            further_s = min(max(0.0, sample_s - self.round_s) / (n_tokens - 1), self.round_s)
+            further_s = min(max(0.0, sample_s - self.round_s) / n_more, self.round_s)
             self.token_s = _followed(self.token_s, further_s)
         self.tokens = self.tokens * _FADE + n_tokens
         self.seconds = self.seconds * _FADE + done.draft_s + done.verify_s + sample_s
@@ -60,24 +63,25 @@ class Prices:
         """Count so many plain rounds that nobody looked at."""
         kept = _FADE**n_rounds
         n_counted = (1 - kept) / (1 - _FADE)
-        self.tokens = self.tokens * kept + n_counted
+        self.tokens = self.tokens * kept + n_counted * self.n_texts
         self.seconds = self.seconds * kept + n_counted * self.plain_s
 
     def update(self) -> None:
         """Work out what the next round costs, from what is known now."""
-        self.costs = costs = self.curve.first(self.most + 1)
+        n_texts = self.n_texts
+        self.costs = costs = self.curve.first(self.most + n_texts)[n_texts - 1 :]
         # A plain decode takes no longer than one of more rows: what says so is noise.
         costs[0] = min(costs)
         self.plain_s = plain_s = costs[0] + self.round_s
         self.rate = rate = (
-            max(1 / plain_s, (self.tokens + _PLAIN_ROUNDS) / (self.seconds + _PLAIN_ROUNDS * plain_s))
+            max(n_texts / plain_s, (self.tokens + _PLAIN_ROUNDS * n_texts) / (self.seconds + _PLAIN_ROUNDS * plain_s))
             if plain_s > 0
             else 0.0
         )
-        own_s = self.round_s - self.token_s
+        own_s = self.round_s - n_texts * self.token_s
         self._by_nodes = [rate * (seconds + own_s) for seconds in costs]
         self.share = 1 - rate * self.token_s
-        self.plain_gain = 1 - rate * plain_s
+        self.plain_gain = n_texts - rate * plain_s
 
     def snapshot(self) -> Snapshot:
         """Return what the gains of this round follow from: ``costs``, ``round_s``, ``token_s`` and ``rate``."""
@@ -93,8 +97,9 @@ class Prices:
 
     def usual_s(self, n_rows: int, n_tokens: int) -> float:
         """Return what a round of so many rows and tokens usually takes beside drafting."""
-        decode_s = self.costs[n_rows - 1] if n_rows <= len(self.costs) else self.curve(n_rows)
-        return decode_s + self.round_s + (n_tokens - 1) * self.token_s
+        n_nodes = n_rows - self.n_texts
+        decode_s = self.costs[n_nodes] if n_nodes < len(self.costs) else self.curve(n_rows)
+        return decode_s + self.round_s + (n_tokens - self.n_texts) * self.token_s
 
     def best_size(self, values: Iterable[float]) -> tuple[int, float]:
         """Return how many nodes of a draft to verify, and what that gains; 0 if plain decoding gains more.
@@ -102,7 +107,7 @@ class Prices:
         Args:
             values: the chances that its nodes are accepted. The best of them always form a tree.
         """
-        best, best_gain, tokens = 0, self.plain_gain, 1.0
+        best, best_gain, tokens = 0, self.plain_gain, float(self.n_texts)
         for n, value in enumerate(sorted(values, reverse=True)[: self.most], 1):
             tokens += value
             gain = self.gain(n, tokens)

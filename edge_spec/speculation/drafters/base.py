@@ -11,9 +11,17 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
-from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.tree import EMPTY, Tree, best_of_all
 
-__all__ = ["Choice", "Decision", "Drafter"]
+__all__ = ["Choice", "Decision", "Drafter", "WorthMore", "always"]
+
+WorthMore = Callable[[Sequence[Tree]], bool]
+"""Asked before each further step whether drafts of several texts are worth its time."""
+
+
+def always(drafts: Sequence[Tree]) -> bool:
+    """Return True: drafts are as long as they may be."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +115,44 @@ class Drafter:
         """
         return self.draft(limit)
 
+    def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:
+        """Draft for several texts that share a decode, at most ``limits`` tokens for each and ``most`` for all.
+
+        Args:
+            drafters: those of the texts, all of its kind; it is the first.
+        """
+        drafts = self.draft_all_while(drafters, limits, always)
+        if sum(map(len, drafts)) <= most:
+            return drafts
+        # Who does not say what tokens are worth is taken to be right half the time.
+        return best_of_all(drafts, [draft.values or [0.5**depth for depth in draft.depths] for draft in drafts], most)
+
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        """Like ``draft_while`` for several texts, one after the other; a model may do it at once.
+
+        Args:
+            worth_more: called with the draft of each so far, or ``EMPTY``.
+        """
+
+        def alone(place: int) -> Tree:
+            if limits[place] < 1:
+                return EMPTY
+            others = [EMPTY] * len(drafters)
+            return drafters[place].draft_while(
+                limits[place], lambda draft: worth_more([*others[:place], draft, *others[place + 1 :]])
+            )
+
+        return [alone(place) for place in range(len(drafters))]
+
     def learn(self, done: Round) -> None:
         """A round is over, and its tokens are text."""
+
+    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> None:
+        """A round of several texts is over, see ``draft_all``."""
+        for drafter, done in zip(drafters, rounds, strict=True):
+            drafter.learn(done)
 
     @property
     def followed(self) -> Mapping[str, Follower]:
