@@ -10,6 +10,7 @@ from edge_spec.memory.budget import Footprint, format_size, parse_size, reserve_
 from edge_spec.memory.device import Device, Limit, Readings, limits, probe, require
 from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
 from edge_spec.memory.ledger import Ledger, Line
+from edge_spec.memory.loan import Loan
 from edge_spec.memory.usage import Usage, usage
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Ledger",
     "Limit",
     "Line",
+    "Loan",
     "Readings",
     "Usage",
     "describe",

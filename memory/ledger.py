@@ -144,19 +144,20 @@ class Ledger:
         try:
             yield taken.append
         finally:
+            self.give_back(owner, name, n_bytes)
             with self._lock:
-                self._give_back(owner, name, n_bytes)
                 known = self._lent.get((owner, name))
                 if taken and (known is None or n_bytes >= known.predicted_bytes):
                     self._lent[owner, name] = Line(
                         owner=owner, name=name, predicted_bytes=n_bytes, measured_bytes=max(taken)
                     )
 
-    def _give_back(self, owner: str, name: str, n_bytes: int) -> None:
-        line = self._lines.pop((owner, name), None)
-        # Another thread may have claimed more under the same name.
-        if line is not None and line.predicted_bytes > n_bytes:
-            self._lines[owner, name] = replace(line, predicted_bytes=line.predicted_bytes - n_bytes)
+    def give_back(self, owner: str, name: str, n_bytes: int) -> None:
+        """Take some bytes off a line, which others may have claimed as well; without any left it is removed."""
+        with self._lock:
+            line = self._lines.pop((owner, name), None)
+            if line is not None and line.predicted_bytes > n_bytes:
+                self._lines[owner, name] = replace(line, predicted_bytes=line.predicted_bytes - n_bytes)
 
     def note_growth(self, owner: str, n_bytes: int) -> None:
         """Record by how much the process grew while something of an owner was loaded; may be negative."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from io import StringIO
 from typing import Any
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
-from edge_spec.server.answers import AnswerParser, merged
+from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.fields import ChatFields, ReplyFields
 from edge_spec.server.formats import (
     Envelope,
+    Told,
     chat_logprobs,
     completion_logprobs,
     ending,
+    json_of,
     token_events,
     usage,
 )
@@ -23,6 +26,10 @@ from edge_spec.server.jobs import Job
 from edge_spec.server.writing import Work
 
 __all__ = ["Prepared", "chunks", "whole"]
+
+
+_CHARACTER_BYTES = 8
+"""What is kept of a text, while it grows and when it is sent."""
 
 
 class CompletionChoice:
@@ -39,8 +46,8 @@ class CompletionChoice:
         self._number = number
         self._job = job
         self._n_chars = 0
-        self._text: list[str] = []
-        self._events: list[TokenEvent] = []
+        self._text = StringIO()
+        self._told = Told()
 
     def begun(self) -> list[dict[str, Any]]:
         """Choices of the first chunk."""
@@ -57,14 +64,17 @@ class CompletionChoice:
         """Choices of the last chunk."""
         return [self._choice("", [], answer)]
 
-    def keep(self, batch: list[TokenEvent]) -> None:
-        """Remember some tokens for the whole response."""
-        self._text.append("".join(event.text for event in batch))
-        self._events += batch if self._job.tells_tokens else []
+    def keep(self, batch: list[TokenEvent]) -> int:
+        """Remember some tokens for the whole response; returns how many bytes that takes."""
+        text = "".join(event.text for event in batch)
+        self._text.write(text)
+        n_bytes = self._told.add(self._choice("", batch, None)) if self._job.tells_tokens else 0
+        self._n_chars += len(text)
+        return n_bytes + _CHARACTER_BYTES * len(text)
 
-    def whole(self, answer: Reply) -> dict[str, Any]:
-        """Return the choice of the whole response."""
-        return self._choice("".join(self._text), self._events, answer)
+    def whole(self, answer: Reply) -> Iterator[bytes | bytearray]:
+        """Yield the choice of the whole response in JSON."""
+        return self._told.within(self._choice(self._text.getvalue(), [], answer))
 
     def _choice(self, text: str, events: list[TokenEvent], answer: Reply | None) -> dict[str, Any]:
         logprobs = None
@@ -86,8 +96,8 @@ class ChatChoice:
         self._model = model
         self._number = number
         self._parser: AnswerParser = job.parser(model, number)
-        self._deltas: list[dict[str, Any]] = []
-        self._events: list[TokenEvent] = []
+        self._message = MergedMessage()
+        self._told = Told()
 
     def begun(self) -> list[dict[str, Any]]:
         return [self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)]
@@ -102,13 +112,17 @@ class ChatChoice:
         choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
         return [*choices, self._choice({"delta": {}}, [], answer)]
 
-    def keep(self, batch: list[TokenEvent]) -> None:
-        self._deltas += self._parser.push("".join(event.text for event in batch))
-        self._events += batch if self._job.tells_tokens else []
+    def keep(self, batch: list[TokenEvent]) -> int:
+        text = "".join(event.text for event in batch)
+        for delta in self._parser.push(text):
+            self._message.add(delta)
+        n_bytes = self._told.add(self._choice({}, batch, None)) if self._job.tells_tokens else 0
+        return n_bytes + _CHARACTER_BYTES * len(text)
 
-    def whole(self, answer: Reply) -> dict[str, Any]:
-        message = merged(self._deltas + self._parser.finish())
-        return self._choice({"message": message}, self._events, answer)
+    def whole(self, answer: Reply) -> Iterator[bytes | bytearray]:
+        for delta in self._parser.finish():
+            self._message.add(delta)
+        return self._told.within(self._choice({"message": self._message.message()}, [], answer))
 
     def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Reply | None) -> dict[str, Any]:
         logprobs = None
@@ -157,12 +171,16 @@ class Prepared:
         return self._model.speed_up(answers[0].statistics) if len(answers) == 1 else None
 
 
-async def whole(work: Work, prepared: Prepared) -> dict[str, Any]:
-    """Return the whole response."""
+async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
+    """Return the whole response in JSON, in pieces."""
     async for number, batch in work:
-        prepared.choices[number].keep(batch)
-    found = [choice.whole(_ended(answer)) for choice, answer in zip(prepared.choices, work.answers, strict=True)]
-    return prepared.envelope.holding(found, usage=_usage(work, prepared.job), edge_spec=_own_fields(work, prepared))
+        work.kept.grow(prepared.choices[number].keep(batch))
+    usage, own = _usage(work, prepared.job), _own_fields(work, prepared)
+    pieces: list[bytes | bytearray] = [json_of(prepared.envelope.holding(None, usage=usage, edge_spec=own))[:-1]]
+    for number, (choice, answer) in enumerate(zip(prepared.choices, work.answers, strict=True)):
+        pieces.append(b"," if number else b',"choices":[')
+        pieces += choice.whole(_ended(answer))
+    return [*pieces, b"]}"]
 
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from enum import Enum, auto
+from io import StringIO
 from typing import Any
 
 from edge_spec.foreign import parse_json
 from edge_spec.generation.text_stream import Thinking, overlap
 from edge_spec.server.call_syntax import CallSyntax
 
-__all__ = ["AnswerParser", "merged"]
+__all__ = ["AnswerParser", "MergedMessage"]
 
 Delta = dict[str, Any]
 """A piece of a message, as OpenAI's clients add it to what they have."""
@@ -175,19 +177,34 @@ class _JsonEnd:
         return None
 
 
-def merged(deltas: list[Delta]) -> dict[str, Any]:
-    """Return the message that deltas add up to."""
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    for delta in deltas:
+class MergedMessage:
+    """The message that deltas add up to."""
+
+    def __init__(self, deltas: Iterable[Delta] = ()) -> None:
+        self._texts: dict[str, StringIO] = {}
+        self._calls: list[tuple[Delta, StringIO]] = []
+        for delta in deltas:
+            self.add(delta)
+
+    def add(self, delta: Delta) -> None:
+        """Add another one."""
         for name in ("content", "reasoning_content"):
             if name in delta:
-                message[name] = (message.get(name) or "") + delta[name]
+                self._texts.setdefault(name, StringIO()).write(delta[name])
         for part in delta.get("tool_calls", ()):
-            calls = message.setdefault("tool_calls", [])
-            if part["index"] == len(calls):
-                calls.append({"id": part["id"], "type": "function", "function": dict(part["function"])})
-            else:
-                calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
-    if "tool_calls" not in message:
-        message["content"] = message["content"] or ""
-    return message
+            if part["index"] == len(self._calls):
+                self._calls.append((part, StringIO()))
+            self._calls[part["index"]][1].write(part["function"]["arguments"])
+
+    def message(self) -> dict[str, Any]:
+        """Return it as it is now."""
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        message |= {name: text.getvalue() for name, text in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [
+                {"id": call["id"], "type": "function", "function": {**call["function"], "arguments": text.getvalue()}}
+                for call, text in self._calls
+            ]
+        else:
+            message["content"] = message["content"] or ""
+        return message

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from edge_spec.memory import Loan
 from edge_spec.model import TextModel
 from edge_spec.sampling import SAMPLER_OPTIONS
 from edge_spec.server.answering import chunks, whole
@@ -27,7 +28,7 @@ from edge_spec.server.request_log import GONE, RequestLog, record_of
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.streaming import EventStream, unless_gone
+from edge_spec.server.streaming import EventStream, JsonPieces, unless_gone
 from edge_spec.server.writing import Work
 
 __all__ = ["make_app"]
@@ -49,7 +50,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
         try:
             yield
         finally:
-            await service.threads.close()
+            await service.close()
 
     routes = [
         _route("POST", "/v1/chat/completions", _chat),
@@ -107,22 +108,27 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
     deadline = asyncio.get_running_loop().time() + service.settings.timeout_s
     record = record_of(request)
     async with asyncio.timeout_at(deadline):
-        raw = await service.bodies.read(request)
-        # A full queue refuses it before any work is done for it.
-        with service.queue.join() as ticket:
-            prepared = await unless_gone(request.receive, service.prepare(kind, raw))
-            work = service.begin(ticket, prepared)
+        with Loan(service.ledger, "memory for requests") as lent:
+            raw = await service.bodies.read(request, lent)
+            # A full queue refuses it before any work is done for it.
+            with service.queue.join() as ticket:
+                prepared = await unless_gone(request.receive, service.prepare(kind, raw, lent))
+                work = service.begin(ticket, prepared)
     record.summary = lambda: _summary(work)
     if prepared.is_stream:
         record.is_stream = True
-        return EventStream(chunks(work, prepared), service.settings, deadline, record, work.stop)
+        return EventStream(chunks(work, prepared), service.settings, deadline, record, work.given_up, work.close)
 
-    async def answer() -> dict[str, Any]:
+    async def answer() -> list[bytes | bytearray]:
         async with asyncio.timeout_at(deadline):
             return await whole(work, prepared)
 
-    with work:
-        return JSONResponse(await unless_gone(request.receive, answer()))
+    try:
+        pieces = await unless_gone(request.receive, answer())
+    except BaseException:
+        work.close()
+        raise
+    return JsonPieces(pieces, deadline + service.settings.last_words_s, work.close)
 
 
 def _summary(work: Work) -> str:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from itertools import chain
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from edge_spec.errors import BudgetExceeded
 from edge_spec.foreign import parse_json
-from edge_spec.server.errors import ApiError
+from edge_spec.memory import Loan
+from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.settings import ServerSettings
 
-__all__ = ["Bodies", "ClientGone", "json_object"]
+__all__ = ["Bodies", "ClientGone", "json_object", "parsed_bytes"]
 
 _TOGETHER = 16
 _CLOSE = {"Connection": "close"}
+
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or one without an end: looking for another beginning would take the square of the time."""
+
+_BYTES_OF_TEXT = 6
+_BYTES_BY_MARK = {b"{": 1400, b"[": 100, b",": 100, b":": 200}
+"""What values take that come after each of these marks; after a brace one of the objects that fields are read into.
+
+Measured with bodies of 4 MB of texts, messages, lists, objects and biases.
+"""
 
 
 class ClientGone(Exception):
@@ -35,8 +49,11 @@ class Bodies:
         self._timeout_s = settings.body_timeout_s
         self._left = _TOGETHER * settings.max_body_bytes
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: Request, lent: Loan) -> bytes:
         """Return the body of a request, which need not be JSON.
+
+        Args:
+            lent: where its memory is claimed.
 
         Raises:
             ApiError: it is too large, comes too slowly, or too much is being read already.
@@ -45,14 +62,14 @@ class Bodies:
         try:
             # Whoever sends it so slowly may want to keep a connection busy.
             async with asyncio.timeout(self._timeout_s):
-                return await self._read(request)
+                return await self._read(request, lent)
         except TimeoutError:
             message = f"the body did not arrive within {self._timeout_s:g} s; send it again"
             raise ApiError(408, message, code="timeout", headers=_CLOSE) from None
         except ClientDisconnect:
             raise ClientGone from None
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request, lent: Loan) -> bytes:
         announced = request.headers.get("content-length", "")
         n_announced = int(announced[:18]) if announced.isascii() and announced.isdigit() else 0
         refused = _too_large(self._max_bytes) if n_announced > self._max_bytes else None
@@ -68,6 +85,8 @@ class Bodies:
                 elif refused is None and len(part) > self._left:
                     refused = _too_many()
                 if refused is None:
+                    refused = _no_room(lent, len(part))
+                if refused is None:
                     self._left -= len(part)
                     raw += part
                 elif n_bytes > self._most_read:
@@ -77,6 +96,16 @@ class Bodies:
         if refused is not None:
             raise refused
         return bytes(raw)
+
+
+def parsed_bytes(raw: bytes) -> int:
+    """Return about how much memory the values in a body take, with the fields and the prompt that are made of them."""
+    n_bytes, place = _BYTES_OF_TEXT * len(raw), 0
+    for string in chain(_STRING.finditer(raw), (None,)):
+        start, end = string.span() if string is not None else (len(raw), len(raw))
+        n_bytes += sum(size * raw.count(mark, place, start) for mark, size in _BYTES_BY_MARK.items())
+        place = end
+    return n_bytes
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
@@ -104,6 +133,18 @@ def _too_large(max_bytes: int) -> ApiError:
         code="body_too_large",
         headers=_CLOSE,
     )
+
+
+def _no_room(lent: Loan, n_bytes: int) -> ApiError | None:
+    """Claim the memory of a part; returns the refusal where the budget has no room for it."""
+    try:
+        # While it is made one text, it exists twice.
+        lent.grow(2 * n_bytes)
+    except BudgetExceeded as error:
+        refused = api_error(error)
+        refused.headers |= _CLOSE
+        return refused
+    return None
 
 
 def _too_many() -> ApiError:

@@ -13,6 +13,8 @@ __all__ = [
     "MAX_CHOICES",
     "MAX_GRAMMAR",
     "MAX_SCHEMAS",
+    "MAX_TOLD",
+    "TOLD_BYTES",
     "ChatFields",
     "CompletionFields",
     "FunctionFields",
@@ -27,6 +29,10 @@ MAX_GRAMMAR = 1 << 16
 
 MAX_SCHEMAS = 1 << 17
 """So many characters of schemas are read."""
+
+MAX_TOLD = 1 << 20
+TOLD_BYTES = 96
+"""So many log probabilities are told in a response that is sent as a whole, and what each takes there."""
 
 MAX_STOPS = 16
 MAX_TOP = 20

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
-__all__ = ["Envelope", "chat_logprobs", "completion_logprobs", "ending", "token_events", "usage"]
+__all__ = ["Envelope", "Told", "chat_logprobs", "completion_logprobs", "ending", "json_of", "token_events", "usage"]
 
 Spelling = Callable[[int], bytes]
 """The bytes of a token."""
@@ -36,9 +37,50 @@ class Envelope:
             "system_fingerprint": model.profile.name,
         }
 
-    def holding(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """Return an object with these choices."""
-        return {**self._common, "choices": choices, **more}
+    def holding(self, choices: Sequence[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
+        """Return an object with these choices; None where they are added to its text."""
+        return {**self._common, **({"choices": choices} if choices is not None else {}), **more}
+
+
+_TOLD = ("logprobs", "token_events")
+
+
+class Told:
+    """What a choice tells of its tokens, as text that grows: objects would take ten times as much."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, dict[str, bytearray]] = {}
+
+    def add(self, choice: Mapping[str, Any]) -> int:
+        """Add what a choice tells of further tokens; returns by how many bytes the text has grown."""
+        n_bytes = 0
+        for field in _TOLD:
+            told = choice.get(field)
+            for name, items in (told or {}).items() if not isinstance(told, list) else [("", told)]:
+                if items:
+                    text = self._lists.setdefault(field, {}).setdefault(name, bytearray())
+                    more = b"," * bool(text) + json_of(items)[1:-1]
+                    text += more
+                    n_bytes += len(more)
+        return n_bytes
+
+    def within(self, choice: Mapping[str, Any]) -> Iterator[bytes | bytearray]:
+        """Yield the JSON of a choice that tells all of this."""
+        yield json_of({name: value for name, value in choice.items() if name not in self._lists})[:-1]
+        for field, lists in self._lists.items():
+            is_object = "" not in lists
+            yield b"," + json_of(field) + b":" + b"{" * is_object
+            for number, (name, text) in enumerate(lists.items()):
+                yield b"," * bool(number) + (json_of(name) + b":") * is_object + b"["
+                yield text
+                yield b"]"
+            yield b"}" * is_object
+        yield b"}"
+
+
+def json_of(value: Any) -> bytes:
+    """Return a value in JSON, as responses have it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
 def ending(answer: Reply | None, *, has_calls: bool = False) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
+from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.json_schema import schema_to_lark
@@ -24,6 +25,8 @@ from edge_spec.server.fields import (
     MAX_CHOICES,
     MAX_GRAMMAR,
     MAX_SCHEMAS,
+    MAX_TOLD,
+    TOLD_BYTES,
     ChatFields,
     ChoiceFields,
     CompletionFields,
@@ -84,10 +87,14 @@ class Job:
 class JobMaker:
     """Makes jobs, and refuses what the model cannot do before anything waits for it. Usable from any thread.
 
+    Args:
+        ledger: of the memory for answers.
+
     Its methods raise ``ApiError`` where a field asks for what cannot be done, and errors of ``edge_spec.errors``.
     """
 
-    def __init__(self, model: TextModel, settings: ServerSettings) -> None:
+    def __init__(self, model: TextModel, settings: ServerSettings, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._model = model
         self._settings = settings
 
@@ -189,6 +196,8 @@ class JobMaker:
             "reuse": True,
         }
         self._model.check_options(**options)
+        if logprobs is not None and not asked.stream:
+            self._require_room(asked, prompts, logprobs)
         return Job(
             prompts=prompts,
             n=asked.n,
@@ -196,6 +205,22 @@ class JobMaker:
             plainly=asked.speculation == "off",
             token_events=asked.token_events,
         )
+
+    def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:
+        """Refuse a response that would tell more than is kept of one."""
+        most = MAX_TOLD
+        if (left := self._ledger.left_bytes) is not None:
+            most = min(most, left // TOLD_BYTES)
+        n_replies = len(prompts) * asked.n
+        limit = asked.limit or self._settings.max_tokens or self._model.n_ctx
+        n_tokens = min(limit, self._model.n_ctx - min(map(len, prompts)))
+        if n_replies * n_tokens * (1 + n_top) > most:
+            raise _bad(
+                "n",
+                f"{n_replies} replies of up to {n_tokens} tokens with {1 + n_top} log probabilities each are "
+                f"{n_replies * n_tokens * (1 + n_top)}, and at most {most} are kept for a response; lower n, "
+                "max_tokens or top_logprobs, or set stream",
+            )
 
     def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a request that are passed on under their own names."""

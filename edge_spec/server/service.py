@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from edge_spec.errors import PromptError
+from edge_spec.memory import Ledger, Loan
 from edge_spec.model import TextModel
 from edge_spec.server.answering import Prepared
-from edge_spec.server.bodies import Bodies, json_object
+from edge_spec.server.bodies import Bodies, json_object, parsed_bytes
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields, parse
 from edge_spec.server.jobs import JobMaker
@@ -15,6 +16,9 @@ from edge_spec.server.work_queue import Ticket, WorkQueue
 from edge_spec.server.writing import Work, WritingThreads
 
 __all__ = ["Service"]
+
+_LINE = "process", "requests and answers"
+_LEAST_BYTES, _MOST_BYTES = 8 << 20, 128 << 20
 
 
 class Service:
@@ -27,6 +31,8 @@ class Service:
         queue: who waits.
         metrics: what is counted.
         threads: where the model writes.
+        ledger: of the memory for requests, and for what is kept of answers: half of what the budget leaves at the
+            start, since kept texts take the rest, but some MiB in any case, for which there is the budget's reserve.
     """
 
     def __init__(self, model: TextModel, settings: ServerSettings) -> None:
@@ -37,16 +43,23 @@ class Service:
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
         self.threads = WritingThreads(self.queue, at_once)
-        self._jobs = JobMaker(model, settings)
+        left = model.ledger.left_bytes
+        n_bytes = _MOST_BYTES if left is None else min(_MOST_BYTES, max(_LEAST_BYTES, left // 2))
+        self._claimed = n_bytes if left is None else min(n_bytes, left)
+        self.ledger = Ledger(n_bytes)
+        model.ledger.claim(*_LINE, self._claimed)
+        model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
+        self._jobs = JobMaker(model, settings, self.ledger)
 
-    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes) -> Prepared:
-        """Check a request and make its prompts.
+    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:
+        """Check a request and make its prompts; what that takes is claimed as well.
 
         Raises:
             ApiError: what is wrong with it. EdgeSpecError: as ``JobMaker``.
         """
 
         def work() -> Prepared:
+            lent.grow(parsed_bytes(raw))
             # In that thread one request after the other is taken apart: only what is asked of the model is kept.
             body = json_object(raw)
             asked = parse(kind, body)
@@ -79,9 +92,15 @@ class Service:
 
     def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
         """Let it be written when its turn comes."""
-        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model))
+        kept = Loan(self.ledger, "memory for answers")
+        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model), kept)
         work.task.add_done_callback(lambda _: self._count(work))
         return work
+
+    async def close(self) -> None:
+        """Stop everything, and wait until the model is free."""
+        await self.threads.close()
+        self.model.ledger.give_back(*_LINE, self._claimed)
 
     def _count(self, work: Work) -> None:
         for answer in work.answers:

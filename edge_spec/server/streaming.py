@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -20,26 +20,33 @@ __all__ = ["EventStream", "unless_gone"]
 
 T = TypeVar("T")
 
+_AT_ONCE_BYTES = 1 << 16
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event | None = None) -> T:
     """Return what some work returns; it is cancelled when the client goes away.
+
+    Args:
+        given_up: set when the client is given up, as if it had gone.
 
     Raises:
         ClientGone: it went away.
     """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnected(receive))
+    leaving: list[asyncio.Future[Any]] = [asyncio.ensure_future(_disconnected(receive))]
+    if given_up is not None:
+        leaving.append(asyncio.ensure_future(given_up.wait()))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, *leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientGone
         return working.result()
     finally:
-        for task in (working, leaving):
+        for task in (working, *leaving):
             task.cancel()
         # Only when the work has stopped may somebody else use the model.
         with suppress(BaseException):
-            await asyncio.wait((working, leaving))
+            await asyncio.wait((working, *leaving))
         if working.done() and not working.cancelled():
             working.exception()
 
@@ -47,6 +54,35 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class JsonPieces(Response):
+    """A response of JSON that exists in pieces.
+
+    Args:
+        deadline: when the client must have taken it, by the clock of the event loop.
+        on_close: called at the end, also if nothing was ever sent.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Sequence[bytes | bytearray], deadline: float, on_close: Callable[[], object]) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, pieces)))})
+        self._pieces = pieces
+        self._deadline = deadline
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                for piece in self._pieces:
+                    # What is sent at once is copied, and waits for the client without being counted.
+                    for start in range(0, len(piece), _AT_ONCE_BYTES):
+                        await _send(send, bytes(piece[start : start + _AT_ONCE_BYTES]))
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._on_close()
 
 
 class EventStream(Response):
@@ -58,6 +94,7 @@ class EventStream(Response):
         settings: how often a silent connection gets a comment, and how long a client has to take the last error.
         deadline: when it has to end, by the clock of the event loop.
         record: where the outcome goes: an error that comes after the first event cannot change the status any more.
+        given_up: set when the client is given up.
         on_close: called at the end, also if nothing was ever sent.
     """
 
@@ -69,6 +106,7 @@ class EventStream(Response):
         settings: ServerSettings,
         deadline: float,
         record: Record,
+        given_up: asyncio.Event,
         on_close: Callable[[], object],
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -77,13 +115,14 @@ class EventStream(Response):
         self._settings = settings
         self._deadline = deadline
         self._record = record
+        self._given_up = given_up
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A client that takes nothing for so long gets no more.
         try:
             async with asyncio.timeout_at(self._deadline + self._settings.last_words_s):
-                await unless_gone(receive, self._run(send))
+                await unless_gone(receive, self._run(send), self._given_up)
         except (ClientGone, OSError) as error:
             self._record.status = _status_of(error)
         finally:

@@ -12,6 +12,8 @@ from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
+from edge_spec.memory import Loan
+from edge_spec.server.errors import ApiError
 from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.work_queue import Ticket, WorkQueue
 
@@ -22,6 +24,12 @@ T = TypeVar("T")
 _RECHECK_S = 0.05
 """What waits for room checks for it so often."""
 
+_MOST_BEHIND_BYTES = 4 << 20
+"""A client that leaves more than this waiting gets no more."""
+
+_EVENT_BYTES, _TOP_BYTES = 256, 112
+"""What an event takes, and each of the likeliest tokens in it."""
+
 Batch = tuple[int, list[TokenEvent]]
 """The number of a reply, and events of some of its tokens."""
 
@@ -30,21 +38,30 @@ class Work(AsyncIterator[Batch]):
     """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
     events where it has ended. As a context it stops when the context ends.
 
-    Writing does not wait for whoever reads: a slow client keeps nobody from the model.
+    Writing does not wait for whoever reads: a slow client keeps nobody from the model. One that falls too far behind
+    is given up.
+
+    Args:
+        kept: where the memory of what has been written and not read is claimed; it ends with the context.
 
     Attributes:
+        kept: the same, for what the reader keeps of it.
         replies: what is being written; None before it is its turn. They have ended when the iteration has.
         task: ends when the model is free again.
+        given_up: set where the reader has fallen too far behind; what waited for it is gone.
     """
 
-    def __init__(self, ticket: Ticket, writer: ThreadPoolExecutor, start: Callable[[], Replies]) -> None:
+    def __init__(self, ticket: Ticket, writer: ThreadPoolExecutor, start: Callable[[], Replies], kept: Loan) -> None:
         self.replies: Replies | None = None
+        self.kept = kept
+        self.given_up = asyncio.Event()
         self._start = start
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._error: BaseException | None = None
         self._begun = self._stopped = False
+        self._behind = 0
         self._ticket = ticket
         ticket.is_used = True
         self.task = asyncio.ensure_future(self._write())
@@ -58,6 +75,8 @@ class Work(AsyncIterator[Batch]):
     async def __anext__(self) -> Batch:
         batch = await self._batches.get()
         if batch is not None:
+            self._behind -= _bytes_of(batch)
+            self.kept.shrink(_bytes_of(batch))
             return batch
         if self._error is not None:
             raise self._error
@@ -76,13 +95,25 @@ class Work(AsyncIterator[Batch]):
                 if self._stopped:
                     self.replies.cancel()
                 for batch in self.replies.event_batches():
-                    self._hand_over(batch)
+                    self.kept.grow(_bytes_of(batch))
+                    self._loop.call_soon_threadsafe(self._hand_over, batch)
         except BaseException as error:
             self._error = error
-        self._hand_over(None)
+        self._loop.call_soon_threadsafe(self._hand_over, None)
 
     def _hand_over(self, batch: Batch | None) -> None:
-        self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
+        if not self.given_up.is_set():
+            self._behind += _bytes_of(batch) if batch is not None else 0
+            self._batches.put_nowait(batch)
+            if self._behind > _MOST_BEHIND_BYTES:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self.given_up.set()
+        self.stop()
+        self._error = _too_slow()
+        self._batches = asyncio.Queue()
+        self._batches.put_nowait(None)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         # It may have been cancelled before it took its first step.
@@ -104,7 +135,25 @@ class Work(AsyncIterator[Batch]):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop, and forget what nobody has read. Safe to call twice."""
         self.stop()
+        self._batches = asyncio.Queue()
+        self.kept.end()
+
+
+def _bytes_of(batch: Batch) -> int:
+    return sum(_EVENT_BYTES + _TOP_BYTES * len(event.top) for event in batch[1])
+
+
+def _too_slow() -> ApiError:
+    return ApiError(
+        408,
+        f"more than {_MOST_BEHIND_BYTES >> 20} MiB of the answer wait for this client; read it faster",
+        code="slow_client",
+    )
 
 
 class WritingThreads:
@@ -133,9 +182,9 @@ class WritingThreads:
         finally:
             is_over.set()
 
-    def begin(self, ticket: Ticket, start: Callable[[], Replies]) -> Work:
+    def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan) -> Work:
         """Let replies be written when it is their turn."""
-        work = Work(ticket, self._writer, start)
+        work = Work(ticket, self._writer, start, kept)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._works.discard(work))
         return work

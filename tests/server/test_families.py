@@ -13,7 +13,7 @@ from family_templates import FAMILIES
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.sampling.lark import Lark
-from edge_spec.server.answers import AnswerParser, merged
+from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_grammar import calls_grammar
 from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.server.chat_prompts import chat_prompt
@@ -129,7 +129,7 @@ def test_what_a_template_writes_of_calls_is_what_may_be_written_and_is_read(
     assert takes(grammars, calls_grammar(FUNCTIONS, syntax, required=True, several=True, may_think=True), answer)
     assert not takes(grammars, grammar, answer.replace("get_weather", "get_money"))
     parser = AnswerParser("", syntax)
-    message = merged([delta for char in answer for delta in parser.push(char)] + parser.finish())
+    message = MergedMessage([delta for char in answer for delta in parser.push(char)] + parser.finish()).message()
     assert message["content"] is None
     assert ("reasoning_content" in message) == thinks
     read = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"]]
@@ -155,7 +155,7 @@ def test_a_thought_of_a_call_ends_in_text_or_in_a_call(grammars: GuidedVocabular
         for answer in (THOUGHT + "It rains.", THOUGHT, THOUGHT.partition("</think>")[0]):
             assert takes(grammars, grammar, answer)
             parser = AnswerParser("", syntax)
-            message = merged(parser.push(answer) + parser.finish())
+            message = MergedMessage(parser.push(answer) + parser.finish()).message()
             assert message["content"] == answer.removeprefix(THOUGHT) * answer.startswith(THOUGHT)
             assert "tool_calls" not in message
         assert not takes(grammars, grammar, THOUGHT + "{" if syntax is LLAMA else THOUGHT + "<tool_call>")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_spec.server.answers import AnswerParser, merged
+from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_grammar import after_thought, calls_grammar
 from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, in_plain_text, one_call_each, syntax_of
 from edge_spec.server.chat_prompts import declared
@@ -127,7 +127,7 @@ def test_calls_are_read_the_same_however_the_text_is_cut(name: str, data: st.Dat
     deltas = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         deltas += parser.push(text[start:end])
-    message = merged(deltas + parser.finish())
+    message = MergedMessage(deltas + parser.finish()).message()
     assert message["content"] == ("Let me see." if name == "hermes" else None)
     calls = [call["function"] for call in message["tool_calls"]]
     assert calls == [
@@ -148,7 +148,7 @@ def test_text_without_calls_is_allowed_and_comes_through(served: Any, syntax: Ca
     grammar = calls_grammar(FUNCTIONS, syntax, required=False, several=True, may_think=True)
     assert takes(served, grammar, text)
     parser = AnswerParser("", syntax)
-    message = merged([delta for char in text for delta in parser.push(char)] + parser.finish())
+    message = MergedMessage([delta for char in text for delta in parser.push(char)] + parser.finish()).message()
     thought, closed, answer = text.rpartition("</think>")
     if text.startswith("<think>") and not closed:
         thought, answer = text, ""
@@ -211,7 +211,7 @@ def test_a_thought_may_mention_calls_and_what_follows_it_is_one(served: Any) -> 
         assert takes(served, free, text)
         assert not takes(served, free, text[:-1])
         parser = AnswerParser("", syntax)
-        message = merged(parser.push(text) + parser.finish())
+        message = MergedMessage(parser.push(text) + parser.finish()).message()
         assert message["reasoning_content"] == "A <tool_call> is {"
         assert [each["function"]["name"] for each in message["tool_calls"]] == ["get_time"]
         assert message["content"] is None
