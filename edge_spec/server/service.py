@@ -59,9 +59,11 @@ class Service:
         """
 
         def work() -> Prepared:
-            lent.grow(parsed_bytes(raw))
             # In that thread one request after the other is taken apart: only what is asked of the model is kept.
+            values_bytes, fields_bytes = parsed_bytes(raw)
+            lent.grow(values_bytes)
             body = json_object(raw)
+            lent.grow(fields_bytes)
             asked = parse(kind, body)
             self.require_name(asked.model)
             try:
