@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -101,6 +102,8 @@ class JsonTokenizer:
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._to_bytes = _decoder(path, decoder)
         self._name = path.name
+        # How special tokens are read is a state of the library's object.
+        self._encoding = threading.Lock()
         self._ends = ends
         self.bos = bos
         self.eos = eos
@@ -123,8 +126,17 @@ class JsonTokenizer:
         """One more than the highest token id."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of a text; names of special tokens in it become these tokens.
+    @property
+    def control_names(self) -> list[str]:
+        """Names of the special tokens."""
+        return [str(added.content) for added in self._added.values() if added.special]
+
+    def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            add_special: add the tokens that the model expects around every text.
+            controls: names of special tokens in it become these tokens; else they are text.
 
         Raises:
             PromptError: the text contains lone surrogates.
@@ -135,7 +147,9 @@ class JsonTokenizer:
             raise PromptError(
                 f"the text is not Unicode at character {error.start}", hint="decode it properly"
             ) from None
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+        with self._encoding:
+            self._tokenizer.encode_special_tokens = not controls
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for; nothing for special tokens and for ids without a token."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message, Turn
+from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.speculation.text import common_prefix
 
@@ -98,15 +99,15 @@ class ConversationTokenizer:
         return head if head > 1 else n
 
     def _tokens(self, text: str) -> list[int]:
-        return self._model.prompts.tokenize(text, add_special=False)
+        return self._model.prompts.tokenize(text, add_special=False, controls=False)
 
-    def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
+    def _render(self, messages: Sequence[Message], *, answer: bool) -> RenderedText:
         return self._model.prompts.render(
             [message.for_template() for message in messages], answer=answer, options=self.template_options
         )
 
 
-def continued(prompts: PromptBuilder, before: Sequence[int], text: str) -> tuple[list[int], int]:
+def continued(prompts: PromptBuilder, before: Sequence[int], text: RenderedText) -> tuple[list[int], int]:
     """Return tokens of a rendered conversation that continues ``before``, the tokens of its earlier turns.
 
     A text can often be tokenized in several ways. The tokens in ``before`` are kept as far as the text is still the
@@ -117,27 +118,24 @@ def continued(prompts: PromptBuilder, before: Sequence[int], text: str) -> tuple
         The tokens, and how many of them are the first of ``before``.
     """
     raw = text.encode("utf-8", "surrogatepass")
+    controls = prompts.controls_in(text)
     kept = kept_bytes = place = 0
     for n, token in enumerate(before):
-        piece = prompts.spelling(token)
-        if raw[place : place + len(piece)] != piece:
+        piece, is_control = prompts.spelling(token), prompts.is_control(token)
+        end = place + len(piece)
+        # What a message only said is no control token, and the other way round.
+        as_written = controls.get(place) == end if is_control else controls.keys().isdisjoint(range(place, end))
+        if raw[place:end] != piece or not as_written:
             # The texts differ from here on, for example because the answer ended at a stop string or another end token.
-            if _begins_with_control(prompts, raw[place:]):
+            if place in controls:
                 kept, kept_bytes = n, place
             break
-        is_control = prompts.is_control(token)
         if is_control:
             kept, kept_bytes = n, place
-        place += len(piece)
-        if is_control or (n + 1 == len(before) and _begins_with_control(prompts, raw[place:])):
+        place = end
+        if is_control or (n + 1 == len(before) and place in controls):
             kept, kept_bytes = n + 1, place
     if not kept:
         return prompts.tokenize_rendered(text), 0
-    rest = raw[kept_bytes:].decode("utf-8", "surrogatepass")
+    rest = text.after(len(raw[:kept_bytes].decode("utf-8", "surrogatepass")))
     return [*before[:kept], *prompts.tokenize(rest, add_special=False)], kept
-
-
-def _begins_with_control(prompts: PromptBuilder, raw: bytes) -> bool:
-    rest = raw.decode("utf-8", "replace")
-    tokens = prompts.tokenize(rest, add_special=False) if rest else []
-    return bool(tokens) and prompts.is_control(tokens[0])

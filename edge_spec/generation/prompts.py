@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import index
 from typing import Any
 
 from edge_spec.errors import Arguments, PromptError, Sentence
+from edge_spec.generation.control_names import ControlNames, RenderedText
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
@@ -69,8 +69,12 @@ class PromptBuilder:
                 raise PromptError(f"message {number} lacks its role or its content", hint=_MESSAGE)
         return self.tokenize_rendered(self.render(messages))
 
-    def render(self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None) -> str:
+    def render(
+        self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None
+    ) -> RenderedText:
         """Return a conversation as the model's chat template writes it; see ``render_chat``.
+
+        Names of control tokens that messages or options hold are text: the result knows where.
 
         Raises:
             PromptError: there is no template, or it refuses the messages.
@@ -78,31 +82,56 @@ class PromptBuilder:
         if self._chat_template is None:
             raise _no_template()
         bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
-        return render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+        mark = self._controls.mark([messages, options], self._chat_template)
+        if mark:
+            messages, options = self._controls.marked(messages, mark), self._controls.marked(options, mark)
+        text = render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+        return RenderedText.unmarked(text, mark) if mark else RenderedText(text)
 
-    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of a text, with ``add_special`` after those that begin every text."""
+    def tokenize(self, text: str, *, add_special: bool = True, controls: bool = True) -> list[int]:
+        """Token ids of a text, with ``add_special`` after those that begin every text.
+
+        Args:
+            controls: names of control tokens in it become these tokens, as far as no message said them.
+        """
         if not isinstance(text, str):
             raise PromptError(f"a text is needed, not {type(text).__name__}", hint="give a str")
-        return self._tokenizer.tokenize(text, add_special=add_special)
+        if not (controls and isinstance(text, RenderedText) and text.said):
+            return self._tokenizer.tokenize(text, add_special=add_special, controls=controls)
+        tokens: list[int] = []
+        for number, (part, controlled) in enumerate(self._controls.parts(text)):
+            tokens += self._tokenizer.tokenize(part, add_special=add_special and not number, controls=controlled)
+        return tokens
+
+    def controls_in(self, text: str) -> dict[int, int]:
+        """Return where the control tokens of a rendered conversation begin and end in its bytes."""
+        found, n_bytes, last = {}, 0, 0
+        for start, end in self._controls.controls(text):
+            begin = n_bytes + len(text[last:start].encode("utf-8", "surrogatepass"))
+            found[begin] = n_bytes = begin + len(text[start:end].encode("utf-8", "surrogatepass"))
+            last = end
+        return found
+
+    @cached_property
+    def _controls(self) -> ControlNames:
+        return ControlNames(self._tokenizer.control_names)
 
     def least_tokens(self, text: str) -> int:
         """Return how many tokens a text has at least; found much faster than its tokens."""
-        longest, controls = self._sizes
-        return max(-(-len(text.encode("utf-8", "replace")) // longest), sum(1 for _ in controls.finditer(text)))
+        n_controls = sum(1 for _ in self._controls.controls(text))
+        return max(-(-len(text.encode("utf-8", "replace")) // self._longest), n_controls)
 
     @cached_property
-    def _sizes(self) -> tuple[int, re.Pattern[str]]:
-        """The bytes of the longest token, and what finds names of control tokens."""
-        longest = max(len(self.spelling(token)) for token in range(self._n_vocab))
-        names = [self._tokenizer.name(token) for token in range(self._n_vocab) if self.is_control(token)]
-        return max(1, longest), re.compile("|".join(map(re.escape, names)) or "(?!)")
+    def _longest(self) -> int:
+        """The bytes of the longest token."""
+        return max(1, *(len(self.spelling(token)) for token in range(self._n_vocab)))
 
     def tokenize_rendered(self, text: str) -> list[int]:
         """Token ids of a rendered conversation."""
         bos = self._tokenizer.name(self._tokenizer.bos)
         # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
-        return self.tokenize(text, add_special=not (bos and text.startswith(bos)))
+        has_bos = bos and text.startswith(bos) and not (isinstance(text, RenderedText) and 0 in text.said)
+        return self.tokenize(text, add_special=not has_bos)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens."""

@@ -139,11 +139,12 @@ class LlamaWeights:
         n = self._c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of a text; names of special tokens in it become these tokens.
+    def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
+        """Token ids of a text.
 
         Args:
             add_special: add the tokens that the model expects around every text.
+            controls: names of control tokens in it become these tokens; else they are text.
 
         Raises:
             PromptError: the text contains lone surrogates.
@@ -156,32 +157,54 @@ class LlamaWeights:
                 f"the text is not Unicode at character {error.start}", hint="decode it properly"
             ) from None
         tokens: list[int] = []
-        for number, part in enumerate(self._special_tokens.parts(raw)):
-            tokens += self._tokenize(part, add_special=add_special and not number)
+        for number, part in enumerate((self._special_tokens if controls else self._defined_tokens).parts(raw)):
+            tokens += self._tokenize(part, add_special=add_special and not number, controls=controls)
         return tokens
 
-    def _tokenize(self, raw: bytes, *, add_special: bool) -> list[int]:
+    def _tokenize(self, raw: bytes, *, add_special: bool, controls: bool) -> list[int]:
         room = len(raw) + 16
         while True:
             ids = (ctypes.c_int32 * room)()
-            n = self._c.llama_tokenize(self._vocab, raw, len(raw), ids, room, add_special, True)
+            n = self._c.llama_tokenize(self._vocab, raw, len(raw), ids, room, add_special, controls)
             if n >= 0:
                 return list(ids[:n])
             room = -n
 
     @cached_property
+    def control_names(self) -> frozenset[str]:
+        """Names of the control tokens."""
+        return frozenset(self.name(token) for token, attribute in self._attributes.items() if attribute & self._control)
+
+    @cached_property
+    def _attributes(self) -> dict[int, int]:
+        """The library's attributes of the tokens that it looks for before it tokenizes the rest."""
+        special = self._control | self._c.LLAMA_TOKEN_ATTR_USER_DEFINED
+        all_of_them = ((token, self._c.llama_vocab_get_attr(self._vocab, token)) for token in range(self.n_vocab))
+        return {token: attribute for token, attribute in all_of_them if attribute & special}
+
+    @property
+    def _control(self) -> int:
+        return int(self._c.LLAMA_TOKEN_ATTR_CONTROL | self._c.LLAMA_TOKEN_ATTR_UNKNOWN)
+
+    @cached_property
     def _special_tokens(self) -> SpecialTokens:
+        return self._found_first(self._control | self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    @cached_property
+    def _defined_tokens(self) -> SpecialTokens:
+        return self._found_first(self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _found_first(self, special: int) -> SpecialTokens:
+        """Return the tokens of some attributes, which the library finds in a text before it tokenizes the rest."""
         c, vocab = self._c, self._vocab
         # Other tokenizers add tokens at the end of a text, or look beyond special tokens.
         kind = c.llama_vocab_type(vocab)
         if kind not in (c.LLAMA_VOCAB_TYPE_SPM, c.LLAMA_VOCAB_TYPE_BPE) or c.llama_vocab_get_add_eos(vocab):
             return SpecialTokens({})
-        attributes = ((token, c.llama_vocab_get_attr(vocab, token)) for token in range(self.n_vocab))
-        special = c.LLAMA_TOKEN_ATTR_CONTROL | c.LLAMA_TOKEN_ATTR_USER_DEFINED | c.LLAMA_TOKEN_ATTR_UNKNOWN
         return SpecialTokens(
             {
                 c.llama_vocab_get_text(vocab, token): bool(attribute & c.LLAMA_TOKEN_ATTR_LSTRIP)
-                for token, attribute in attributes
+                for token, attribute in self._attributes.items()
                 if attribute & special
             }
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import PromptError
+from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.server.call_syntax import HERMES, CallSyntax, in_plain_text, one_call_each, syntax_of
 from edge_spec.server.fields import FunctionFields
@@ -25,7 +26,7 @@ def chat_prompt(
     messages: Sequence[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
-) -> tuple[str, CallSyntax]:
+) -> tuple[RenderedText, CallSyntax]:
     """Return the prompt, and how the model writes calls.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,8 +73,17 @@ class Tokenizer(Vocabulary, Protocol):
 
     adds_bos: bool
 
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids of a text."""
+    def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            add_special: add the tokens that the model expects around every text.
+            controls: names of control tokens in it become these tokens; else they are text.
+        """
+
+    @property
+    def control_names(self) -> Collection[str]:
+        """Names of the tokens that stand for no text."""
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens."""

@@ -45,6 +45,7 @@ class Names:
     """What a template asks of a tokenizer."""
 
     bos, eos = 0, -1
+    control_names = ("<s>",)
 
     def name(self, token: int) -> str:
         return "<s>" if token == 0 else ""

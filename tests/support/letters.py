@@ -27,10 +27,15 @@ class LetterTokenizer:
     def ends(self, token: int) -> bool:
         return token == self._end
 
-    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+    @property
+    def control_names(self) -> list[str]:
+        return [*self._names.values()]
+
+    def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
         tokens: list[int] = []
         while text:
-            control = next((token for token, name in self._names.items() if text.startswith(name)), None)
+            names = self._names.items() if controls else ()
+            control = next((token for token, name in names if text.startswith(name)), None)
             tokens.append(self._letters.index(text[0]) if control is None else control)
             text = text[1 if control is None else len(self._names[control]) :]
         return tokens
