@@ -44,6 +44,7 @@ class Names:
     """What a template asks of a tokenizer."""
 
     bos = eos = 0
+    control_names: tuple[str, ...] = ()
 
     def name(self, token: int) -> str:
         return "<s>"
