@@ -187,7 +187,9 @@ class Chooser(Drafter):
             return nothing
         self._forget_decision()
         began, prices = self._clock(), self.prices
-        prices.update()
+        if not rests:
+            # Between two weighings prices are those of the last round that was learned from.
+            prices.update()
         # Drafts are compared with plain decoding: it is measured first, and now and then where drafts always pay.
         if not prices.plain_s or self._plain_is_due:
             return nothing
@@ -425,9 +427,12 @@ class Chooser(Drafter):
         done = Round.of_all(rounds)
         if self._rest:
             self._rest -= 1
-            if self._rest and not self._asked and not done.drafted:
+            if self._rest and not done.drafted and not any(any(candidate.drafts) for candidate, _ in self._asked):
                 # Between two weighings plain rounds are alike: learning from each would take longer than it is worth.
                 self._n_passed += 1
+                if self._asked:
+                    self._learn_saved(done, 0.0)
+                    self._asked = []
                 return
         self._count_passed()
         self.prices.learn(done)
@@ -449,6 +454,7 @@ class Chooser(Drafter):
             self._n_rounds += n
             self._n_written += n
             self._n_plain += n
+            self._last_plain = self._n_rounds
 
     def _learn_drafts(self, done: Round, rounds: Sequence[Round]) -> None:
         """Learn what those who were asked in a round have brought, and what that took."""
