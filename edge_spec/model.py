@@ -391,13 +391,15 @@ class TextModel(Closing):
 
     @property
     def most_texts(self) -> int:
-        """How many replies one decode can advance."""
+        """Replies that one decode can advance."""
         return self._driver.target.most_texts
 
     @property
     def cells(self) -> Mapping[str, int]:
-        """How many places for tokens of texts there are, ``all``, and ``free``: those that no text holds. Empty where
-        the engine has those of one text."""
+        """Cells of the KV cache, a token each: ``all`` of them, and those that are ``free``, which no text holds.
+
+        Empty where the engine holds a single text.
+        """
         pool = self._driver.target.pool
         return {} if pool is None else {"all": pool.n_cells, "free": pool.n_free}
 

@@ -329,14 +329,20 @@ class _SmallerModels:
         self._open = open_it
 
     def remember(self, name: str, learner: Learner) -> None:
-        """Note what learns; it is given what was learned before as soon as the whole drafter is built."""
-        self.learners[name] = learner
+        """Note what learns; it is given what was learned before as soon as the whole drafter is built.
+
+        What drafts for a further text learns together with what drafts for the first one.
+        """
+        if name in self.learners:
+            learner.join(self.learners[name])
+        else:
+            self.learners[name] = learner
 
     def drafter_beside(self, mode: Mode) -> Drafter:
         """Return a drafter for a further text: like the first one, but of tables only."""
         if not mode.needs:
-            return mode.build(_NoModels(self))
-        return mode_of("auto", given=frozenset()).build(_NoModels(self)) if "text" in self.learners else NoDrafter()
+            return mode.build(self)
+        return mode_of("auto", given=frozenset()).build(self) if "text" in self.learners else NoDrafter()
 
     def draft(self, *, trees: bool) -> LanguageModel:
         """Return the drafter's model."""
@@ -350,13 +356,3 @@ class _SmallerModels:
         model = self._open(role, self._candidate, replace(self._candidate.models[role], trees=trees)).model
         kept = kept_tokens(self._files["target"], self._files[role])
         return model if kept is None else TrimmedModel(model, kept)
-
-
-class _NoModels(_SmallerModels):
-    """What a mode builds the drafter of a further text from, which learns together with the first one."""
-
-    def __init__(self, first: _SmallerModels) -> None:
-        vars(self).update(vars(first))
-
-    def remember(self, name: str, learner: Learner) -> None:
-        learner.join(self.learners[name])

@@ -29,7 +29,7 @@ __all__ = ["Prepared", "chunks", "whole"]
 
 
 _CHARACTER_BYTES = 8
-"""What is kept of a text, while it grows and when it is sent."""
+"""Bytes that are kept of a text for each of its own, while it grows and when it is sent."""
 
 
 class CompletionChoice:

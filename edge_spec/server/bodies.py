@@ -26,7 +26,7 @@ _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 _BYTES_OF_TEXT, _BYTES_OF_FIELDS = 6, 1100
 _BYTES_BY_MARK = {b"{": 300, b"[": 100, b",": 100, b":": 200}
-"""What values take that come after each of these marks.
+"""Bytes of the values that come after each of these marks.
 
 Measured with bodies of 4 MB of texts, messages, lists, objects and biases.
 """

@@ -46,7 +46,7 @@ _TOLD = ("logprobs", "token_events")
 
 
 class Told:
-    """What a choice tells of its tokens, as text that grows: objects would take ten times as much."""
+    """The log probabilities of a choice, as text that grows: objects would take ten times as much."""
 
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, bytearray]] = {}

@@ -28,7 +28,7 @@ _MOST_BEHIND_BYTES = 4 << 20
 """A client that leaves more than this waiting gets no more."""
 
 _EVENT_BYTES, _TOP_BYTES = 256, 112
-"""What an event takes, and each of the likeliest tokens in it."""
+"""Bytes of an event, and of each of the likeliest tokens in it."""
 
 Batch = tuple[int, list[TokenEvent]]
 """The number of a reply, and events of some of its tokens."""

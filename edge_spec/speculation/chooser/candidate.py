@@ -82,7 +82,7 @@ class Candidate:
 
     @property
     def n_unread(self) -> int:
-        """How many tokens its models have not read of the texts."""
+        """Tokens of the texts that its models have not read."""
         return sum(drafter.n_unread() for drafter in self.drafters)
 
     def shares(self, other: Candidate) -> None:
