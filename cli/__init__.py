@@ -1,9 +1,7 @@
 """The ``edge-spec`` command: one file per verb, no logic of its own."""
 
-from __future__ import annotations
-
+# Python is still deaf here: Ctrl-C is a traceback until ``main`` begins, so nothing is imported that takes time.
 import sys
-from typing import Any
 
 if __name__ != "edge_spec.cli":
     raise ImportError("import edge_spec.cli, not cli")
@@ -13,20 +11,20 @@ __all__ = ["main"]
 _INTERRUPTED = 130
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command and leave with its exit code, see ``edge_spec.cli.command``.
 
     Args:
         arguments: of the command line; None for those of this process, which is the command then: Ctrl-C ends it at
             once and without a word wherever nothing else listens for it.
     """
-    if arguments is None:
-        _leave_when_interrupted()
     try:
         # Here, so that an interruption while Python still imports leaves as quietly as any other.
+        if arguments is None:
+            _leave_when_interrupted()
         from edge_spec.cli import command
 
-        return command.main(arguments)
+        command.main(arguments)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
 

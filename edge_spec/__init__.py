@@ -7,15 +7,14 @@ with edge_spec.load() as model:
         print(piece, end="", flush=True)
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from edge_spec.errors import EdgeSpecError
-
+# Nothing is imported here, not even ``typing``: the command cannot hear Ctrl-C before this module is there.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from edge_spec.chat import ChatSession
     from edge_spec.engines.table import TableModel, random_table
+    from edge_spec.errors import EdgeSpecError
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
     from edge_spec.loading import aload, load
@@ -48,6 +47,7 @@ __all__ = [
 _HOMES = {
     "ChatSession": "edge_spec.chat",
     "Drafter": "edge_spec.speculation.drafters",
+    "EdgeSpecError": "edge_spec.errors",
     "Replies": "edge_spec.generation.replies",
     "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
@@ -63,8 +63,8 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import public names when they are first used: importing the package must not wait for NumPy."""
+def __getattr__(name: str) -> "Any":
+    """Import public names when they are first used."""
     if name == "__version__":
         from importlib.metadata import version
 

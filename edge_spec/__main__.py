@@ -1,7 +1,5 @@
 """``python -m edge_spec`` is the command ``edge-spec``."""
 
-from __future__ import annotations
-
 from edge_spec.cli import main
 
 if __name__ == "__main__":
