@@ -510,11 +510,9 @@ class Driver:
             except Exception as error:
                 self._finished(writing, wanted, error=error)
         if len(done) == len(batch):
-            try:
-                learn(texts, done)
-            except Exception as error:
-                for writing in batch:
-                    self._finished(writing, wanted, error=error)
+            for writing, failed in zip(batch, learn(texts, done), strict=True):
+                if failed is not None:
+                    self._finished(writing, wanted, error=failed)
         for writing in batch:
             if writing.place is not None:
                 self._brought(writing, wanted)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from edge_spec.errors import PoolFull
 from edge_spec.speculation.language_model import LanguageModel, Logits
-from edge_spec.speculation.pool import Path
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.trimmed_model import decode_paths
 
 __all__ = ["Follower", "OnRead", "decode_all"]
 
@@ -113,10 +112,7 @@ class Follower:
         Args:
             tree: begins with what ``uncommitted`` returned. It may be grown, see ``LanguageModel.decode``.
         """
-        self._pending = EMPTY
-        rows = self.model.decode(tree)
-        self._pending = tree
-        return rows
+        return decode_all([self], [tree])[0]
 
     def unread(self, most: int) -> Sequence[int]:
         """Return the next tokens to commit of a text that is being read, at most ``most``; never its last one."""
@@ -212,12 +208,18 @@ def decode_all(followers: Sequence[Follower], trees: Sequence[Tree]) -> list[Log
     Raises:
         PoolFull, Cancelled, BackendError: as ``Pool.decode``.
     """
-    if len(followers) == 1:
-        return [followers[0].decode(trees[0])]
-    paths = [cast(Path, follower.model) for follower in followers]
-    for follower in followers:
-        follower._pending = EMPTY
-    rows = paths[0].pool.decode(list(zip(paths, trees, strict=True)))
+    try:
+        if len(followers) == 1:
+            rows = [followers[0].model.decode(trees[0])]
+        else:
+            rows = decode_paths([follower.model for follower in followers], trees)
+    except PoolFull:
+        # Nothing has changed.
+        raise
+    except BaseException:
+        for follower in followers:
+            follower._pending = EMPTY
+        raise
     for follower, tree in zip(followers, trees, strict=True):
         follower._pending = tree
     return rows

@@ -296,13 +296,17 @@ def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Lo
     return rows
 
 
-def learn(texts: Sequence[Speculator], rounds: Sequence[Round]) -> None:
-    """Let the drafters of texts that shared a decode learn from the round of each."""
+def learn(texts: Sequence[Speculator], rounds: Sequence[Round]) -> list[Exception | None]:
+    """Let the drafters of texts that shared a decode learn from the round of each; returns for each what has failed."""
     if len(texts) == 1:
-        texts[0].drafter.learn(rounds[0])
-        return
+        return [*texts[0].drafter.learn_all([texts[0].drafter], rounds)]
+    failed: list[Exception | None] = [None] * len(texts)
     for drafters, which in _by_kind(texts):
-        drafters[0].learn_all(drafters, [rounds[place] for place in which])
+        for place, error in zip(
+            which, drafters[0].learn_all(drafters, [rounds[place] for place in which]), strict=True
+        ):
+            failed[place] = error
+    return failed
 
 
 def _not_begun(row: Any, text: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["TILE", "Path", "Pool", "PooledModel"]
+__all__ = ["TILE", "Path", "Pool", "PooledModel", "pool_of", "share_decodes"]
 
 TILE = 16
 """Cells that paths share, copy and give back together; those of one tile hold places of a text that are neighbors."""
@@ -129,3 +129,16 @@ class PooledModel(LanguageModel, Protocol):
 
     def fork(self, n: int) -> Path:
         """See ``Path.fork``."""
+
+
+def pool_of(model: LanguageModel) -> Pool | None:
+    """Return the pool that a model is a path of; None if it knows one text."""
+    return getattr(model, "pool", None)
+
+
+def share_decodes(models: Sequence[LanguageModel]) -> bool:
+    """Return whether one decode can advance these models, each of a text."""
+    pool = pool_of(models[0])
+    return len(models) == 1 or (
+        pool is not None and len(models) <= pool.max_rows and all(pool_of(each) is pool for each in models)
+    )

@@ -9,7 +9,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.pool import Path, Pool, PooledModel
+from edge_spec.speculation.pool import Path, pool_of
 
 __all__ = ["Target", "path_of"]
 
@@ -34,7 +34,7 @@ class Target:
 
     def __init__(self, seat: Speculator, drafter_beside: Callable[[], Drafter] = NoDrafter) -> None:
         self._drafter_beside = drafter_beside
-        self.model, self.pool = seat.model, _pool_of(seat.model)
+        self.model, self.pool = seat.model, pool_of(seat.model)
         self.seat = seat
         self.texts = [seat]
 
@@ -110,7 +110,7 @@ class Target:
 
         The old target is not closed.
         """
-        self.model, self.pool = model, _pool_of(model)
+        self.model, self.pool = model, pool_of(model)
         for text in self.texts:
             text.change_target(model if text is self.texts[0] or self.pool is None else self.pool.path())
 
@@ -133,10 +133,6 @@ class Target:
         """Free the target and the drafter."""
         self.drafter.close()
         self.model.close()
-
-
-def _pool_of(model: LanguageModel) -> Pool | None:
-    return model.pool if isinstance(model, PooledModel) else None
 
 
 def path_of(text: Speculator) -> Path:

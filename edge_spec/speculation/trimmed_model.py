@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
+from edge_spec.speculation.pool import Path, Pool, pool_of
 from edge_spec.speculation.tree import Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["TrimmedModel"]
+__all__ = ["TrimmedModel", "decode_paths"]
 
 
 class TrimmedModel:
@@ -31,6 +33,11 @@ class TrimmedModel:
         self._own_ids = kept.own_ids
         self._picked = kept.picked
         self._n_kept = len(kept)
+
+    @property
+    def pool(self) -> Pool | None:
+        """The pool of which the inner model is a path, see ``decode_paths``."""
+        return pool_of(self._inner)
 
     @property
     def n_vocab(self) -> int:
@@ -56,7 +63,10 @@ class TrimmedModel:
         self._inner.prefill(self._own(tokens))
 
     def decode(self, tree: Tree) -> Logits:
-        return self._inner.decode(Tree(tuple(self._own(tree.tokens)), tree.parents, tree.values))[:, self._picked]
+        return self._inner.decode(self._own_tree(tree))[:, self._picked]
+
+    def _own_tree(self, tree: Tree) -> Tree:
+        return Tree(tuple(self._own(tree.tokens)), tree.parents, tree.values)
 
     def _own(self, tokens: Sequence[int]) -> list[int]:
         """Return the inner model's ids of tokens."""
@@ -89,3 +99,21 @@ class TrimmedModel:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def decode_paths(models: Sequence[LanguageModel], trees: Sequence[Tree]) -> list[Logits]:
+    """Decode trees of several models, trimmed or not, which are paths of one pool; see ``Pool.decode``."""
+    pool = pool_of(models[0])
+    assert pool is not None
+    rows = pool.decode(
+        [
+            (cast(Path, model._inner), model._own_tree(tree))
+            if isinstance(model, TrimmedModel)
+            else (cast(Path, model), tree)
+            for model, tree in zip(models, trees, strict=True)
+        ]
+    )
+    return [
+        own[:, model._picked] if isinstance(model, TrimmedModel) else own
+        for model, own in zip(models, rows, strict=True)
+    ]

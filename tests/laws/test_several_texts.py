@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,13 @@ from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
+from edge_spec.speculation.drafters.leaf import LeafDrafter
+from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import Tree
 
@@ -143,7 +148,37 @@ def choosers() -> Callable[[], Drafter]:
     return another
 
 
+def models(kind: str, n_cells: int | None = None) -> Callable[[], Drafter]:
+    """Return what makes drafters whose models are paths of one pool each, with so many cells."""
+    pools = [
+        TableModel(random_table(N_VOCAB, order=2, seed=seed), n_ctx=N_CTX, n_cells=n_cells, max_rows=8).pool
+        for seed in (5, 6)
+    ]
+    known: dict[str, Chooser] = {}
+
+    def choice(name: str, *drafters: Drafter) -> Chooser:
+        chooser = Chooser([*drafters, NgramDrafter()], seconds={1: 1.0, 64: 1.1})
+        chooser.join(known.setdefault(name, chooser))
+        return chooser
+
+    def drafter() -> Drafter:
+        small = ModelDrafter(pools[0].path(), **{"tree": {"width": 3, "depth": 3}}.get(kind, {"width": 2, "beam": 1}))
+        if kind in ("sequence", "tree"):
+            return small
+        if kind == "auto":
+            return choice("text", small)
+        hierarchy = HierarchyDrafter(choice("leaf", small) if kind == "nested" else small, pools[1].path(), width=2)
+        return choice("text", hierarchy, LeafDrafter(hierarchy, small)) if kind == "nested" else hierarchy
+
+    return drafter
+
+
 DRAFTERS: Mapping[str, Callable[[], Callable[[], Drafter]]] = {
+    **{
+        f"{kind} {n_cells}": partial(models, kind, n_cells)
+        for kind in ("sequence", "tree", "hierarchy", "auto", "nested")
+        for n_cells in (None, 16, 64, 1000)
+    },
     "ngram": lambda: NgramDrafter,
     "auto": choosers,
     "random": lambda: lambda: RandomChoices([NgramDrafter(), Careless()], 5),
@@ -245,7 +280,8 @@ def watched_decodes(world: World, monkeypatch: Any) -> list[int]:
     decode = TablePool.decode
 
     def watched(self: TablePool, trees: Any) -> Any:
-        decodes.append(len(trees))
+        if self is world.model.pool:
+            decodes.append(len(trees))
         return decode(self, trees)
 
     monkeypatch.setattr(TablePool, "decode", watched)
@@ -260,7 +296,7 @@ def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypa
     assert decodes.count(3) >= 2 * 6
 
 
-@pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"random"}))
+@pytest.mark.parametrize("name", sorted(name for name in DRAFTERS if name != "random" and not name.endswith(" 16")))
 def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
     world = World(letters(), requests, most=8, drafters=DRAFTERS[name]())
@@ -268,7 +304,8 @@ def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch
     decode = TablePool.decode
 
     def watched(self: TablePool, trees: Any) -> Any:
-        decodes.append([len(tree) for _, tree in trees])
+        if self is world.model.pool:
+            decodes.append([len(tree) for _, tree in trees])
         return decode(self, trees)
 
     monkeypatch.setattr(TablePool, "decode", watched)
@@ -285,6 +322,37 @@ def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch
     assert sum(reply.statistics.accepted for reply in replies.answers) > 0
 
 
+@pytest.mark.parametrize("kind", ["sequence", "tree", "hierarchy", "nested"])
+def test_a_model_drafts_a_level_of_all_texts_in_one_decode(letters: Any, kind: str, monkeypatch: Any) -> None:
+    requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
+    world = World(letters(), requests, most=16, drafters=models(kind, 1000))
+    counts: Counter[int] = Counter()
+    decode = TablePool.decode
+
+    def watched(self: TablePool, trees: Any) -> Any:
+        if self is not world.model.pool:
+            counts[len(trees)] += 1
+        return decode(self, trees)
+
+    monkeypatch.setattr(TablePool, "decode", watched)
+    replies = world.replies()
+    replies.read()
+    assert counts[3] > 10 and counts[3] > counts[1]
+    assert sum(reply.statistics.accepted for reply in replies.answers) > 10
+    assert [outcome(reply) for reply in replies.answers] == [world.alone(asked) for asked in requests]
+
+
+class Forgetful(Drafter):
+    """A stranger's: fails to learn in a text that begins with one token."""
+
+    def draft(self, limit: int) -> Tree:
+        return Tree.sequence(self.text.tokens[-1:] * limit)
+
+    def learn(self, done: Round) -> None:
+        if self.text.tokens[0] == 5 and len(self.text) > 6:
+            raise ArithmeticError("no lesson")
+
+
 class Fails(Drafter):
     """A stranger's: fails in a text that begins with one token."""
 
@@ -296,9 +364,10 @@ class Fails(Drafter):
         return Tree.sequence(self.text.tokens[-1:] * limit)
 
 
-def test_a_drafter_that_fails_ends_its_own_text(letters: Any) -> None:
+@pytest.mark.parametrize("drafter", [Fails, Forgetful])
+def test_a_drafter_that_fails_ends_its_own_text(letters: Any, drafter: type[Drafter]) -> None:
     requests = [request([first, 2], attempt=first, max_tokens=20) for first in (1, 5, 3)]
-    world = World(letters(), requests, most=8, drafters=Fails)
+    world = World(letters(), requests, most=8, drafters=drafter)
     replies = [Reply(world.driver, asked, lambda: 3) for asked in requests]
     pieces = [next(reply) for reply in replies]
     assert replies[0].read() and replies[2].read()

@@ -381,12 +381,15 @@ class Chooser(Drafter):
     def learn(self, done: Round) -> None:
         self._learn([done])
 
-    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> None:
+    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> Sequence[Exception | None]:
+        if len(drafters) == 1:
+            return super().learn_all(drafters, rounds)
         if self._deciding is not None:
             self._deciding._learn(rounds)
         for chooser, done in zip(drafters, rounds, strict=True):
             if isinstance(chooser, Chooser):
                 chooser._n_written += len(done.tokens)
+        return [None] * len(drafters)
 
     def _company(self, choosers: Sequence[Chooser], most: int) -> Chooser:
         """Return what decides for several texts, of which each has a chooser, with their drafters."""

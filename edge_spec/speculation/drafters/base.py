@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from edge_spec.errors import StateError
+from edge_spec.errors import PoolFull, StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
@@ -133,7 +133,7 @@ class Drafter:
         """Like ``draft_while`` for several texts, one after the other; a model may do it at once.
 
         Args:
-            worth_more: called with the draft of each so far, or ``EMPTY``.
+            worth_more: called with the draft of each that could go on, or ``EMPTY``.
         """
 
         def alone(place: int) -> Tree:
@@ -149,10 +149,17 @@ class Drafter:
     def learn(self, done: Round) -> None:
         """A round is over, and its tokens are text."""
 
-    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> None:
-        """A round of several texts is over, see ``draft_all``."""
-        for drafter, done in zip(drafters, rounds, strict=True):
-            drafter.learn(done)
+    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> Sequence[Exception | None]:
+        """A round of several texts is over, see ``draft_all``; returns for each what has failed."""
+
+        def failed(drafter: Drafter, done: Round) -> Exception | None:
+            try:
+                drafter.learn(done)
+            except Exception as error:
+                return error
+            return None
+
+        return [failed(drafter, done) for drafter, done in zip(drafters, rounds, strict=True)]
 
     @property
     def followed(self) -> Mapping[str, Follower]:
@@ -161,7 +168,11 @@ class Drafter:
 
     def read(self, most: int | None = None) -> bool:
         """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
-        return all([follower.read(most) for follower in self.followed.values()])
+        try:
+            return all([follower.read(most) for follower in self.followed.values()])
+        except PoolFull:
+            # Where there are no cells nothing is drafted.
+            return True
 
     def n_unread(self) -> int:
         """Return how many tokens its models have not read of the text, together."""
@@ -178,7 +189,7 @@ class Drafter:
         """
         for name, follower in self.followed.items():
             follower.leave()
-            with suppress(StateError):
+            with suppress(StateError, PoolFull):
                 if name in states:
                     follower.restore(states[name], text)
 

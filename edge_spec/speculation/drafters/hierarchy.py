@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from edge_spec.errors import Arguments, GrammarDeadEnd, Sentence, SettingsError, StateError
+from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Speculator, decode, learn, prepare
+from edge_spec.speculation.pool import share_decodes
+from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -63,7 +65,11 @@ class HierarchyDrafter(Drafter):
         self._cursor, self._length = text.cursor(), 0
         self._claims.clear()
         self._sampler = sampler.over(self._inner.model.kept)
-        self._inner.begin(text.tokens, sampler, reuse=True, pick=self._pick)
+        try:
+            self._inner.begin(text.tokens, sampler, reuse=True, pick=self._pick)
+        except PoolFull:
+            self._inner.forget()
+            self._inner.begin(text.tokens, sampler, reuse=False, pick=self._pick)
         self._cursor.place = self._length = len(text)
 
     def _catch_up(self) -> None:
@@ -81,7 +87,11 @@ class HierarchyDrafter(Drafter):
 
     def read(self, most: int | None = None) -> bool:
         self._catch_up()
-        return self._inner.read(most)
+        try:
+            return self._inner.read(most)
+        except PoolFull:
+            # Where there are no cells nothing is drafted.
+            return True
 
     def n_unread(self) -> int:
         self._catch_up()
@@ -91,23 +101,47 @@ class HierarchyDrafter(Drafter):
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
+        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
+
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        mine = [each for each in drafters if isinstance(each, HierarchyDrafter)]
+        if not share_decodes([each._inner.model for each in mine]) or len(mine) < len(drafters):
+            return super().draft_all_while(drafters, limits, worth_more)
+        drafts, lengths = [EMPTY] * len(mine), [0] * len(mine)
+        going = [place for place, each in enumerate(mine) if each._begins(limits[place])]
+        for place in going:
+            # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
+            drafts[place], lengths[place] = mine[place]._written(limits[place])
+        while True:
+            going = [place for place in going if lengths[place] < limits[place] and mine[place]._has_room]
+            seen = [draft if place in going else EMPTY for place, draft in enumerate(drafts)]
+            if not going or (all(drafts[place] for place in going) and not worth_more(seen)):
+                break
+            most = [min(self._leaf_limit, limits[place] - lengths[place] - 1) for place in going]
+            going = [going[n] for n in _step([mine[place]._inner for place in going], most)]
+            for place in going:
+                drafts[place], lengths[place] = mine[place]._written(limits[place])
+        return [draft if draft.is_sequence else draft.best(limit) for draft, limit in zip(drafts, limits, strict=True)]
+
+    def _begins(self, limit: int) -> bool:
+        """Catch up with the text; whether anything can be drafted."""
         inner = self._inner
         self._catch_up()
         inner.room = self.text.room
         if self._length > inner.model.n_ctx:
-            return EMPTY
-        # What is left of an earlier draft is still a good guess, if the target has agreed with it so far.
-        draft, n = self._written(limit)
-        if not n:
-            inner.hold()
-        while n < limit and len(inner.text) < inner.model.n_ctx and (not draft or worth_more(draft)):
-            try:
-                inner.step(self._leaf_limit, limit - n - 1, _never)
-            except GrammarDeadEnd:
-                # Only for this guess: the target may never come here.
-                break
-            draft, n = self._written(limit)
-        return draft if draft.is_sequence else draft.best(limit)
+            return False
+        try:
+            if len(inner.text) == self._length:
+                inner.hold()
+        except PoolFull:
+            return False
+        return limit > 0
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._inner.text) < self._inner.model.n_ctx
 
     def _written(self, limit: int) -> tuple[Tree, int]:
         """What the intermediate model has written beyond the target's text, with siblings, and how far it goes."""
@@ -148,14 +182,16 @@ class HierarchyDrafter(Drafter):
 
     def save(self) -> dict[str, bytes]:
         self.drop_guesses()
-        return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
+        with suppress(PoolFull):
+            return {f"{self.name}.{name}": state for name, state in self._inner.save().items()}
+        return {}
 
     def restore(self, states: Mapping[str, bytes], text: Sequence[int]) -> None:
         self._claims.clear()
         start = f"{self.name}."
         own = {name.removeprefix(start): state for name, state in states.items() if name.startswith(start)}
         # Without a usable state the intermediate model reads the text again.
-        with suppress(StateError):
+        with suppress(StateError, PoolFull):
             self._inner.restore(own, text)
         # Until another one begins, the text is what was restored.
         self.text = Text(self._inner.text)
@@ -169,6 +205,28 @@ class HierarchyDrafter(Drafter):
     @property
     def held_bytes(self) -> int:
         return self._inner.drafter.held_bytes
+
+
+def _step(texts: Sequence[Speculator], limits: Sequence[int]) -> list[int]:
+    """Let the intermediate models of several texts write on, all in one decode; returns which of them can go on."""
+    while texts:
+        try:
+            prepared = prepare(texts, limits)
+            rows = decode(texts, prepared)
+            break
+        except PoolFull:
+            # Who comes last goes without, or no further.
+            texts, limits = texts[:-1], limits[:-1]
+    done: dict[int, Round] = {}
+    for n, text in enumerate(texts):
+        # Where a grammar allows nothing it is only for this guess: the target may never come here.
+        with suppress(GrammarDeadEnd):
+            done[n] = text.finish(prepared[n], rows[n], _never)
+    if done and len(done) == len(texts):
+        for error in learn(texts, list(done.values())):
+            if error is not None:
+                raise error
+    return list(done)
 
 
 def _never(token: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.tree import Tree
@@ -41,8 +41,15 @@ class LeafDrafter(Drafter):
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        self._hierarchy.drop_guesses()
-        return self._leaf.draft_while(limit, worth_more)
+        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
+
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        mine = [each for each in drafters if isinstance(each, LeafDrafter)]
+        for each in mine:
+            each._hierarchy.drop_guesses()
+        return self._leaf.draft_all_while([each._leaf for each in mine], limits, worth_more)
 
     @property
     def followed(self) -> Mapping[str, Follower]:

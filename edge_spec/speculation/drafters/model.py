@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edge_spec.errors import Arguments, Sentence, SettingsError
+from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.follower import Follower
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
+from edge_spec.speculation.follower import Follower, decode_all
+from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.pool import share_decodes
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -17,6 +18,8 @@ __all__ = ["ModelDrafter"]
 
 class ModelDrafter(Drafter):
     """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
+
+    Where the model has a pool, a level of several texts takes one decode.
 
     A node's value is the product of the estimated chances of acceptance along its path, and the estimate comes
     from the margin to the best candidate under the shared noise (``Sampler.guess``). Each level expands the
@@ -72,82 +75,114 @@ class ModelDrafter(Drafter):
         return self.draft_while(limit, lambda draft: True)
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        sampler, text, follower = self._sampler, self.text.tokens, self._follower
-        model = follower.model
-        assert sampler is not None, "begin() comes first"
-        levels = min(limit if self._beam == 1 else self._depth, limit, model.n_ctx - len(text))
-        if levels < 1:
-            return EMPTY
-        uncommitted = follower.uncommitted(model.capabilities.max_rows // 2)
-        model.hold()
-        decoded = Tree.sequence(uncommitted)
-        rows = follower.decode(decoded)[-1:]
-        candidates = _Candidates(self._min_value)
-        frontier = [-1]
-        places = {-1: len(uncommitted) - 1}
-        for level in range(levels):
-            first = len(candidates.tokens)
-            for node, row in zip(frontier, rows, strict=True):
-                candidates.add(node, sampler.guess(row, text + candidates.path_to(node), self._width))
-            # All of a tree takes no more rows than one decode may: that bounds its branches and cells.
-            room = min(self._beam, model.capabilities.max_rows - len(decoded)) if self._beam > 1 else 1
-            frontier = candidates.worth_expanding(first, room, limit) if level < levels - 1 else []
-            if not frontier or not worth_more(candidates.tree()):
+        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
+
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        mine = [each for each in drafters if isinstance(each, ModelDrafter)]
+        if not share_decodes([each._follower.model for each in mine]) or len(mine) < len(drafters):
+            return super().draft_all_while(drafters, limits, worth_more)
+        drafts = [_Growing(each, limit, len(mine)) for each, limit in zip(mine, limits, strict=True)]
+        going = [each for each in drafts if each.n_levels]
+        while going:
+            try:
+                rows = decode_all([each.follower for each in going], [each.decoded for each in going])
+            except PoolFull:
+                # Who comes last goes without, or no further.
+                going.pop()
+                continue
+            for each, its_rows in zip(going, rows, strict=True):
+                each.take(its_rows)
+            going = [each for each in going if each.frontier]
+            if not going or not worth_more([each.tree() if each in going else EMPTY for each in drafts]):
                 break
-            decoded = candidates.grow(decoded, frontier, places)
-            rows = follower.decode(decoded)
-        draft = candidates.tree()
-        return draft if self._width == 1 else draft.best(limit)
+            for each in going:
+                each.grow()
+        return [each.tree() if self._width == 1 else each.tree().best(each.limit) for each in drafts]
 
     @property
     def followed(self) -> dict[str, Follower]:
         return {self.name: self._follower}
 
 
-class _Candidates:
-    """All nodes met while a draft grows, decoded or not."""
+class _Growing:
+    """A draft while it grows: all nodes met, decoded or not.
 
-    def __init__(self, min_value: float) -> None:
-        self.tokens: list[int] = []
+    Attributes:
+        follower: the model and its text.
+        n_levels: how many there will be at most.
+        decoded: what the model decodes next, or has decoded last.
+        frontier: the nodes that it decodes next; -1 is the text.
+        limit: nodes of the draft.
+    """
+
+    def __init__(self, drafter: ModelDrafter, limit: int, n_texts: int) -> None:
+        assert drafter._sampler is not None, "begin() comes first"
+        self.follower, self._sampler, self._text = drafter._follower, drafter._sampler, drafter.text.tokens
+        self._width, self._min_value = drafter._width, drafter._min_value
+        model = self.follower.model
+        max_rows = model.capabilities.max_rows
+        self.limit, self._beam = limit, min(drafter._beam, max_rows // n_texts)
+        self.n_levels = max(0, min(limit if self._beam == 1 else drafter._depth, limit, model.n_ctx - len(self._text)))
+        uncommitted: Sequence[int] = ()
+        if self.n_levels:
+            try:
+                uncommitted = self.follower.uncommitted(max_rows // max(2, n_texts))
+                model.hold()
+            except PoolFull:
+                self.n_levels = 0
+        self.decoded = Tree.sequence(uncommitted)
+        self.frontier = [-1]
+        # Where each node stands in what is decoded.
+        self._places = {-1: len(uncommitted) - 1}
+        self._level = 0
+        self._tokens: list[int] = []
         self._parents: list[int] = []
         self._values: list[float] = []
-        self._min_value = min_value
 
-    def add(self, parent: int, guesses: Sequence[tuple[int, float]]) -> None:
-        """Take the guesses of what follows a node (-1: the text) that are worth enough."""
-        above = self._values[parent] if parent >= 0 else 1.0
-        for token, chance in guesses:
-            if above * chance >= self._min_value:
-                self.tokens.append(token)
-                self._parents.append(parent)
-                self._values.append(above * chance)
+    def take(self, rows: Logits) -> None:
+        """Take the guesses of what follows the frontier, and choose the nodes that go on."""
+        first, n = len(self._tokens), len(self.frontier)
+        for node, row in zip(self.frontier, rows[len(rows) - n :], strict=True):
+            above = self._values[node] if node >= 0 else 1.0
+            for token, chance in self._sampler.guess(row, self._text + self._path_to(node), self._width):
+                if above * chance >= self._min_value:
+                    self._tokens.append(token)
+                    self._parents.append(node)
+                    self._values.append(above * chance)
+        self._level += 1
+        self.frontier = self._worth_expanding(first) if self._level < self.n_levels else []
 
-    def worth_expanding(self, first: int, most: int, limit: int) -> list[int]:
-        """The most valuable nodes from ``first`` on, without those that a draft of ``limit`` nodes leaves out."""
-        values = self._values
+    def _worth_expanding(self, first: int) -> list[int]:
+        """Return the most valuable nodes from ``first`` on, without those that the draft has no room for."""
+        values, most = self._values, self._beam
+        if most > 1:
+            # All of a tree takes no more rows than one decode may: that bounds its branches and cells.
+            most = min(most, self.follower.model.capabilities.max_rows - len(self.decoded))
         nodes = sorted(range(first, len(values)), key=lambda node: -values[node])[: max(most, 0)]
-        if len(values) <= limit:
+        if len(values) <= self.limit:
             return nodes
-        worth = sorted(values, reverse=True)[limit - 1]
+        worth = sorted(values, reverse=True)[self.limit - 1]
         return [node for node in nodes if values[node] >= worth]
 
-    def grow(self, decoded: Tree, nodes: Sequence[int], places: dict[int, int]) -> Tree:
-        """Return the tree that the model decodes next; ``places`` says where each node stands in it."""
-        tokens, parents = list(decoded.tokens), list(decoded.parents)
-        for node in nodes:
-            places[node] = len(tokens)
-            tokens.append(self.tokens[node])
-            parents.append(places[self._parents[node]])
-        return Tree(tuple(tokens), tuple(parents))
+    def grow(self) -> None:
+        """Let the frontier be decoded."""
+        tokens, parents = list(self.decoded.tokens), list(self.decoded.parents)
+        for node in self.frontier:
+            self._places[node] = len(tokens)
+            tokens.append(self._tokens[node])
+            parents.append(self._places[self._parents[node]])
+        self.decoded = Tree(tuple(tokens), tuple(parents))
 
-    def path_to(self, node: int) -> list[int]:
+    def _path_to(self, node: int) -> list[int]:
         """Return the tokens from the text down to a node; none for -1."""
         path: list[int] = []
         while node >= 0:
-            path.append(self.tokens[node])
+            path.append(self._tokens[node])
             node = self._parents[node]
         return path[::-1]
 
     def tree(self) -> Tree:
         """Return all of them."""
-        return Tree(tuple(self.tokens), tuple(self._parents), tuple(self._values))
+        return Tree(tuple(self._tokens), tuple(self._parents), tuple(self._values))
