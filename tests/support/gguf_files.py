@@ -78,6 +78,7 @@ def write_gguf(
     heads: tuple[int, int] = (N_HEAD, N_HEAD_KV),
     head_dim: int = HEAD_DIM,
     extra: Mapping[str, Fact] | None = None,
+    chat_template: str = "",
     seed: int = 0,
 ) -> Path:
     """Write a model.
@@ -101,6 +102,8 @@ def write_gguf(
     writer = GGUFWriter(path, architecture)
     _add_facts(writer, architecture, n_layers, heads, head_dim, {**_expert_facts(experts), **(extra or {})})
     _add_vocabulary(writer)
+    if chat_template:
+        writer.add_chat_template(chat_template)
     tensors = _Tensors(writer, kinds or {}, seed)
     tensors.add_matrix("token_embd", N_EMBD, N_VOCAB)
     tensors.add_vector("output_norm.weight", N_EMBD, 1)

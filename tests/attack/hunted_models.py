@@ -1,0 +1,116 @@
+"""Models that the hunter plays with, by name; the small ones are written when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from families import EXPERT_FAMILIES, FAMILIES
+from gguf_files import GEMMA3, PHI3, write_gguf
+from head_files import write_head
+from hybrid_files import HybridFiles
+from hybrid_shapes import SMALL_HYBRIDS
+from published_models import publish
+from published_signatures import SIGNATURES
+from published_weights import read_weights
+from trimmed_files import write_trimmed
+
+from edge_spec.models import inspect, resolve_family
+
+__all__ = ["Hunted", "HuntedModels", "names"]
+
+_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+_ARCHITECTURES = {"llama": {}, "gemma3": GEMMA3, "phi3": PHI3, **FAMILIES, **EXPERT_FAMILIES}
+
+
+@dataclass(frozen=True)
+class Hunted:
+    """A target, and smaller models for it."""
+
+    target: Path
+    draft: Path | None = None
+    intermediate: Path | None = None
+
+
+class HuntedModels:
+    """Models by the names in ``names``.
+
+    Args:
+        folder: where they are written; what is there already is used again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hybrids = HybridFiles(folder)
+
+    def __getitem__(self, name: str) -> Hunted:
+        return _MAKERS[name](self)
+
+    def demo(self) -> Hunted:
+        """The family that comes with the package."""
+        family = resolve_family("demo")
+        return Hunted(family.target, family.draft, family.intermediate)
+
+    def trimmed(self) -> Hunted:
+        """The demo with a drafter that knows a third of the tokens."""
+        target = inspect(self.demo().target)
+        kept = range(0, target.n_vocab, 3)
+        draft = self._made("trimmed.gguf", lambda path: write_trimmed(self.demo().draft, path, kept, target))
+        return Hunted(target.path, draft, self.demo().intermediate)
+
+    def head(self) -> Hunted:
+        """The demo with a head on its hidden states, of random weights."""
+        target = inspect(self.demo().target)
+        kept = np.arange(0, target.n_vocab, 2)
+        draft = self._made("head.gguf", lambda path: write_head(path, target, kept, (2, 4, 7)))
+        return Hunted(target.path, draft)
+
+    def architecture(self, name: str) -> Hunted:
+        """A model of random weights; the intermediate one has the same without the last layers."""
+        made = {"n_layers": 2, **_ARCHITECTURES[name]}
+
+        def written(role: str, seed: int, n_layers: int) -> Path:
+            values = {**made, "n_layers": n_layers, "seed": seed}
+            return self._made(f"{name} {role}.gguf", lambda path: write_gguf(path, **values, chat_template=_TEMPLATE))
+
+        target = written("target", 0, made["n_layers"] + 1)
+        return Hunted(target, written("draft", 1, 1), written("intermediate", 0, made["n_layers"]))
+
+    def hybrid(self, name: str) -> Hunted:
+        """A model with recurrent layers."""
+        return Hunted(self._hybrids[name], self._hybrids[f"{name}-draft"], self._hybrids[f"{name}-intermediate"])
+
+    def published(self, name: str) -> Hunted:
+        """The demo's drafter as hubs publish models."""
+        style, kind, rest = SIGNATURES[name]
+        path = self._folder / name
+        if not path.exists():
+            publish(path, read_weights(self.demo().draft), style, kind, **rest)
+        return Hunted(path)
+
+    def _made(self, name: str, write: Callable[[Path], object]) -> Path:
+        path = self._folder / name.replace(" ", "-").replace(",", "")
+        if not path.exists():
+            write(path)
+        return path
+
+
+_MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
+    "demo": HuntedModels.demo,
+    "trimmed": HuntedModels.trimmed,
+    "head": HuntedModels.head,
+    **{name: partial(HuntedModels.architecture, name=name) for name in _ARCHITECTURES},
+    **{f"hybrid {name}": partial(HuntedModels.hybrid, name=name) for name in SMALL_HYBRIDS},
+    **{f"published {name}": partial(HuntedModels.published, name=name) for name in ("plain", "genai", "genai-q4f16")},
+}
+
+
+def names() -> list[str]:
+    """Return the names of all models."""
+    return [*_MAKERS]

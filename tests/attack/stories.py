@@ -1,0 +1,160 @@
+"""Stories: what is loaded, and what is asked of it in which order. Plain values, drawn at random, the same by number.
+
+A story is a dictionary: ``model``, ``engine``, ``draft_engine``, ``mode``, ``load`` (further options of ``load``),
+``threads`` (of plain decoding, where threads do not round), ``limits`` (a seed of random limits of drafts), ``tight``
+(no memory for a second text), ``seed`` (of everything else), and ``steps``. A step is a list of what is asked side by
+side. An ask is a dictionary, one of
+
+- ``prompt``, or ``prompts`` of a text each, or a prompt with ``n``: with ``options`` of ``generate``;
+- ``chat``, the number of a conversation, with ``verb`` and, of some verbs, ``text``;
+- ``do``: ``save`` all conversations and load them again, ``reopen`` the model besides, or ``rest`` for memory's sake.
+
+``leave`` stops it after so many pieces; ``drops`` does so by forgetting it. What is stopped of a conversation is
+continued. ``threads`` in an ask: it is read in a thread of its own. ``events``: token by token.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hunted_models import names
+from json_schemas import SCHEMAS
+
+__all__ = ["story"]
+
+
+def _engines(name: str) -> tuple[str, ...]:
+    if name.startswith("hybrid ") and name not in ("hybrid lfm2", "hybrid qwen35"):
+        return ("llama",)
+    return ("onnx",) if name == "head" or name.startswith("published ") else ("onnx", "llama")
+
+
+_MODES = ("off", "sequence", "tree", "hierarchy", "ngram", "auto", "seer", "seer", "seer trees", "seer trees", "random")
+_ALONE = ("off", "ngram", "auto", "seer", "seer", "seer trees")
+_TEXTS = (
+    "Tell me a story about a dog.",
+    "Why is the sky blue?",
+    "Hi!",
+    "abcabcabc",
+    "The cat sat on the mat. The cat sat on the mat. The cat",
+    "def area(width, height):\n    return",
+    "Zwölf Boxkämpfer — 東京 🙂",
+    "Once upon a time there was a small dog who lived in a big house near the sea, and every day " * 2,
+    "one two three four five six seven eight nine ten " * 8,
+)
+_GRAMMARS = (
+    'root ::= [a-z ]{5,40} "."',
+    'root ::= ("yes" | "no" | "may" "be"?) (" " root)?',
+    'root ::= "The " ("dog" | "cat") " is " [a-z]+ "."\n',
+    'root ::= "(" root? ")" root?',
+)
+
+
+def story(number: int) -> dict[str, Any]:
+    """Draw a story."""
+    chance = random.Random(number)
+    # Half of all are about the demo, whose drafters guess well.
+    model = chance.choice(("demo", "demo", "demo", "trimmed", "head", *["any"] * 5))
+    model = chance.choice(names()) if model == "any" else model
+    engine = chance.choice(_engines(model))
+    is_small = model not in ("demo", "trimmed", "head")
+    loading: dict[str, Any] = {"n_ctx": chance.choice((32, 64, 64, 100, 160, 160, 256, 256, 400))}
+    loading["n_threads"] = chance.choice((1, 1, 1, 1, 1, 2, 3))
+    if chance.random() < 0.3:
+        loading["max_rows"] = chance.choice((1, 2, 3, 5, 8, 16, 40, 64))
+    if chance.random() < 0.3:
+        loading["prefill_chunk"] = max(loading.get("max_rows", 16), chance.choice((16, 32, 64, 100, 512)))
+    if chance.random() < 0.15 and not model.startswith("published"):
+        kind = chance.choice(("f16", "f32") if engine == "onnx" else ("f16", "q8_0"))
+        loading |= {"kv_k": kind, "kv_v": kind}
+    if engine == "llama" and chance.random() < 0.2:
+        loading["repack"] = False
+    modes = _ALONE if model.startswith("published") else ("seer", *_MODES[1:]) if is_small else _MODES
+    told = {
+        "model": model,
+        "engine": engine,
+        "mode": chance.choice(modes),
+        "load": loading,
+        "threads": chance.choice((1, 1, 1, 1, 2, 3)),
+        "limits": chance.choice((None, chance.randrange(1 << 20))),
+        "tight": chance.random() < 0.1,
+        "seed": chance.randrange(1 << 20),
+        "steps": [],
+    }
+    if len(_engines(model)) > 1 and chance.random() < 0.2:
+        told["draft_engine"] = chance.choice(("onnx", "llama"))
+    chats = not model.startswith("published")
+    told["steps"] = [_step(chance, chats=chats) for _ in range(chance.choice((2, 4, 6, 9)))]
+    return told
+
+
+def _step(chance: random.Random, *, chats: bool) -> list[dict[str, Any]]:
+    if chance.random() < 0.15:
+        return [{"do": chance.choice(("save", "save", "reopen", "rest")) if chats else "rest"}]
+    n = chance.choice((1, 1, 1, 2, 3, 5))
+    # A conversation has one answer at a time.
+    sessions = chance.sample(range(4), 4)
+    return [_ask(chance, sessions, chats=chats) for _ in range(n)]
+
+
+def _ask(chance: random.Random, sessions: list[int], *, chats: bool) -> dict[str, Any]:
+    made: dict[str, Any]
+    if chats and sessions and chance.random() < 0.45:
+        made = {"chat": sessions.pop(), "verb": chance.choice((*["send"] * 6, "retry", "edit", "undo"))}
+        made["text"] = chance.choice(_TEXTS)
+        made["options"] = _options(chance)
+        made["options"].pop("stop", None)
+    else:
+        kind = chance.random()
+        made = {"prompt": chance.choice(_TEXTS)} if kind < 0.85 else {}
+        if kind < 0.15:
+            made["n"] = chance.choice((1, 2, 4, 7))
+        elif kind >= 0.85:
+            made["prompts"] = [chance.choice(_TEXTS) for _ in range(chance.choice((1, 2, 4, 9)))]
+        made["options"] = _options(chance)
+        made["options"]["raw"] = not chats or chance.random() < 0.5
+        if chance.random() < 0.3:
+            made["options"]["reuse"] = True
+        if chance.random() < 0.1:
+            made["options"]["attempt"] = chance.randrange(5)
+        if chance.random() < 0.15 and "n" not in made and "prompts" not in made:
+            made["events"] = True
+            made["options"]["logprobs"] = chance.choice((0, 1, 5))
+    if chance.random() < 0.2:
+        made["leave"] = chance.choice((1, 1, 2, 5, 12))
+        made["drops"] = chance.random() < 0.5
+    if chance.random() < 0.1:
+        made["threads"] = True
+    return made
+
+
+def _options(chance: random.Random) -> dict[str, Any]:
+    made: dict[str, Any] = {"seed": chance.randrange(1 << 16), "max_tokens": chance.choice((1, 4, 12, 24, 40, 60))}
+    made["temperature"] = chance.choice((0, 0, 0.3, 0.8, 0.8, 1.0, 1.5))
+    if chance.random() < 0.5:
+        made["ignore_eos"] = True
+    filters: tuple[dict[str, Any], ...] = (
+        {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"min_p": 0.2},
+        {"typical_p": 0.6},
+        {"top_n_sigma": 1.0},
+        {"mirostat": 2, "mirostat_tau": 2.0},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1},
+        {"repeat_penalty": 1.3, "penalty_window": -1},
+        {"frequency_penalty": 0.5, "presence_penalty": -0.2},
+        {"logit_bias": {"260": 2.0, "300": -1.0, "40": 1.0}},
+    )
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        made |= chance.choice(filters)
+    guided = chance.random()
+    if guided < 0.06:
+        made["grammar"] = chance.choice(_GRAMMARS)
+    elif guided < 0.12:
+        made["json_schema"] = SCHEMAS[chance.choice([*SCHEMAS])]
+    elif guided < 0.25:
+        made["stop"] = chance.choice((["the"], ["."], ["a", " "], ["\n"]))
+    return made

@@ -1,0 +1,50 @@
+"""Laws of the hunter: what it plays has no difference, and it finds one where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_spec.speculation import loop
+from edge_spec.speculation.tree import Tree
+from edge_spec.speculation.walk import walk
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hunter import hunt
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+
+
+def test_the_first_stories_have_no_difference(tmp_path: Path) -> None:
+    finds: list[str] = []
+    counts, left = hunt(range(6), 600.0, finds.append, tmp_path, minimizing_s=0)
+    assert not finds
+    assert left == 6
+    for kind in ("engine onnx", "engine llama", "asked chat", "asked several", "asked reply", "ended length"):
+        assert counts[kind] > 3, kind
+
+
+def test_a_token_too_many_that_is_accepted_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in ten rounds takes the first draft for the model's own pick."""
+    rounds = []
+
+    def careless(
+        tree: Tree, root: int, rows: Any, pick: Any, text: list[int], ends: Callable[[int], bool]
+    ) -> tuple[Sequence[int], tuple[int, ...]]:
+        path, picked = walk(tree, root, rows, pick, text, ends)
+        drafts = [node for node in tree.children(path[-1]) if tree.tokens[node] != picked[-1]]
+        rounds.append(path)
+        if drafts and len(rounds) % 10 == 0 and not ends(picked[-1]):
+            text[-1] = tree.tokens[drafts[0]]
+        return path, tuple(text[len(text) - len(picked) :])
+
+    monkeypatch.setattr(loop, "walk", careless)
+    finds: list[str] = []
+    hunt(range(2), 60.0, finds.append, tmp_path, minimizing_s=2)
+    assert any(line.strip().startswith("python tests/attack/hunter.py --story") for line in finds)
