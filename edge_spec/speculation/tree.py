@@ -37,27 +37,20 @@ class Tree:
     parents: tuple[int, ...]
     values: tuple[float, ...] = ()
     is_sequence: bool = field(init=False, repr=False, compare=False)
-    _children: dict[tuple[int, int], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.parents) or len(self.values) not in (0, len(self.tokens)):
-            raise ValueError(
-                f"a tree of {len(self.tokens)} tokens, {len(self.parents)} parents and {len(self.values)} values"
-            )
-        # One pass for all that every user of a tree asks for; properties that cache take a lock.
-        children: dict[tuple[int, int], int] = {}
-        is_sequence = True
-        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if parent != node - 1:
-                is_sequence = False
+        tokens, parents, values = self.tokens, self.parents, self.values
+        if len(tokens) != len(parents) or len(values) not in (0, len(tokens)):
+            raise ValueError(f"a tree of {len(tokens)} tokens, {len(parents)} parents and {len(values)} values")
+        is_sequence = parents == tuple(range(-1, len(tokens) - 1))
+        object.__setattr__(self, "is_sequence", is_sequence)
+        if not is_sequence:
+            for node, parent in enumerate(parents):
                 if not -1 <= parent < node:
                     raise ValueError(f"node {node} has parent {parent}; a parent stands before its child")
-            children.setdefault((parent, token), node)
-        for value, parent in zip(self.values, self.parents, strict=False):
-            if not 0 <= value <= (self.values[parent] if parent >= 0 else 1):
+        for value, parent in zip(values, parents, strict=False):
+            if not 0 <= value <= (values[parent] if parent >= 0 else 1):
                 raise ValueError(f"a node worth {value}; it must be from 0 to what its parent is worth")
-        object.__setattr__(self, "is_sequence", is_sequence)
-        object.__setattr__(self, "_children", children)
 
     @classmethod
     def sequence(cls, tokens: Iterable[int], values: Iterable[float] = ()) -> Tree:
@@ -68,9 +61,14 @@ class Tree:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @cached_property
+    @property
     def depths(self) -> tuple[int, ...]:
         """How many nodes stand above each node, ``[n]``; 0 for those that follow the text."""
+        # A property that caches takes a lock, which is more than sequences need.
+        return tuple(range(len(self.tokens))) if self.is_sequence else self._depths
+
+    @cached_property
+    def _depths(self) -> tuple[int, ...]:
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
@@ -87,13 +85,18 @@ class Tree:
 
     def child(self, parent: int, token: int) -> int | None:
         """Return the child of ``parent`` that holds ``token``, if there is one (the first, should there be two)."""
-        return self._children.get((parent, token))
+        for node in self.children(parent):
+            if self.tokens[node] == token:
+                return node
+        return None
 
     def children(self, parent: int) -> tuple[int, ...]:
         """Return the nodes below ``parent`` in the order in which they were drafted.
 
         Those that follow the text for -1.
         """
+        if self.is_sequence:
+            return (parent + 1,) if parent + 1 < len(self.tokens) else ()
         return self._below.get(parent, ())
 
     @cached_property

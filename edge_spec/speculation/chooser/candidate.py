@@ -109,15 +109,15 @@ class Candidate:
             text: which one it is for.
         """
         values, greedy = list(known), self._greedy[text]
-        parents, claims, calibration = draft.parents, draft.values, self._calibrations[greedy]
-        reach = self._reaches[greedy]
+        parents, claims, depths = draft.parents, draft.values, draft.depths
+        calibration, reach = self._calibrations[greedy], self._reaches[greedy]
         for node in range(len(values), len(parents)):
             parent = parents[node]
             above = values[parent] if parent >= 0 else 1.0
             if claims:
                 values.append(above * calibration(_claim(claims, node, parent), self._rank(draft, node)))
             else:
-                values.append(above * reach[min(draft.depths[node], len(reach) - 1)])
+                values.append(above * reach[min(depths[node], len(reach) - 1)])
         return values
 
     def learn_outcome(self, tokens: Sequence[int], text: int = 0) -> None:
@@ -137,9 +137,8 @@ class Candidate:
             # Deeper ones are assumed to be accepted as often, until they are drafted themselves.
             right = child is not None
             if depth < len(reach):
-                for deeper in range(depth, len(reach)):
-                    if deeper == depth or deeper >= n_levels:
-                        reach[deeper] += _FOLLOW * (right - reach[deeper])
+                for deeper in (depth, *range(max(depth + 1, n_levels), len(reach))):
+                    reach[deeper] += _FOLLOW * (right - reach[deeper])
             if child is None:
                 break
             parent = child
@@ -246,6 +245,8 @@ class Candidate:
 
     def _rank(self, draft: Tree, node: int) -> int:
         """Return what claims are counted by: the place among siblings, of tables the depth."""
+        if draft.is_sequence:
+            return 0 if self.has_model else node
         return draft.parents[:node].count(draft.parents[node]) if self.has_model else draft.depths[node]
 
 

@@ -402,7 +402,7 @@ class Chooser(Drafter):
             mine = [candidate for candidate in self.candidates if candidate.name in names]
             drafters = [candidate.drafter for candidate in mine]
             company = Chooser(drafters, seconds=seconds, most=max(most, 1), n_texts=len(choosers), clock=self._clock)
-            company.prices.round_s = self.prices.round_s * len(choosers)
+            company.prices.begin_with(self.prices.round_s * len(choosers))
             for candidate, single in zip(company.candidates, mine, strict=True):
                 candidate.shares(single)
             self._companies[len(choosers), names] = company
@@ -597,7 +597,7 @@ class Chooser(Drafter):
         own = learned["own"]
         round_s, token_s = at_least_zero(own["round_s"]), at_least_zero(own["token_s"])
         self.prices.curve.recall(learned["seconds"])
-        self.prices.round_s, self.prices.token_s = round_s, token_s
+        self.prices.begin_with(round_s, token_s)
         self._known_rounds, self._known_speed_up = n_rounds, speed_up
         for candidate in self.candidates:
             if candidate.name in learned["drafters"]:

@@ -44,10 +44,16 @@ class Prices:
         self.n_texts = n_texts
         self.tokens = self.seconds = 0.0
         self.round_s = self.token_s = 0.0
+        self._is_worked_out = False
         self.update()
+
+    def begin_with(self, round_s: float, token_s: float = 0.0) -> None:
+        """Begin with what rounds and tokens took elsewhere."""
+        self.round_s, self.token_s, self._is_worked_out = round_s, token_s, False
 
     def learn(self, done: Round) -> None:
         """Learn from what a round took."""
+        self._is_worked_out = False
         n_tokens, sample_s = len(done.tokens), done.sample_s
         self.curve.learn(done.n_rows, done.verify_s)
         n_more = n_tokens - self.n_texts
@@ -61,6 +67,7 @@ class Prices:
 
     def pass_over(self, n_rounds: int) -> None:
         """Count so many plain rounds that nobody looked at."""
+        self._is_worked_out = False
         kept = _FADE**n_rounds
         n_counted = (1 - kept) / (1 - _FADE)
         self.tokens = self.tokens * kept + n_counted * self.n_texts
@@ -68,6 +75,9 @@ class Prices:
 
     def update(self) -> None:
         """Work out what the next round costs, from what is known now."""
+        if self._is_worked_out:
+            return
+        self._is_worked_out = True
         n_texts = self.n_texts
         self.costs = costs = self.curve.first(self.most + n_texts)[n_texts - 1 :]
         # A plain decode takes no longer than one of more rows: what says so is noise.
