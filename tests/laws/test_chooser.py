@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from simulated_device import Choosing, World, first_estimates, flat, informed_chooser, kinked, linear
@@ -169,3 +169,25 @@ def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float
     assert chooser.n_weighed * weighing_s <= 0.003 * 1000 or chooser.n_weighed <= 1000 / 128 + 20
     world.verify, world.chance = flat, 0.95
     assert world.run(chooser, 3000).resumed() < 2000
+
+
+@pytest.mark.parametrize("learning_s", [0.0, 0.005, 0.04, 1.0])
+def test_learning_from_a_tables_drafts_takes_little_of_the_time_or_is_rare(learning_s: float) -> None:
+    """By the chooser's own clock, which moves while it learns. However rare that is, it sees when drafts fail."""
+
+    class Slow(Choosing):
+        n_learned = 0
+
+        def _learn_drafts(self, done: Round, rounds: Sequence[Round]) -> None:
+            self.n_learned += bool(done.drafted)
+            self.ones.clock += learning_s
+            super()._learn_drafts(done, rounds)
+
+    chooser, world = Slow(first_estimates(flat), table=True), World(chance=0.9, draft_s=0.0)
+    world.run(chooser, 200)
+    chooser.n_learned = 0
+    assert world.run(chooser, 1000).gain > 2
+    assert chooser.n_learned == pytest.approx(world.drafting * 1000 / min(max(learning_s / 0.01, 1), 8), rel=0.2)
+    world.chance, world.verify = 0.0, linear
+    world.run(chooser, 500)
+    assert world.run(chooser, 1000).gain > 0.98

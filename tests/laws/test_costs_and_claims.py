@@ -10,6 +10,8 @@ from simulated_device import Ones, kinked
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.claims import Calibration
 from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.chooser.prices import Prices
+from edge_spec.speculation.round import Round
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -73,6 +75,19 @@ def test_a_table_of_costs_says_the_same_as_the_curve() -> None:
             curve.learn(chance.randint(1, 12), 0.1 + chance.random())
         most = chance.randint(1, 24)
         assert curve.first(most) == pytest.approx([curve(n) for n in range(1, most + 1)], rel=1e-9)
+
+
+def test_the_least_chance_divides_what_can_pay_from_what_cannot() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        n_texts, most = chance.choice([1, 1, 2, 4]), chance.randint(1, 9)
+        seconds = sorted(1 + chance.random() * chance.choice([0.1, 1.0, 9.0]) for _ in range(16))
+        prices = Prices(CostCurve(dict(enumerate(seconds, 1))), most, n_texts)
+        prices.learn(Round((1,) * n_texts, 0, (), n_texts, 0.0, seconds[n_texts - 1], 0.1 * chance.random()))
+        prices.update()
+        least = prices.least_chance
+        assert prices.best_size([least * (1 - 1e-9)] * most)[0] == 0
+        assert prices.best_size([least * (1 + 1e-6)] * most)[0] > 0
 
 
 def test_one_hiccup_changes_little() -> None:

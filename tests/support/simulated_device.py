@@ -42,18 +42,23 @@ def ones(n: int) -> Tree:
 
 
 class Ones(Drafter):
-    """A drafter with a model, which drafts ones, claims nothing, and takes the time that its world says."""
+    """A drafter with a model, which drafts ones, claims nothing, and takes the time that its world says.
+
+    Args:
+        table: it has no model.
+    """
 
     name = "ones"
 
-    def __init__(self) -> None:
+    def __init__(self, *, table: bool = False) -> None:
+        self._is_table = table
         self.n_drafted = 0
         self.clock = 0.0
         self.world: World | None = None
 
     @property
     def followed(self) -> Any:
-        return {"ones": None}
+        return {} if self._is_table else {"ones": None}
 
     def read(self, most: int | None = None) -> bool:
         return True
@@ -77,8 +82,8 @@ class Ones(Drafter):
 class Choosing(Chooser):
     """The chooser with one such drafter, by its clock."""
 
-    def __init__(self, seconds: Mapping[int, float] | None = None, *, most: int = 9) -> None:
-        self.ones = Ones()
+    def __init__(self, seconds: Mapping[int, float] | None = None, *, most: int = 9, table: bool = False) -> None:
+        self.ones = Ones(table=table)
         super().__init__([self.ones], seconds=seconds, most=most, clock=lambda: self.ones.clock)
         self.begin(Text(), Sampler(SamplerSettings(), ()))
 

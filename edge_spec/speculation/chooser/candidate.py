@@ -120,6 +120,18 @@ class Candidate:
                 values.append(above * reach[min(depths[node], len(reach) - 1)])
         return values
 
+    def best_chance(self) -> float:
+        """Return the largest of ``values`` of what it drafted last; 0 if that is nothing."""
+        best = 0.0
+        for text, draft in enumerate(self.drafts):
+            claims, greedy = draft.values, self._greedy[text]
+            for node in draft.children(-1):
+                if claims:
+                    best = max(best, self._calibrations[greedy](claims[node], self._rank(draft, node)))
+                else:
+                    best = max(best, self._reaches[greedy][0])
+        return best
+
     def learn_outcome(self, tokens: Sequence[int], text: int = 0) -> None:
         """Learn from how a text has continued: it decides the drafted nodes on its path, and their siblings."""
         draft, greedy, parent = self.drafts[text], self._greedy[text], -1

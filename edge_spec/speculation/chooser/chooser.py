@@ -11,7 +11,7 @@ from typing import Any
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
-from edge_spec.speculation.chooser.prices import Prices, Snapshot
+from edge_spec.speculation.chooser.prices import Prices, Snapshot, follow
 from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
 from edge_spec.speculation.drafters.base import Choice, Decision, Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
@@ -37,6 +37,10 @@ _ENOUGH_ROUNDS = 8
 _WEIGHING_SHARE, _LONGEST_REST = 0.0025, 128
 """Share of the time that weighing who should draft may take where nobody should, and the most rounds until it is done
 again."""
+
+_LEARNING_SHARE, _LONGEST_PASS = 0.01, 8
+"""Share of the time that learning from rounds in which only tables drafted may take, and how many of them it learns
+from one of at least."""
 
 _UNKNOWN_STEP = 0.15
 """Drafting one level takes this share of a plain round, until it is measured."""
@@ -120,6 +124,8 @@ class Chooser(Drafter):
         self._total_s = 0.0
         # Rounds until models are weighed again, and those since then that nobody has looked at.
         self._rest = self._n_passed = 0
+        # Seconds of learning from a round with a table's draft, and such rounds since the last one.
+        self._learning_s, self._n_unlearned = 0.0, 0
         # What asking drafters has saved in a round, less what it took: a running mean.
         self._saved_s = 0.0
         # What this round decided: who was asked and for how many seconds, who drafted what is verified, and who was
@@ -268,7 +274,10 @@ class Chooser(Drafter):
 
     def _best_of(self, candidate: Candidate, most: int, *, least: int) -> tuple[Sequence[Tree], float]:
         """Return the parts of drafts that are worth verifying, of at least so many nodes, and what that gains."""
-        drafts = candidate.drafts
+        drafts, prices = candidate.drafts, self.prices
+        if not least and candidate.best_chance() <= prices.least_chance:
+            candidate.verified, candidate.expected = (EMPTY,) * self.n_texts, float(self.n_texts)
+            return candidate.verified, prices.plain_gain
         values = [candidate.values(draft, text=text) for text, draft in enumerate(drafts)]
         candidate.chances = sorted(chain.from_iterable(values), reverse=True)
         n, gain = self._best_size(candidate.chances[:most])
@@ -438,15 +447,31 @@ class Chooser(Drafter):
                     self._asked = []
                 return
         self._count_passed()
-        self.prices.learn(done)
         self._total_s += done.draft_s + done.verify_s + done.sample_s
         self._n_rounds += 1
         self._n_written += len(done.tokens)
         if not done.drafted:
             self._last_plain = self._n_rounds
             self._n_plain += self._used is None
+        elif self._used is not None and self._may_pass():
+            self._used.n_chosen += 1
+            self._asked, self._used = [], None
+            return
+        began = self._clock()
+        self.prices.learn(done)
         if self._asked:
             self._learn_drafts(done, rounds)
+        if done.drafted:
+            self._n_unlearned = 0
+            self._learning_s = follow(self._learning_s, self._clock() - began)
+
+    def _may_pass(self) -> bool:
+        """Return whether nothing has to be learned from a round with a draft: with small models learning takes long."""
+        if self._tried or any(candidate.has_model for candidate, _ in self._asked):
+            return False
+        self._n_unlearned += 1
+        every = ceil(self._learning_s / (_LEARNING_SHARE * self.prices.plain_s))
+        return self._n_unlearned < min(every, _LONGEST_PASS)
 
     def _count_passed(self) -> None:
         """Count the rounds that nobody has looked at."""

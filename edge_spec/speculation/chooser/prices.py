@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.round import Round
 
-__all__ = ["Prices", "Snapshot"]
+__all__ = ["Prices", "Snapshot", "follow"]
 
 _FADE = 0.99
 _FOLLOW = 0.05
@@ -36,6 +36,7 @@ class Prices:
         rate: tokens per second that are written now; never less than plain decoding's.
         share: what is left of a token for the draft that brings it: it has to be written as well.
         plain_gain: what a plain round gains.
+        least_chance: no draft pays whose likeliest token is accepted with less.
     """
 
     def __init__(self, curve: CostCurve, most: int, n_texts: int = 1) -> None:
@@ -58,10 +59,10 @@ class Prices:
         self.curve.learn(done.n_rows, done.verify_s)
         n_more = n_tokens - self.n_texts
         if not n_more:
-            self.round_s = _followed(self.round_s, sample_s)
+            self.round_s = follow(self.round_s, sample_s)
         elif self.round_s:
             further_s = min(max(0.0, sample_s - self.round_s) / n_more, self.round_s)
-            self.token_s = _followed(self.token_s, further_s)
+            self.token_s = follow(self.token_s, further_s)
         self.tokens = self.tokens * _FADE + n_tokens
         self.seconds = self.seconds * _FADE + done.draft_s + done.verify_s + sample_s
 
@@ -92,6 +93,9 @@ class Prices:
         self._by_nodes = [rate * (seconds + own_s) for seconds in costs]
         self.share = 1 - rate * self.token_s
         self.plain_gain = n_texts - rate * plain_s
+        plain = self._by_nodes[0]
+        cheapest = min((each - plain) / n for n, each in enumerate(self._by_nodes[1:], 1))
+        self.least_chance = cheapest / self.share if self.share > 0 else 0.0
 
     def snapshot(self) -> Snapshot:
         """Return what the gains of this round follow from: ``costs``, ``round_s``, ``token_s`` and ``rate``."""
@@ -126,6 +130,6 @@ class Prices:
         return best, best_gain
 
 
-def _followed(now: float, seconds: float) -> float:
+def follow(now: float, seconds: float) -> float:
     """Return a running mean in which one hiccup does not count like many rounds."""
     return now + _FOLLOW * (min(seconds, 3 * now) - now) if now else seconds
