@@ -151,6 +151,7 @@ class TextModel(Closing):
         *,
         tokens: Sequence[int] | None = None,
         n: int,
+        first: int | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Replies: ...
 
@@ -161,6 +162,7 @@ class TextModel(Closing):
         *,
         tokens: Sequence[int] | None = None,
         n: int | None = None,
+        first: int | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Reply | Replies:
         """Return a reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -170,6 +172,8 @@ class TextModel(Closing):
             tokens: token ids instead of a prompt.
             n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
                 the same seed, written together where the engine can.
+            first: of these only the one that ends with the fewest tokens is wanted, but no fewer than this (``True``
+                for any): the ``winner`` of the ``Replies``. The others end as soon as they cannot be it.
             **options: see below. Where a setting of the sampler is not given, what is recommended for the model (see
                 ``info.sampling``), and else its default; ``.settings`` of the reply has them all.
 
@@ -185,7 +189,11 @@ class TextModel(Closing):
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=asked.raw)
         text, settings = prompts.known(tokens), self._requests.settings(asked)
-        return self.reply(text, settings, **options) if n is None else self.replies([text], settings, n=n, **options)
+        if n is not None:
+            return self.replies([text], settings, n=n, first=first, **options)
+        if first is not None:
+            raise SettingsError(Sentence("{first} is given without {n}"), hint="say how many replies to write")
+        return self.reply(text, settings, **options)
 
     @documented(REPLY_OPTIONS)
     def generate_many(self, prompts: Iterable[Prompt], **options: Unpack[ReplyKeywords]) -> Replies:
@@ -280,18 +288,25 @@ class TextModel(Closing):
         settings: SamplerSettings | None = None,
         *,
         n: int = 1,
+        first: int | None = None,
         next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Replies:
         """Return ``n`` replies to token ids of each prompt, for those who make prompts themselves; see ``reply``."""
         require_whole("n", n, 1, 1 << 20)
+        if first is not None and first is not True:
+            require_whole("first", first, 1, 1 << 20)
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
         requests = (self._request(tokens, asked, settings) for tokens in prompts)
-        return self._replies(attempts(requests, n), asked, next_limit)
+        return self._replies(attempts(requests, n), asked, next_limit, first)
 
     def _replies(
-        self, wanted: Sequence[Asked], asked: ReplyOptions, next_limit: Callable[[], int] | None = None
+        self,
+        wanted: Sequence[Asked],
+        asked: ReplyOptions,
+        next_limit: Callable[[], int] | None = None,
+        first: int | None = None,
     ) -> Replies:
         return Replies(
             self._driver,
@@ -300,6 +315,7 @@ class TextModel(Closing):
             context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
             timeout=asked.timeout,
             on_notice=asked.on_notice,
+            first=first,
         )
 
     def _request(

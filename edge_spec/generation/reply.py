@@ -142,6 +142,15 @@ class Reply(ReadableReply):
         return self._written.is_recorded
 
     @property
+    def n_final(self) -> int:
+        """Tokens that it has in the end, if it was written that far, though its reader may be behind; else 0."""
+        written = self._written
+        if isinstance(written, Refused) or not written.is_over:
+            return 0
+        writer = written.writer
+        return len(writer.token_ids) if writer.finish_reason in ("eos", "stop", "length", "context") else 0
+
+    @property
     def has_begun(self) -> bool:
         """Whether anything has been read or written for it."""
         return self._written.has_begun
