@@ -18,6 +18,7 @@ from setuptools.command.editable_wheel import editable_wheel
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))
 TRAINING = Path("training", "pyproject.toml")
 LIBRARIES = {
+    "edge_spec.memory.lost_pages": Path("memory/src"),
     "edge_spec.engines.onnx.kernels.rows": Path("edge_spec/engines/onnx/kernels/src"),
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
 }

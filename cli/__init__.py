@@ -22,8 +22,11 @@ def main(arguments: list[str] | None = None) -> None:
         # Here, so that an interruption while Python still imports leaves as quietly as any other.
         if arguments is None:
             _leave_when_interrupted()
-        from edge_spec.cli import command
-
+        try:
+            from edge_spec.cli import command
+        except (MemoryError, OSError) as error:
+            what = getattr(error, "strerror", None) or "out of memory"
+            sys.exit(f"edge-spec: error: {what} while Python starts; raise the limits that 'ulimit -a' lists")
         command.main(arguments)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

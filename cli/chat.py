@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from platformdirs import user_data_path
 
 from edge_spec.chat import ChatSession
 from edge_spec.cli.help import Verb, option
@@ -81,7 +82,7 @@ def command(**values: Any) -> None:
     has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     is_plain = not has_screen or values["no_color"] or bool(os.environ.get("NO_COLOR"))
     display = _display(is_plain=is_plain, thoughts=values["thoughts"])
-    data = _data_folder()
+    data = user_data_path("edge-spec")
     reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
     if is_interactive and os.environ.get("TERM") != "dumb":
         # Before the model, whose budget includes the program.
@@ -121,14 +122,6 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
 
     history = open_history(data / "history" if data is not None else None, display.notice)
     return TerminalReader(history=history, completer=CommandCompleter(), color=color)
-
-
-def _data_folder() -> Path | None:
-    from platformdirs import user_data_path
-
-    folder = user_data_path("edge-spec")
-    # Without a home there is nothing before the tilde.
-    return folder if folder.is_absolute() else None
 
 
 def _conversation(

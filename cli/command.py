@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from edge_spec.cli.printing import echo, safe
+from edge_spec.cli.surroundings import require_surroundings
 from edge_spec.errors import EdgeSpecError
 
 __all__ = ["main", "root", "verb"]
@@ -51,6 +52,11 @@ _FORMER = {("bench", "--curves"): "measure", ("doctor", "--curves"): "measure", 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
 """As a shell reports a program that SIGPIPE ended."""
+
+_LOST_PAGES = (
+    "edge-spec: error: a model's file was cut short while it was in use, or its disk cannot be read; "
+    "get the file again, and replace files instead of writing into them"
+)
 
 
 def verb(name: str) -> click.Command | None:
@@ -103,6 +109,9 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Before a verb's file imports what would end the process.
+        if not ctx.resilient_parsing and args[0] != "completion":
+            require_surroundings()
         for (former, flag), name in _FORMER.items():
             if args[0] == former and (not flag or flag in args):
                 args = [name, *(each for each in args[1:] if each != flag)]
@@ -153,7 +162,9 @@ def _edge_spec(ctx: click.Context) -> None:
     # The verb that shows settings must not fail on them.
     if command is not None and name not in ("config", "completion"):
         from edge_spec.cli.configuration import common_mistakes, defaults_of, read_configuration, table_mistakes
+        from edge_spec.memory.mapped import explain_lost_pages
 
+        explain_lost_pages(_LOST_PAGES)
         found = read_configuration(os.environ)
         unknown = (
             mistake for table in found.verbs if not _is_verb(table) for mistake in table_mistakes(None, table, found)

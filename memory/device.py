@@ -17,6 +17,8 @@ from edge_spec.errors import OutOfMemory
 __all__ = ["Device", "Limit", "Readings", "limits", "probe", "require", "system_text", "whole_number"]
 
 _NO_LIMIT = 1 << 60
+_RESERVED_BY_THREAD = 72 << 20
+"""Address space that a thread's stack and its heap take in advance, which a budget cannot be spent on."""
 
 
 def system_text(path: str) -> str | None:
@@ -75,7 +77,8 @@ def _address_space() -> Limit | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return None
-    return Limit(total_bytes=limit, available_bytes=limit - psutil.Process().memory_info().vms)
+    reserved = _RESERVED_BY_THREAD * (os.cpu_count() or 1)
+    return Limit(total_bytes=limit, available_bytes=limit - reserved - psutil.Process().memory_info().vms)
 
 
 def _cores() -> tuple[int, int]:

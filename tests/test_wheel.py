@@ -59,6 +59,7 @@ def on_disk() -> Iterator[str]:
                     yield f"{package.replace('.', '/')}/{path.relative_to(init.parent).as_posix()}"
     yield f"edge_spec/engines/onnx/kernels/rows{LIBRARY}"
     yield f"edge_spec/sampling/draw{LIBRARY}"
+    yield f"edge_spec/memory/lost_pages{LIBRARY}"
 
 
 def test_a_wheel_holds_the_package_and_nothing_else(wheels: dict[str, Path]) -> None:

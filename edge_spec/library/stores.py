@@ -121,7 +121,10 @@ def own_models(folder: Path) -> Iterator[Found]:
 
 
 def _of_others(environment: Mapping[str, str]) -> Iterator[Found]:
-    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
+    try:
+        home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
+    except RuntimeError:  # nobody knows of a home, so nobody keeps models there
+        return
     caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     hugging_face = Path(environment.get("HF_HOME") or caches / "huggingface")
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
