@@ -365,7 +365,7 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 8
+_VERSION = 9
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""

@@ -117,6 +117,11 @@ class LlamaWeights:
         return bool(self._c.llama_model_is_recurrent(self.handle) or self._c.llama_model_is_hybrid(self.handle))
 
     @property
+    def has_experts(self) -> bool:
+        """Whether each row chooses some of its networks."""
+        return self._metadata(f"{self.architecture}.expert_count") not in ("", "0")
+
+    @property
     def n_rotary(self) -> int:
         """How many numbers of a head rotary embeddings turn."""
         found = self._metadata(f"{self.architecture}.rope.dimension_count")

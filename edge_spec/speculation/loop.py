@@ -149,11 +149,8 @@ class Speculator:
 
     def _verifiable(self, draft: Tree, most: int) -> Tree:
         """Return what the target can verify of a draft, and the grammar does not rule out."""
-        if self._guide is not None:
-            draft = guided(draft, self._guide, self.text, most)
-        if draft is EMPTY:
-            return EMPTY
-        return draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
+        draft = draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
+        return guided(draft, self._guide, self.text, most) if self._guide is not None else draft
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:
         """Make the text its first ``length`` tokens followed by ``tokens``."""

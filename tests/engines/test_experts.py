@@ -15,14 +15,18 @@ from gguf_files import EXPERTS, MATRICES, N_VOCAB, write_gguf
 from modes_agree import check_modes_agree
 
 import edge_spec
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.loading import plan
 from edge_spec.models import inspect
+from edge_spec.speculation.tree import Tree
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
@@ -254,6 +258,30 @@ def test_the_plan_knows_what_experts_take(tmp_path: Path, made: dict[str, Any], 
         for cache in ("none", "cache")
     }
     assert found == {"none": planned.mapped_bytes, "cache": 0}
+
+
+@pytest.mark.parametrize("family", ["granitemoe, 4 of 32, one shared", "llama, 2 of 8"])
+def test_rows_of_experts_are_the_same_in_every_width_on_llama_cpp(tmp_path: Path, family: str) -> None:
+    """Scores of experts are a product of floats, which the library sums otherwise for a single row."""
+    weights = LlamaWeights(write_gguf(tmp_path / "model.gguf", **EXPERT_FAMILIES[family], n_layers=3))
+    settings = LlamaSettings(n_ctx=100, n_threads=1, max_rows=8)
+    model, _ = open_llama(weights, settings, file=family, cache_dir=None)
+    chance = np.random.default_rng(0)
+    for _ in range(40):
+        # In one of a hundred rows what is summed otherwise does not vanish where activations are rounded.
+        text = chance.integers(3, N_VOCAB, chance.integers(9, 88)).tolist()
+        rows = []
+        for width in (1, 2, 3, 8):
+            model.rollback(0)
+            model.prefill(text[:-8])
+            rows.append([])
+            while model.n_past < len(text):
+                ahead = text[model.n_past : model.n_past + width]
+                rows[-1] += [row.tobytes() for row in model.decode(Tree.sequence(ahead))]
+                model.keep(range(len(ahead)))
+        assert rows[1:] == rows[:1] * 3
+    model.close()
+    weights.close()
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,9 @@ def open_llama(
         on_probe=on_probe,
         can_shift=model.can_shift,
         # Without it the attention of a single row is a product that llama.cpp sums in another order, which shows in
-        # two of a hundred rows.
-        lone=settings.flash_attention,
+        # two of a hundred rows. Scores of experts are such a product, too, and show in fewer: the weights behind them
+        # take activations rounded to 8 bits.
+        lone=settings.flash_attention and not weights.has_experts,
     )
     return model, found
 
