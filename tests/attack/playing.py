@@ -160,13 +160,19 @@ def _mode(story: Mapping[str, Any], hunted: Hunted, known: Sequence[Sequence[int
 
 
 class _Side:
-    """A model, and the conversations with it."""
+    """A model, and the conversations with it.
+
+    Attributes:
+        chats, notices: of the conversations, by their numbers.
+        left: those of which an answer was stopped and continued.
+    """
 
     def __init__(self, open_model: Callable[[], TextModel], folder: Path) -> None:
         self._open, self._folder = open_model, folder
         self.model = open_model()
         self.chats: dict[int, ChatSession] = {}
         self.notices: dict[int, list[str]] = {}
+        self.left: set[int] = set()
 
     def chat(self, number: int) -> ChatSession:
         if number not in self.chats:
@@ -272,10 +278,12 @@ def _read(side: _Side, ask: Ask, *, may_drop: bool) -> Generator[None, None, lis
         if "chat" not in ask:
             return []
         session = side.chat(ask["chat"])
+        side.left.add(ask["chat"])
         return [_continued(session, ask, n_written)] if _is_cut(session) else []
     if n_pieces == leave:
         reply.cancel()
     if "chat" in ask and reply.finish_reason == "cancelled" and _is_cut(side.chat(ask["chat"])):
+        side.left.add(ask["chat"])
         return [_continued(side.chat(ask["chat"]), ask, len(reply.token_ids))]
     if reply.finish_reason == "cancelled":
         events = []
@@ -435,7 +443,7 @@ def _may_differ(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Si
     notices = drafted.notices.get(ask.get("chat", -1), ())
     if any("read again" in each for each in notices):
         return "told that it was read again"
-    if "leave" in ask and any("context is full" in each for each in notices):
+    if ask.get("chat") in drafted.left and any("context is full" in each for each in notices):
         # What is continued makes room sooner than what is written on.
         return "continued in a full context"
     return "no memory" if story["tight"] and found.error == "BudgetExceeded" else ""

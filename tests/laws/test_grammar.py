@@ -24,10 +24,13 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.grammar import GrammarState
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
+from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.modes import Mode
+from edge_spec.speculation.tree import Tree
 
 FORM = r"""
 # A record with a free name and two choices.
@@ -369,3 +372,20 @@ def test_a_dead_end_is_an_error_and_the_next_reply_is_written(probe_cache: Path)
             model.generate("Hello", grammar='root ::= "a"', json_schema={})
         with pytest.raises(SettingsError, match="text"):
             model.generate("Hello", grammar=3)  # type: ignore[arg-type]
+
+
+def test_drafts_of_no_token_at_all_leave_a_guided_text_alone(probe_cache: Path) -> None:
+    """Of a drafter by strangers, in side branches and more than it is asked for."""
+
+    class Nonsense(Drafter):
+        def draft(self, limit: int) -> Tree:
+            tokens = (1 << 20, *self.text.tokens[-1:] * limit, -1, 1 << 31)
+            return Tree(tokens, (-1, *range(-1, len(tokens) - 2)))
+
+    nonsense = Mode(name="nonsense", build=lambda models: Nonsense(), limit=4, target_trees=True)
+    texts = []
+    for mode in ("off", nonsense):
+        with edge_spec.load("demo", speculation=mode, n_ctx=256, n_threads=1, cache_dir=probe_cache) as model:
+            texts.append(model.generate("Who?", grammar=FORM, seed=3).read())
+    assert texts[0] == texts[1]
+    assert re.fullmatch(r'\{"name": ".{1,20}", "age": [1-9][0-9]?, "animal": "(dog|東京)"\}', texts[0])

@@ -27,7 +27,7 @@ class HybridFiles:
     def __getitem__(self, name: str) -> Path:
         path = self._folder / f"{name}.gguf"
         if not path.exists():
-            architecture, _, role = name.partition("-") if name not in SMALL_HYBRIDS else (name, "", "")
+            architecture, _, role = name.rpartition("-") if name not in SMALL_HYBRIDS else (name, "", "")
             shape = replace(SMALL_HYBRIDS[architecture], mtp=int(role == "mtp"))
             write_hybrid(path, shape, "Q4_0", seed=1, noise=_NOISES.get(role, 0.0))
         return path
