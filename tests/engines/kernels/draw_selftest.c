@@ -18,8 +18,8 @@ struct draw_settings {
     double top_p, temperature, deepest;
 };
 
-int32_t edge_draw_2(const float *row, int64_t n, uint64_t key, const struct draw_settings *s, int32_t *ids,
-                    double *scores);
+int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens, const struct draw_settings *s,
+                    int32_t *ids, double *scores);
 
 static uint64_t digest = 0xCBF29CE484222325u;
 
@@ -44,14 +44,15 @@ int main(int argc, char **argv) {
     static const double deepest[] = {3, 7, INFINITY};
     const uint32_t n_rows = argc > 1 ? (uint32_t)atoi(argv[1]) : 1000;
     uint32_t n_drawn = 0;
+    restart(1);
     for (uint32_t number = 0; number < n_rows; number++) {
-        const int64_t n = widths[next() % 11];
-        float *row = random_row(n, number);
-        const struct draw_settings settings = {top_k[next() % 5], top_p[next() % 4], temperature[next() % 5],
-                                               deepest[next() % 3]};
+        const int64_t n = widths[below(11)];
+        float *row = random_row(n, (uint32_t)settings_of((int)number));
+        const struct draw_settings settings = {top_k[below(5)], top_p[below(4)], temperature[below(5)],
+                                               deepest[below(3)]};
         int32_t ids[FEW];
         double scores[FEW];
-        const int32_t n_left = edge_draw_2(row, n, (uint64_t)next() << 32 | next(), &settings, ids, scores);
+        const int32_t n_left = edge_draw_3(row, n, (uint64_t)next() << 32 | next(), NULL, &settings, ids, scores);
         int32_t best = 0;
         put((uint32_t)n_left);
         for (int32_t i = 0; i < n_left; i++) {

@@ -11,7 +11,6 @@
 enum { MOST = 200, PADDED = 208 };
 
 static float number(float size) { return (float)(int32_t)next() * 0x1p-31f * size; }
-static size_t below(size_t n) { return next() % n; }
 static void fill(float *x, size_t n, float size) {
     for (size_t i = 0; i < n; i++)
         x[i] = number(size);
@@ -37,9 +36,10 @@ int main(int argc, char **argv) {
         if (variants[1] == NULL)
             continue;
         n_variants++;
-        state = 1;
+        restart(1);
         digest = UINT64_C(0xcbf29ce484222325);
-        for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < rounds; i++) {
+            const int round = settings_of(i);
             er_choice choice = {.n_expert = 1 + below(MOST), .of_all = round & 1, .normalized = round & 2};
             choice.n_used = 1 + below(choice.n_expert);
             const size_t n = 16 * (1 + below(PADDED / 16)), n_kept = n < MOST ? n - below(16) : MOST;

@@ -9,10 +9,9 @@
 #include "delta.h"
 #include "random.h"
 
-enum { ROWS = 12, TAPS = 5, CHANNELS = 512, HEADS = 4, SIZE = 64, KEPT = TAPS - 1 + 2 * ROWS };
+enum { ROWS = 12, MOST = 3 * ROWS, TAPS = 5, CHANNELS = 512, HEADS = 4, SIZE = 64, KEPT = TAPS - 1 + 2 * ROWS };
 
 static float number(float size) { return (float)(int32_t)next() * 0x1p-31f * size; }
-static size_t below(size_t n) { return next() % n; }
 static void fill(float *x, size_t n, float size) {
     for (size_t i = 0; i < n; i++)
         x[i] = number(size);
@@ -27,9 +26,9 @@ static void add_to_digest(const void *values, size_t n) { /* FNV-1a over 32-bit 
     }
 }
 
-static float x[ROWS * 3 * CHANNELS], weights[TAPS * CHANNELS], kept[2][KEPT * CHANNELS], convolved[2][2 * ROWS * CHANNELS];
-static float scores[2 * ROWS * 2 * HEADS], z[2 * ROWS * HEADS * SIZE], steps[HEADS], rates[HEADS], norm[SIZE];
-static float states[2][HEADS * SIZE * SIZE], outs[2][2 * ROWS * HEADS * SIZE];
+static float x[ROWS * 3 * CHANNELS], weights[TAPS * CHANNELS], kept[2][KEPT * CHANNELS], convolved[2][MOST * CHANNELS];
+static float scores[MOST * 2 * HEADS], z[MOST * HEADS * SIZE], steps[HEADS], rates[HEADS], norm[SIZE];
+static float states[2][HEADS * SIZE * SIZE], outs[2][MOST * HEADS * SIZE];
 
 static void convolve(const er_convolution_variant *variant, er_convolution c, int v) {
     const size_t first = c.gated ? er_n_old(&c.span) : 0, n_rows = er_n_rows(&c.span);
@@ -59,9 +58,10 @@ int main(int argc, char **argv) {
         if (convolutions[1] == NULL || deltas[1] == NULL)
             continue;
         n_variants++;
-        state = 1;
+        restart(1);
         digest = UINT64_C(0xcbf29ce484222325);
-        for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < rounds; i++) {
+            const int round = settings_of(i);
             er_delta d = {.scores = scores, .z = z, .steps = steps, .rates = rates, .weights = norm, .epsilon = 1e-5f,
                           .size = 16 * (1 + below(SIZE / 16)), .n_head_k = 1 + below(2)};
             d.n_head = d.n_head_k * (1 + below(HEADS / d.n_head_k));
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
             fill(x, sizeof x / 4, 3.0f), fill(weights, sizeof weights / 4, 1.0f), fill(z, sizeof z / 4, 9.0f);
             fill(scores, sizeof scores / 4, round & 2 ? 300.0f : 3.0f), fill(norm, SIZE, 2.0f);
             fill(steps, HEADS, 2.0f), fill(rates, HEADS, 2.0f);
-            if (round % 8 == 0)
+            if (i % 8 == 0)
                 fill(kept[0], KEPT * CHANNELS, 2.0f), fill(states[0], HEADS * SIZE * SIZE, 1.0f);
             memcpy(kept[1], kept[0], sizeof kept[0]), memcpy(states[1], states[0], sizeof states[0]);
             memset(outs, 0, sizeof outs), memset(convolved, 0, sizeof convolved);

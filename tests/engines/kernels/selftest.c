@@ -78,17 +78,18 @@ static void add_to_digest(const float *values, size_t n) { /* FNV-1a over 32-bit
 
 static void damage_headers(int rounds) {
     int refused = 0, accepted = 0;
-    state = 2;
-    for (int round = 0; round < rounds; round++) {
+    restart(2);
+    for (int i = 0; i < rounds; i++) {
+        const int round = settings_of(i);
         er_matrix matrix;
-        const uint64_t n_out = 1 + next() % 40, n_in = 256 * (1 + next() % 3);
+        const uint64_t n_out = 1 + below(40), n_in = 256 * (1 + below(3));
         uint8_t *packed = random_matrix(KINDS[round % N_KINDS], n_out, n_in, &matrix);
         const size_t bytes = ER_HEADER_BYTES + matrix.n_groups * matrix.group_bytes;
-        const size_t kept = next() % 4 ? bytes : next() % bytes;
+        const size_t kept = below(4) ? bytes : below(bytes);
         uint8_t *copy = malloc(kept ? kept : 1);
         memcpy(copy, packed, kept);
-        for (uint32_t i = next() % 3; i > 0 && kept >= ER_HEADER_BYTES; i--) {
-            const uint32_t position = next() % 40, value = next() % 20 * (next() & 1 ? 1 : 13);
+        for (size_t left = below(3); left > 0 && kept >= ER_HEADER_BYTES; left--) {
+            const size_t position = below(40), value = below(20) * (below(2) ? 1 : 13);
             copy[position] = (uint8_t)value;
         }
         if (er_open(copy, kept, &matrix) != NULL) {
@@ -117,26 +118,27 @@ int main(int argc, char **argv) {
             printf("%-16s cannot run here\n", variant->name);
             continue;
         }
-        state = 1;
+        restart(1);
         digest = UINT64_C(0xcbf29ce484222325);
-        for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < rounds; i++) {
+            const int round = settings_of(i);
             er_matrix matrix;
             const er_kind kind = KINDS[round % N_KINDS];
-            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + next() % 12)
-                                                         : (uint64_t)(er_is_plain(kind) ? 29 : 32) * (1 + next() % 96);
-            const size_t n_rows = 1 + (round % 40 == 39 ? 70 + next() % 40 : next() % 18);
-            const size_t n_out = 1 + next() % 50;
+            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + below(12))
+                                                         : (uint64_t)(er_is_plain(kind) ? 29 : 32) * (1 + below(96));
+            const size_t n_rows = 1 + (round % 40 == 39 ? 70 + below(40) : below(18));
+            const size_t n_out = 1 + below(50);
             uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
             float *x = malloc(n_rows * n_in * sizeof *x);
             for (size_t r = 0; r < n_rows; r++)
-                for (uint32_t flavour = next(), i = 0; i < n_in; i++)
-                    x[r * n_in + i] = random_activation(flavour);
+                for (uint32_t flavour = next(), column = 0; column < n_in; column++)
+                    x[r * n_in + column] = random_activation(flavour);
             float *y = product(variant, &matrix, x, n_rows), *expected = product(&er_reference, &matrix, x, n_rows);
             if (memcmp(y, expected, n_rows * n_out * sizeof *y) != 0)
                 differing++;
             add_to_digest(y, n_rows * n_out);
             /* One row alone, which must not feel the absence of the others. */
-            const size_t row = next() % n_rows;
+            const size_t row = below(n_rows);
             float *alone = product(variant, &matrix, x + row * n_in, 1);
             if (memcmp(alone, expected + row * n_out, n_out * sizeof *y) != 0)
                 differing++;
