@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
+from tempfile import mkdtemp
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
@@ -18,7 +19,8 @@ class Autosave:
     """Writes the conversation after every turn, never over what another process has written.
 
     A file stays whole until the new one is. Where another process has written it, the conversation moves to a new
-    file next to it. Caches, which can be large, are written only at the end and only into a file with a name.
+    file next to it. Caches, which can be large, are written only at the end and only into a file with a name. What
+    cannot be written at the end goes to the folder for temporary files.
 
     Args:
         path: the file that the user named; None for a new file in ``folder``.
@@ -96,11 +98,24 @@ class Autosave:
                     said = f"saved in {self.path} without caches ({failure}): the text will be read again"
                     self._on_notice(said)
                     return
+                failure = self.failure
             if failure != self.failure:
                 place = f" in {self.path}" if self.path is not None else ""
                 said = f"the conversation could not be saved{place}: {failure}"
                 self._on_notice(f"{said}; {self._way_out}" if self._way_out else said)
             self.failure = failure
+            if at_the_end:
+                self._keep_elsewhere(session)
+
+    def _keep_elsewhere(self, session: ChatSession) -> None:
+        """Nobody can try another file any more: another disk may have room."""
+        try:
+            path = Path(mkdtemp(prefix="edge-spec-")) / (self.path.name if self.path is not None else "last.chat")
+            session.save(path, caches=False)
+        except (OSError, EdgeSpecError, MemoryError):
+            self._on_notice("what was said since the last save is in no file")
+        else:
+            self._on_notice(f"the conversation is in {path}, where files do not stay for long: move it")
 
     def write(self, session: ChatSession, *, caches: bool) -> None:
         """Write all of it now, wherever it is kept.

@@ -28,7 +28,7 @@ class ConversationLoop:
 
         Raises:
             EdgeSpecError, OSError: where no person could try again. KeyboardInterrupt: likewise.
-            SystemExit: on SIGTERM or SIGHUP. Exit: the last save failed, and the input is not interactive.
+            SystemExit: on SIGTERM or SIGHUP. Exit: the last save failed.
         """
         conversation = self._conversation
         # At a terminal Ctrl-C does not end the chat, as /quit and Ctrl-D do; without one, it ends the program.
@@ -38,7 +38,7 @@ class ConversationLoop:
                     self._turn()
             finally:
                 self._autosave.save(conversation.session, at_the_end=True)
-        if self._autosave.failure and not self._reader.is_interactive:
+        if self._autosave.failure:
             raise Exit(1)
 
     def _turn(self) -> None:
