@@ -34,9 +34,11 @@ class ModelFile:
         n_embd: width.
         n_head: query heads of the layer that has most.
         n_head_kv: key and value heads, ``[n_layers]``; 0 where a layer keeps no such cache: a recurrent one, one for
-            further tokens (MTP).
-        head_dim_k: width of a key.
-        head_dim_v: width of a value.
+            further tokens (MTP), one that reads those of another.
+        head_dim_k: width of a key, the largest if ``head_dims`` has several.
+        head_dim_v: width of a value, likewise.
+        head_dims: width of a key and of a value by layer; empty where all are alike.
+        sources: the layer whose keys and values each layer reads; empty where all read their own.
         n_ctx_train: context it was trained for; 0 if the file does not say.
         n_vocab: columns of a row of logits.
         state_bytes: the states of its recurrent layers, for one text; 0 if it has none. Some architectures have a
@@ -88,6 +90,14 @@ class ModelFile:
     sampling_by: str = "file"
     latent_attention: bool = False
     state_bytes: int = 0
+    head_dims: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+
+    @property
+    def cell_widths(self) -> list[tuple[int, int]]:
+        """Return how many numbers of keys and of values each layer stores for a token."""
+        dims = [(dim, dim) for dim in self.head_dims] or [(self.head_dim_k, self.head_dim_v)] * len(self.n_head_kv)
+        return [(heads * k, heads * v) for heads, (k, v) in zip(self.n_head_kv, dims, strict=True)]
 
 
 def bytes_by_type(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -118,9 +128,10 @@ def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "
     if n_ctx < 1:
         raise SettingsError(f"is {n_ctx} and must be 1 or more", argument="n_ctx")
     n_cells = n_ctx + -n_ctx % CTX_STEP
-    sides = (("kv_k", kv_k, file.head_dim_k), ("kv_v", kv_v, file.head_dim_v))
-    stored = sides[: 1 if file.latent_attention else 2]
-    return n_cells * sum(_row_bytes(name, heads * dim, kind) for name, kind, dim in stored for heads in file.n_head_kv)
+    stored = (("kv_k", kv_k), ("kv_v", kv_v))[: 1 if file.latent_attention else 2]
+    return n_cells * sum(
+        _row_bytes(name, widths[side], kind) for side, (name, kind) in enumerate(stored) for widths in file.cell_widths
+    )
 
 
 def _row_bytes(name: str, n_values: int, kind: str) -> int:

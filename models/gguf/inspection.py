@@ -12,6 +12,7 @@ from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
 from edge_spec.models.gguf.experts import wrong_experts
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Value, read_header
+from edge_spec.models.gguf.layer_shapes import layer_shapes, wrong_shapes
 from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.model_file import ModelFile, bytes_by_type
@@ -54,9 +55,13 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
-    _require_experts(header, facts, n_layers)
+    _require_experts(facts, n_layers)
     recurrence = recurrence_of(tensors, n_embd, facts.optional)
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
+    windowed = facts.flags("attention.sliding_window_pattern", n_layers)
+    facts.refuse(wrong_shapes(facts.architecture, windowed, n_head_kv, facts.optional))
+    shapes = layer_shapes(facts.architecture, windowed, facts.optional)
+    shared = {layer for layer, source in enumerate(shapes.sources) if source != layer}
     vocabulary = read_vocabulary(header)
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in tensors)
     in_layers = bytes_by_type((t.type_name, t.n_bytes) for t in tensors if t.name.startswith("blk."))
@@ -73,7 +78,11 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
-        n_head_kv=tuple(0 if layer in recurrence.without_cells else n for layer, n in enumerate(n_head_kv)),
+        n_head_kv=tuple(
+            0 if layer in recurrence.without_cells or layer in shared else n for layer, n in enumerate(n_head_kv)
+        ),
+        head_dims=shapes.head_dims,
+        sources=shapes.sources,
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
@@ -95,12 +104,11 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     )
 
 
-def _require_experts(header: GGUFHeader, facts: _Facts, n_layers: int) -> None:
+def _require_experts(facts: _Facts, n_layers: int) -> None:
     groups = {name: facts.optional(f"expert_{key}", 0) for name, key in _GROUPS.items()}
     n_used = max(facts.per_layer("expert_used_count", n_layers, default=(0,)))
     wrong = wrong_experts(facts.architecture, facts.optional("expert_count", 0), n_used, **groups)
-    if wrong is not None:
-        raise UnsupportedModel(f"{header.path} {wrong}", hint="convert the model again with a current llama.cpp")
+    facts.refuse(wrong)
 
 
 def _has_latent_attention(facts: _Facts) -> bool:
@@ -186,6 +194,11 @@ class _Facts:
     def _unsupported(self, what: str) -> UnsupportedModel:
         return UnsupportedModel(f"{self._header.path} {what}", hint="convert the model again with a current llama.cpp")
 
+    def refuse(self, wrong: str | None) -> None:
+        """Raise what is wrong, a clause without its subject, if anything is."""
+        if wrong is not None:
+            raise self._unsupported(wrong)
+
     def _get(self, key: str) -> Value | None:
         return self._header.metadata.get(f"{self.architecture}.{key}")
 
@@ -219,6 +232,13 @@ class _Facts:
         if n_layers > self._n_tensors:
             raise self._unsupported(f"claims {n_layers} layers and holds {self._n_tensors} tensors")
         return (self._checked(key, value),) * n_layers
+
+    def flags(self, key: str, n_layers: int) -> tuple[bool, ...] | None:
+        """Return a flag for each layer; None if the file does not have as many."""
+        value = self._get(key)
+        if not isinstance(value, GGUFArray) or value.length != n_layers:
+            return None
+        return tuple(bool(flag) for flag in value.decode())
 
 
 def _n_vocab(header: GGUFHeader, tensors: tuple[TensorInfo, ...], vocabulary: VocabularyIdentity, facts: _Facts) -> int:

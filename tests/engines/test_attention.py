@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_worlds import HEAD_DIM, N_CELLS, N_HEAD_KV, Array, Pool, World, numbers_of, open_session, worlds
+from attention_worlds import HEAD_DIM, N_CELLS, N_HEAD, N_HEAD_KV, Array, Pool, World, numbers_of, open_session, worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +84,24 @@ def test_sinks_take_a_share_of_each_heads_attention(grows: bool, window: int) ->
     world.sinks = world.sinks[:-1]
     with pytest.raises(Exception, match="one sink for every head"):
         world.run(open_session(grows=grows, sinks=True))
+
+
+@pytest.mark.parametrize("window", [0, 7])
+@pytest.mark.parametrize("f16", [False, True])
+def test_queries_alone_read_what_another_layer_has_stored(window: int, *, f16: bool) -> None:
+    world = World(20, [-1, 0, 1, 1, -1], f16=f16)
+    pool, session = Pool(world, 7), open_session(f16=f16, window=window)
+    pool.call(session, world.text, [(0, range(-1, 19), 20, range(7))])
+    expected = pool.call(session, world.rows, [(20, world.parents, 5, range(7))])
+    before = {name: array.copy() for name, array in pool.inputs.items()}
+    alone = np.ascontiguousarray(world.rows[:, : N_HEAD * HEAD_DIM])
+    assert np.array_equal(pool.call(session, alone, [(20, world.parents, 5, range(7))]), expected)
+    for name, array in pool.inputs.items():
+        assert array.tobytes() == before[name].tobytes()
+    for n_more in (1, 2 * N_HEAD_KV - 1):
+        odd = np.ascontiguousarray(world.rows[:, : (N_HEAD + n_more) * HEAD_DIM])
+        with pytest.raises(Exception, match="do not fit each other"):
+            pool.call(session, odd, [(20, world.parents, 5, range(7))])
 
 
 def test_a_window_as_long_as_the_text_changes_nothing(session: Any) -> None:

@@ -26,6 +26,8 @@ def added_to(operator: str, graph: Graph, vector: str) -> None:
         graph.node("QuickGelu", ["x"], ["y"], MS, alpha=1.0)
     elif operator == "sigmoid":
         graph.node("Sigmoid", ["x"], ["y"])
+    elif operator == "tanh":
+        graph.node("Tanh", ["x"], ["y"])
     elif operator == "product":
         graph.node("Mul", ["x", "a"], ["y"])
     elif operator == "scale":
@@ -48,7 +50,7 @@ def session(operator: str, width: int, n_threads: int) -> ort.InferenceSession:
 
 
 @pytest.mark.parametrize(
-    "operator", ["norm", "norm of a sum", "GELU", "SiLU", "sigmoid", "product", "scale", "sum", "bias"]
+    "operator", ["norm", "norm of a sum", "GELU", "SiLU", "sigmoid", "tanh", "product", "scale", "sum", "bias"]
 )
 def test_a_row_does_not_depend_on_the_other_rows_or_the_threads(operator: str) -> None:
     rng = np.random.default_rng(0)

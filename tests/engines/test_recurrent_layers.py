@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
-from compared_logits import Change, Rows, by_row, changed, on_llama, on_onnx, rows_of
+from compared_logits import Change, Rows, by_row, changed, on_llama, on_onnx, rows_of, set_fact
 from float_networks import float_logits
 from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, HybridShape, write_hybrid
@@ -115,14 +114,6 @@ def thirds(x: Rows) -> Rows:
     """What gates goes in, and what goes in gates the output."""
     b, c, inner = np.split(x, 3)
     return np.concatenate([c, b, inner])
-
-
-def set_fact(path: Path, name: str, value: float) -> None:
-    """Change the first number of a fact in a file."""
-    reader = gguf.GGUFReader(path, "r+")
-    field = reader.fields[name]
-    field.parts[field.data[0]][0] = value
-    del reader
 
 
 LFM, QWEN = BY_ARCHITECTURE.values()

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, Graph
 
-__all__ = ["HEAD_DIM", "N_CELLS", "N_HEAD_KV", "Array", "Pool", "World", "numbers_of", "open_session", "worlds"]
+__all__ = [
+    *("HEAD_DIM", "N_CELLS", "N_HEAD", "N_HEAD_KV"),
+    *("Array", "Pool", "World", "numbers_of", "open_session", "worlds"),
+]
 
 Array = npt.NDArray[Any]
 N_HEAD, N_HEAD_KV, HEAD_DIM, N_CELLS = 6, 2, 48, 112

@@ -19,7 +19,7 @@ from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Change", "Rows", "by_row", "changed", "on_llama", "on_onnx", "rows_of"]
+__all__ = ["Change", "Rows", "by_row", "changed", "on_llama", "on_onnx", "rows_of", "set_fact"]
 
 Rows = np.ndarray[Any, Any]
 Change = Callable[[Rows], Rows]
@@ -69,3 +69,11 @@ def changed(path: Path, changes: Mapping[str, Change]) -> Path:
                 tensor.data[:] = change(tensor.data.copy())
     del reader
     return path
+
+
+def set_fact(path: Path, name: str, value: float) -> None:
+    """Change the first number of a fact in a file."""
+    reader = gguf.GGUFReader(path, "r+")
+    field = reader.fields[name]
+    field.parts[field.data[0]][0] = value
+    del reader

@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+from gemma4_networks import gemma4_logits
 from recurrent_networks import gated_delta_net, short_convolution, sigmoid
 
 __all__ = ["float_logits", "rows_near_a_tie"]
@@ -53,6 +54,8 @@ def rows_near_a_tie(path: Path, tokens: list[int], *, within: float) -> npt.NDAr
 
 
 def _logits(file: _File, tokens: list[int]) -> Array:
+    if file.architecture == "gemma4":
+        return gemma4_logits(file, tokens)
     made, n_embd = file.architecture, file.fact("embedding_length")
     embeddings = file.tensor("token_embd.weight")
     assert embeddings is not None

@@ -101,7 +101,7 @@ def write_gguf(
     """
     writer = GGUFWriter(path, architecture)
     _add_facts(writer, architecture, n_layers, heads, head_dim, {**_expert_facts(experts), **(extra or {})})
-    _add_vocabulary(writer)
+    add_vocabulary(writer)
     if chat_template:
         writer.add_chat_template(chat_template)
     tensors = _Tensors(writer, kinds or {}, seed)
@@ -255,7 +255,8 @@ def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -
     return raw.reshape(n_out, -1)
 
 
-def _add_vocabulary(writer: GGUFWriter) -> None:
+def add_vocabulary(writer: GGUFWriter) -> None:
+    """Add a vocabulary of bytes and of some words."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL, *[gguf.TokenType.BYTE] * 256]
     more = N_VOCAB - len(tokens)

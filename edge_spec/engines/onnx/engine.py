@@ -18,11 +18,14 @@ from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
+from edge_spec.engines.onnx.transcription.network import KEYS_AND_VALUES
+from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.library import library
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_own_head
+from edge_spec.models.model_file import bytes_by_type
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
@@ -35,12 +38,23 @@ _QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
 
 def _too_few_quantized(file: ModelFile) -> str | None:
     """That too much of a model is of types that our kernels have no advantage with, or do not know; None if not."""
-    if sum(file.tensor_types.get(kind, 0) for kind in _QUANTIZED) >= _MIN_SHARE * file.weight_bytes:
+    types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in _stored(file))
+    total = sum(types.values())
+    if sum(types.get(kind, 0) for kind in _QUANTIZED) >= _MIN_SHARE * total:
         return None
-    kind = max(set(file.tensor_types) - _QUANTIZED, key=lambda kind: file.tensor_types[kind])
-    share = 100 * file.tensor_types[kind] // max(1, file.weight_bytes)
+    kind = next(kind for kind in types if kind not in _QUANTIZED)
+    share = 100 * types[kind] // max(1, total)
     what = "do not multiply its" if kind not in KINDS else "are not known to be faster with"
     return f"edge-spec's kernels {what} weights of type {kind}, {share} % of all"
+
+
+def _stored(file: ModelFile) -> list[TensorInfo]:
+    """Return the tensors that a transcription has: not a table of which only rows are read, and nothing that makes keys
+    and values where a layer reads those of another."""
+    table = per_layer_table(file)
+    shared = {layer for layer, source in enumerate(file.sources) if source != layer}
+    unused = {f"blk.{layer}.{name}" for layer in shared for name in KEYS_AND_VALUES}
+    return [tensor for tensor in file.tensors if tensor is not table and tensor.name not in unused]
 
 
 class OnnxEstimator(Estimator):
@@ -55,6 +69,9 @@ _ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2)}
 what 512 tokens took in shapes of 14 million to a billion parameters."""
 
 _LARGEST = (7, 2)
+
+_LOOKED_UP = 2
+"""Copies of what layers take in for every token: as it is looked up, and as they take it in."""
 
 _ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
 """The same for models with experts, in units of what attention reads and of the model's width: fitted to what 128 and
@@ -78,7 +95,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         return published_footprint(file, settings)
     if is_own_head(file):
         return head_footprint(file, settings)
-    matrices = [tensor for tensor in file.tensors if len(tensor.shape) > 1]
+    matrices = [tensor for tensor in _stored(file) if len(tensor.shape) > 1]
     # A type that is not transcribed counts like floats until the file is refused.
     stored = [
         packed_bytes(tensor.type_name, _stored_outputs(tensor), tensor.shape[0])
@@ -87,9 +104,9 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         for tensor in matrices
     ]
     n_cells = settings.n_cells + -settings.n_cells % LANES
-    per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
+    per_cell = sum(map(sum, file.cell_widths))
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
-    tables = 4 * n_cells * file.head_dim_k
+    tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
     held = sum(stored)
     state, row = _recurrent_bytes(file)
     return Footprint(
@@ -124,7 +141,9 @@ def _reading_bytes(file: ModelFile, chunk: int) -> int:
     expert = next((t for t in file.tensors if t.name.endswith("ffn_gate_exps.weight")), None)
     if expert is None:
         of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
-        return 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd)
+        table = per_layer_table(file)
+        looked_up = table.shape[0] if table is not None else 0
+        return 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd + _LOOKED_UP * looked_up)
     # What one expert hides is held for a bounded number of rows; attention's rows are the widest arrays.
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
     shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
@@ -185,9 +204,8 @@ class OnnxEngine(Engine):
     def why_not_here(self, file: ModelFile) -> str | None:
         if file.graph is not None:
             return None
-        if file.head_dim_k not in ATTENTION_HEADS:
-            return f"edge-spec's kernels have no attention for heads of {file.head_dim_k} numbers"
-        return why_slow()
+        odd = next((dim for dim in file.head_dims or (file.head_dim_k,) if dim not in ATTENTION_HEADS), None)
+        return f"edge-spec's kernels have no attention for heads of {odd} numbers" if odd is not None else why_slow()
 
     def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
         if file.graph is not None or is_own_head(file):
@@ -224,7 +242,7 @@ class OnnxEngine(Engine):
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None or file.state_bytes:
             return 0
-        per_cell = sum(heads * (file.head_dim_k + file.head_dim_v) for heads in file.n_head_kv)
+        per_cell = sum(map(sum, file.cell_widths))
         n_cells = settings.n_ctx + -settings.n_ctx % LANES
         return min(n_texts, settings.max_rows) * n_cells * per_cell * (2 if settings.kv_k == "f16" else 4)
 

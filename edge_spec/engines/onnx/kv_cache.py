@@ -43,27 +43,34 @@ class KVCache:
 
     def __init__(self, model: Transcription, tables: Mapping[str, Array], n: int, *, f16: bool) -> None:
         self.inputs: dict[str, Array] = dict(tables)
-        self._n_layers, self._n_heads, self._head_dim = model.n_layers, model.n_head_kv, model.head_dim
+        self._heads, self._cell_numbers = model.heads, model.cell_numbers
         self._kind = np.dtype(np.float16 if f16 else np.float32)
         self._take(n)
 
     def _take(self, n: int) -> None:
         """Have a block of ``n`` tiles of zeros."""
-        half = self._n_heads * n * TILE * self._head_dim
-        n_bytes = 2 * self._n_layers * half * self._kind.itemsize
-        self._block = new_block(n_bytes)
-        numbers = np.frombuffer(self._block, self._kind, 2 * self._n_layers * half).reshape(self._n_layers, 2, half)
-        keys, values = (self._n_heads, n, self._head_dim, TILE), (self._n_heads, n * TILE, self._head_dim)
-        self._layers = [(layer[0].reshape(keys), layer[1].reshape(values)) for layer in numbers]
-        for layer, both in enumerate(self._layers):
+        n_numbers = self._cell_numbers * n * TILE
+        self._block = new_block(n_numbers * self._kind.itemsize)
+        numbers = np.frombuffer(self._block, self._kind, n_numbers)
+        self._layers: list[tuple[Array, Array]] = []
+        self._addresses: dict[tuple[int, int], Array] = {}
+        for layer, (n_heads, dim) in enumerate(self._heads):
+            half = n_heads * n * TILE * dim
+            both = numbers[:half].reshape(n_heads, n, dim, TILE), numbers[half : 2 * half].reshape(n_heads, -1, dim)
+            numbers = numbers[2 * half :]
+            self._layers.append(both)
             self.inputs[f"key_{layer}"], self.inputs[f"value_{layer}"] = both
-        self._addresses = np.array([[array.ctypes.data for array in both] for both in self._layers], np.uintp).T.copy()
+        for heads in set(self._heads):
+            alike = [both for both, own in zip(self._layers, self._heads, strict=True) if own == heads]
+            addresses = [[array.ctypes.data for array in both] for both in alike]
+            self._addresses[heads] = np.array(addresses, np.uintp).T.copy()
         self._n_cells = n * TILE
 
     def copy(self, sources: Cells, targets: Cells) -> None:
         """Copy cells, one after the other."""
-        shape = self._n_heads, self._n_cells, self._head_dim, self._kind.itemsize
-        copy_cells(self._addresses, shape, np.stack([sources, targets], axis=1))
+        for (n_heads, dim), addresses in self._addresses.items():
+            shape = n_heads, self._n_cells, dim, self._kind.itemsize
+            copy_cells(addresses, shape, np.stack([sources, targets], axis=1))
 
     def resize(self, n: int, n_kept: int) -> None:
         """Have ``n`` tiles, the first ``n_kept`` as they are. Nothing may be bound to the arrays.
@@ -90,24 +97,31 @@ class KVCache:
 
     def save(self, tiles: Sequence[int], n: int) -> bytes:
         """Return the first ``n`` cells of a list of tiles."""
-        saved = np.empty((2, self._n_layers, self._n_heads, n, self._head_dim), self._kind)
-        for (keys, values), own_keys, own_values in zip(self._layers, *saved, strict=True):
+        saved = np.empty(self._cell_numbers * n, self._kind)
+        for (keys, values), own_keys, own_values in zip(self._layers, *self._sides(saved, n), strict=True):
             for first, tile in zip(range(0, n, TILE), tiles, strict=False):
                 last = min(first + TILE, n)
                 own_keys[:, first:last] = keys[:, tile].transpose(0, 2, 1)[:, : last - first]
                 own_values[:, first:last] = values[:, tile * TILE : tile * TILE + last - first]
         return saved.tobytes()
 
+    def _sides(self, saved: Array, n: int) -> tuple[list[Array], list[Array]]:
+        """Keys and values of ``n`` saved cells by layer, ``[n_heads, n, head_dim]``: all keys, then all values."""
+        sizes = [n_heads * n * dim for n_heads, dim in self._heads]
+        parts = np.split(saved, np.cumsum(2 * sizes)[:-1])
+        shaped = [part.reshape(n_heads, n, dim) for part, (n_heads, dim) in zip(parts, 2 * self._heads, strict=True)]
+        return shaped[: len(sizes)], shaped[len(sizes) :]
+
     def state_bytes(self, n: int) -> int:
         """Return how many bytes ``save`` returns of so many cells."""
-        return 2 * self._n_layers * self._n_heads * n * self._head_dim * self._kind.itemsize
+        return self._cell_numbers * n * self._kind.itemsize
 
     def restore(self, body: bytes, cells: Cells) -> None:
         """Make some cells what was saved of as many."""
-        saved = np.frombuffer(body, self._kind).reshape(2, self._n_layers, self._n_heads, len(cells), self._head_dim)
-        for layer, (_, values) in enumerate(self._layers):
-            self.put_keys(layer, cells, saved[0, layer].transpose(1, 0, 2))
-            values[:, cells] = saved[1, layer]
+        saved = np.frombuffer(body, self._kind)
+        for layer, (keys, values) in enumerate(zip(*self._sides(saved, len(cells)), strict=True)):
+            self.put_keys(layer, cells, keys.transpose(1, 0, 2))
+            self._layers[layer][1][:, cells] = values
 
 
 class BoundCache:

@@ -12,9 +12,11 @@ from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
 from edge_spec.engines.onnx.model import Cells
+from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.states import States, kept_rows
 from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import n_tiles
 from edge_spec.errors import Arguments, Sentence
@@ -63,14 +65,16 @@ class Session(Runner):
         n_kept = kept_rows(settings)
         self.states = States(model.states, model.recurrent_layers, n_kept) if model.states else None
         tables |= self.states.inputs if self.states is not None else {}
+        self._table = RowTable(model.table) if model.table is not None else None
+        width = self._table.width if self._table is not None else 0
+        self._looked_up = np.zeros((settings.prefill_chunk, width), np.float32)
         self._cache = KVCache(model, tables, self.n_tiles, f16=f16)
         self._bound = self._bind()
 
     @property
     def cell_bytes(self) -> int:
         """What a token takes in a cache."""
-        model = self._source
-        return model.n_layers * model.n_head_kv * model.head_dim * 2 * (2 if self._f16 else 4)
+        return self._source.cell_numbers * (2 if self._f16 else 4)
 
     def give_features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> Features:
         """From now on keep what further nodes compute of every token. Cells that are in the cache already have zeros.
@@ -104,10 +108,17 @@ class Session(Runner):
     def _bind(self) -> BoundCache:
         """Return the cells, bound to the graph."""
         given = {self.features.name: self.features.computed} if self.features is not None else {}
-        return BoundCache(self._cache, self.ids, self._rows, self._logits, given=given)
+        taken = {PER_LAYER: self._looked_up} if self._table is not None else {}
+        return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
 
     def run(self, tree: npt.NDArray[np.int32], n_run: int, rows: range) -> Logits:
-        """Compute ``ids[:n_run]``; see ``BoundCache.run``."""
+        """Compute ``ids[:n_run]``; see ``BoundCache.run``.
+
+        Raises:
+            ModelFileError: what is looked up in the model's file cannot be read.
+        """
+        if self._table is not None:
+            self._table.read(self.ids[:n_run], self._looked_up[:n_run])
         return self._bound.run(self, tree, n_run, rows)
 
     def copy(self, sources: Cells, targets: Cells) -> None:
@@ -159,4 +170,6 @@ class Session(Runner):
         """Free the library's part; the arrays go with this object. Safe to call twice."""
         self._bound.close()
         self.features = None
+        if self._table is not None:
+            self._table.close()
         super().close()

@@ -75,6 +75,13 @@ class Kind:
         sections: which pairs of numbers are turned is told by sections, as of models that see.
         recurrent: the kind of its layers without keys and values, a name in ``RECURRENT``; "" if there are none.
         output_norm: the name of the last norm.
+        by_layer: heads of keys and values, their width and that of feed-forward networks differ by layer, and the last
+            layers may read the keys and values of others.
+        attention_scale: scores are multiplied by it; 0 where it is 1 / sqrt(head_dim).
+        value_norms: values are normalized head by head, without weights.
+        keys_as_values: where a layer has no matrix for values, these are its keys as they come from theirs.
+        per_layer: layers may take in numbers of their own for every token, and have a scale.
+        soft_cap: logits stay between it and its opposite unless a setting has another bound, or 0 for none.
     """
 
     interleaved: bool = False
@@ -105,6 +112,12 @@ class Kind:
     sections: bool = False
     recurrent: str = ""
     output_norm: str = "output_norm"
+    by_layer: bool = False
+    attention_scale: float = 0.0
+    value_norms: bool = False
+    keys_as_values: bool = False
+    per_layer: bool = False
+    soft_cap: float = 0.0
 
 
 ARCHITECTURES = {
@@ -154,6 +167,20 @@ ARCHITECTURES = {
     ),
     "gemma": Kind(gelu=True, scales=True),
     "gemma3": Kind(head_norms=True, post_norms=True, gelu=True, scales=True, window_every=6, own_window_base=True),
+    "gemma4": Kind(
+        head_norms=True,
+        post_norms=True,
+        gelu=True,
+        scales=True,
+        window_every=5,
+        own_window_base=True,
+        by_layer=True,
+        attention_scale=1.0,
+        value_norms=True,
+        keys_as_values=True,
+        per_layer=True,
+        soft_cap=30.0,
+    ),
     "gpt-oss": Kind(
         ffn_norm="post_attention_norm",
         window_every=2,
@@ -196,10 +223,13 @@ def unfit(file: ModelFile) -> str | None:
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
     if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
         return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"
-    heads = {n for n in file.n_head_kv if n or not ARCHITECTURES[file.architecture].recurrent}
-    if len(heads) != 1 or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
+    kind = ARCHITECTURES[file.architecture]
+    own = {file.n_head_kv[layer] for layer in file.sources} or set(file.n_head_kv)
+    heads = own - {0} if kind.recurrent else own
+    if (len(heads) != 1 and not kind.by_layer) or file.head_dim_k != file.head_dim_v or file.head_dim_k % 2:
         return "has heads of several shapes"
-    return None
+    odd = next((n for n in heads if not n or file.n_head % n), None)
+    return f"has {file.n_head} heads of queries on {odd} of keys and values" if odd is not None else None
 
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:

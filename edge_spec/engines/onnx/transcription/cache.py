@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,17 @@ from edge_spec.engines.onnx.transcription.experts import bias_bytes
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
 from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
+from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.onnx.transcription.recurrent import State
 from edge_spec.engines.onnx.transcription.rotary import Rotary
 from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.foreign import read_json
-from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf.header import TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile
 
 __all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
 
-VERSION = 5
+VERSION = 6
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
@@ -57,24 +58,29 @@ class Transcription:
 
     Attributes:
         folder: where its files are.
-        n_layers: layers with keys and values.
+        heads: of each layer with keys and values of its own: how many, and how wide.
         rotary: rotary embeddings, by the names that the graphs have for them.
         layer_rotary: these names, by layer with keys and values.
         interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
         states: those of layers without keys and values.
         recurrent_layers: the numbers of these layers.
+        table: what each layer takes in for each token, which stays in the model's file; None where nothing.
     """
 
     folder: Path
-    n_layers: int
-    n_head_kv: int
-    head_dim: int
+    heads: tuple[tuple[int, int], ...]
     n_vocab: int
     rotary: dict[str, Rotary]
     layer_rotary: tuple[str, ...]
     interleaved: bool
     states: tuple[State, ...] = ()
     recurrent_layers: tuple[int, ...] = ()
+    table: TensorInfo | None = None
+
+    @property
+    def cell_numbers(self) -> int:
+        """How many numbers of keys and values all layers store for a token."""
+        return sum(2 * n_heads * dim for n_heads, dim in self.heads)
 
     def graph(self, *, f16: bool) -> Path | bytes:
         """Return the graph whose cache holds fp16, or else fp32."""
@@ -104,7 +110,7 @@ def transcribe(
     folder = _folder(file, cache_dir)
     found = _found(file, folder)
     if found is not None:
-        return found
+        return replace(found, table=per_layer_table(file))
     network = read_network(file, read_header(file.path))
     total = stored_bytes(file, network)
     try:
@@ -125,7 +131,7 @@ def transcribe(
     found = read_transcription(folder)
     if found is None:
         raise ModelFileError(f"what was written to {folder} cannot be read back", hint="check the disk")
-    return found
+    return replace(found, table=per_layer_table(file))
 
 
 def _folder(file: ModelFile, cache_dir: Path) -> Path:
@@ -164,7 +170,6 @@ def read_transcription(folder: Path) -> Transcription | None:
         facts = read_json(folder / _FACTS)
         if facts["version"] != VERSION or facts["files"] != _digests(folder):
             return None
-        network = facts["network"]
         return Transcription(
             folder=folder,
             rotary={name: Rotary.of(rotary) for name, rotary in facts["turns"].items()},
@@ -172,7 +177,8 @@ def read_transcription(folder: Path) -> Transcription | None:
             interleaved=bool(facts["interleaved"]),
             states=tuple(State.of(state) for state in facts["states"]),
             recurrent_layers=tuple(map(int, facts["recurrent_layers"])),
-            **{name: int(value) for name, value in network.items()},
+            heads=tuple((int(n_heads), int(dim)) for n_heads, dim in facts["heads"]),
+            n_vocab=int(facts["n_vocab"]),
         )
     except (OSError, *BAD_RECORD):
         return None
@@ -187,12 +193,8 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
         os.fsync(weights.fileno())
     facts: dict[str, Any] = {
         "version": VERSION,
-        "network": {
-            "n_layers": len(network.attention_layers),
-            "n_head_kv": network.n_head_kv,
-            "head_dim": network.head_dim,
-            "n_vocab": network.n_vocab,
-        },
+        "heads": [(network.n_head_kv[layer], network.head_dims[layer]) for layer in network.attention_layers],
+        "n_vocab": network.n_vocab,
         "turns": {name: rotary.facts() for name, rotary in network.rotary.items()},
         "layer_turns": [network.rotary_of(layer) for layer in network.attention_layers],
         "states": [state.facts() for state in states_of(network)],
@@ -244,8 +246,9 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     Raises:
         UnsupportedModel: the kernels do not know the type of a matrix, or have no attention for heads of this size.
     """
-    if network.head_dim not in ATTENTION_HEADS:
-        raise llama_only(file, f"has heads of {network.head_dim} numbers, which edge-spec's attention does not know")
+    odd = next((dim for dim in network.head_dims if dim not in ATTENTION_HEADS), None)
+    if odd is not None:
+        raise llama_only(file, f"has heads of {odd} numbers, which edge-spec's attention does not know")
     # The graphs, and what lies beside the matrices.
     total = (1 << 20) + bias_bytes(network)
     total += sum(

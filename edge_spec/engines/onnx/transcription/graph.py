@@ -4,13 +4,16 @@ Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cell
 
     ids i64 [1, S]   rows i64 [R]   cos_all, sin_all f32 [C, n_rotary / 2]   and those of window and none
 
+    per_layer f32 [1, S, numbers of all layers]   where layers take in numbers of their own, see ``per_layer.py``
+
     query_scales f32 [C]   where queries grow with their place
 
     tree i32 [P]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
     run i32 [3]   and the states of layers without keys and values, see ``recurrent.py`` and its kinds
 
-where i counts the layers with keys and values, T is f32 or f16, and ``tree`` tells which rows belong to which texts.
+where i counts the layers with keys and values of their own, T is f32 or f16, and ``tree`` tells which rows belong to
+which texts.
 Attention is ``AttendRows``, see ``edge_spec/engines/onnx/kernels/src/attention.h``; it writes new keys and values into
 the cache in place.
 
@@ -27,7 +30,8 @@ import numpy as np
 from edge_spec.engines.onnx.kernels import DOMAIN
 from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
-from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.network import OUTPUT_SCALE, Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.per_layer import MODEL_PROJECTION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
@@ -68,33 +72,42 @@ class Writer:
         gather(graph, self.store, matrix_of(net, "token_embd"), "ids", "x")
         x, added = "x", ""
         x = self._times(x, net.embedding_scale)
+        if net.per_layer is not None:
+            net.per_layer.begin(self, x)
         for layer in range(net.n_layers):
             normed, x = self._pre_norm(x, added, f"blk.{layer}.attn_norm.weight")
             added = self._post_norm(self._mixed(layer, normed), f"blk.{layer}.post_attention_norm.weight")
             normed, x = self._pre_norm(x, added, f"blk.{layer}.{net.kind.ffn_norm}.weight")
             added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
+            x, added = self._layer_end(layer, x, added)
         normed, _ = self._norm(x, added, f"{net.kind.output_norm}.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
-        scaled = net.logit_scale != 1
-        multiply(graph, self.store, matrix_of(net, head_of(net)), "wanted", "products" if scaled else "logits")
-        if scaled:
-            graph.node("Mul", ["products", self._number("products.factor", net.logit_scale)], ["logits"])
+        capped = net.soft_cap != 0
+        changed = capped or net.logit_scale != 1
+        multiply(graph, self.store, matrix_of(net, head_of(net)), "wanted", "products" if changed else "logits")
+        if changed:
+            factor = self._number("products.factor", net.logit_scale / (net.soft_cap or 1))
+            graph.node("Mul", ["products", factor], ["products.small" if capped else "logits"])
+        if capped:
+            graph.node("Tanh", ["products.small"], ["products.bounded"])
+            graph.node("Mul", ["products.bounded", self._number("soft_cap", net.soft_cap)], ["logits"])
         return graph
 
     def _declare(self) -> None:
         net, graph = self._net, self.graph
         graph.takes("ids", INT64, (1, "S"))
         graph.takes("rows", INT64, ("R",))
-        for name in net.rotary:
+        for name, rotary in net.rotary.items():
             for table in ("cos", "sin"):
-                graph.takes(f"{table}_{name}", FLOAT, ("C", net.n_rotary // 2))
+                graph.takes(f"{table}_{name}", FLOAT, ("C", len(rotary.frequencies)))
         if net.rotary["all"].temperature:
             graph.takes("query_scales", FLOAT, ("C",))
         graph.takes("tree", INT32, ("P",))
         cached = FLOAT16 if self._f16 else FLOAT
-        for layer in range(len(net.attention_layers)):
-            graph.takes(f"key_{layer}", cached, (net.n_head_kv, "C16", net.head_dim, LANES))
-            graph.takes(f"value_{layer}", cached, (net.n_head_kv, "C", net.head_dim))
+        for number, layer in enumerate(net.attention_layers):
+            n_heads, dim = net.n_head_kv[layer], net.head_dims[layer]
+            graph.takes(f"key_{number}", cached, (n_heads, "C16", dim, LANES))
+            graph.takes(f"value_{number}", cached, (n_heads, "C", dim))
         if net.recurrent_layers:
             declare(graph, states_of(net), sorted(net.recurrent_layers))
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
@@ -133,6 +146,20 @@ class Writer:
     def _post_norm(self, x: str, weight: str) -> str:
         y = self._norm(x, "", weight)[0] if self._net.kind.post_norms else x
         return self._times(y, self._net.residual_scale)
+
+    def _layer_end(self, layer: int, x: str, added: str) -> tuple[str, str]:
+        """What goes out of a layer, as two names whose sum it is; the second may be empty."""
+        net, graph, scale = self._net, self.graph, f"blk.{layer}.{OUTPUT_SCALE}"
+        if net.per_layer is not None:
+            graph.node("Add", [x, added], [f"blk.{layer}.whole"])
+            x, added = f"blk.{layer}.whole", net.per_layer.add(self, layer, f"blk.{layer}.whole")
+        if scale not in net.tensors:
+            return x, added
+        # Named as the sum that the next layer's norm would begin with.
+        y = f"blk.{layer + 1}.attn_norm.weight.y.sum"
+        graph.node("Add", [x, added], [f"{scale}.x"])
+        graph.node("Mul", [f"{scale}.x", self.vector(scale)], [y])
+        return y, ""
 
     def _number(self, name: str, value: float) -> str:
         return self.graph.constant(name, np.array(value, np.float32))
@@ -173,26 +200,34 @@ class Writer:
 
     def _attention(self, layer: int, x: str) -> str:
         net, blk = self._net, f"blk.{layer}."
-        gated = net.kind.gated_attention
-        sizes = (net.n_head * net.head_dim * (1 + gated), net.n_head_kv * net.head_dim, net.n_head_kv * net.head_dim)
-        qkv = self.products(x, [blk + part for part in qkv_of(net, layer)], f"{blk}qkv")
-        apart = any(f"{blk}{part}.bias" in net.tensors for part in QKV) or net.query_scale != 1
-        if len(qkv) == 1 and (net.kind.head_norms or net.kind.whole_norms or apart):
-            qkv = self._split(qkv[0], sizes)
+        gated, dim, n_kv = net.kind.gated_attention, net.head_dims[layer], net.n_head_kv[layer]
+        names = qkv_of(net, layer)
+        qkv = self.products(x, [blk + part for part in names], f"{blk}qkv")
+        apart = any(f"{blk}{part}.bias" in net.tensors for part in QKV) or net.query_scale(layer) != 1
+        if len(qkv) == 1 and names != QKV[:1] and (net.kind.head_norms or net.kind.whole_norms or apart):
+            sizes = (net.n_head * dim * (1 + gated), n_kv * dim, n_kv * dim)
+            qkv = self._split(qkv[0], sizes[: 2 if names == QKV[:2] else 3])
         if len(qkv) > 1:
-            qkv = [self._biased(x, blk + part) for x, part in zip(qkv, QKV, strict=True)]
+            qkv = [self._biased(x, blk + part) for x, part in zip(qkv, QKV, strict=False)]
+        if names == QKV[:2]:
+            qkv.append(qkv[1])
         gate = ""
         if gated:
-            qkv[0], gate = self._without_gates(qkv[0])
+            qkv[0], gate = self._without_gates(layer, qkv[0])
         if net.kind.head_norms:
-            qkv[0] = self._head_norm(qkv[0], f"{blk}attn_q_norm.weight", net.n_head)
-            qkv[1] = self._head_norm(qkv[1], f"{blk}attn_k_norm.weight", net.n_head_kv)
+            qkv[:2] = (
+                self._head_norm(x, self.vector(f"{blk}{name}.weight"), n_heads, dim)
+                for x, name, n_heads in zip(qkv, ("attn_q_norm", "attn_k_norm"), (net.n_head, n_kv), strict=False)
+            )
         if net.kind.whole_norms:
             qkv[:2] = (
                 self._norm(x, "", f"{blk}{name}.weight")[0]
                 for x, name in zip(qkv, ("attn_q_norm", "attn_k_norm"), strict=False)
             )
-        qkv[0] = self._times(qkv[0], net.query_scale)
+        if net.kind.value_norms and len(qkv) > 1:
+            ones = self.graph.constant(f"ones_{dim}", np.ones(dim, np.float32))
+            qkv[2] = self._head_norm(qkv[2], ones, n_kv, dim)
+        qkv[0] = self._times(qkv[0], net.query_scale(layer))
         attended = self._attend(layer, qkv)
         if gated:
             self.graph.node("Sigmoid", [gate], [f"{gate}.share"])
@@ -201,20 +236,20 @@ class Writer:
         self.products(attended, [blk + "attn_output"], f"{blk}attn_out")
         return self._biased(f"{blk}attn_out", f"{blk}attn_output")
 
-    def _without_gates(self, x: str) -> tuple[str, str]:
+    def _without_gates(self, layer: int, x: str) -> tuple[str, str]:
         """Queries, and the numbers that lie behind those of each head."""
-        net, graph = self._net, self.graph
-        pairs = graph.constant("pairs_of_heads", np.array([1, -1, net.n_head, 2 * net.head_dim], np.int64))
-        flat = graph.constant(f"flat_{net.n_head}", np.array([1, -1, net.n_head * net.head_dim], np.int64))
+        net, graph, dim = self._net, self.graph, self._net.head_dims[layer]
+        pairs = graph.constant("pairs_of_heads", np.array([1, -1, net.n_head, 2 * dim], np.int64))
+        flat = graph.constant(f"flat_{net.n_head}_{dim}", np.array([1, -1, net.n_head * dim], np.int64))
         graph.node("Reshape", [x, pairs], [f"{x}.pairs"])
-        halves = self._split(f"{x}.pairs", (net.head_dim, net.head_dim))
+        halves = self._split(f"{x}.pairs", (dim, dim))
         for half in halves:
             graph.node("Reshape", [half, flat], [f"{half}.flat"])
         return f"{halves[0]}.flat", f"{halves[1]}.flat"
 
     def _attend(self, layer: int, qkv: Sequence[str]) -> str:
         net, graph, y = self._net, self.graph, f"blk.{layer}.attn"
-        number = net.attention_layers.index(layer)
+        number = net.attention_layers.index(net.source_of(layer))
         packed = qkv[0]
         if len(qkv) > 1:
             packed = y + ".packed"
@@ -229,8 +264,8 @@ class Writer:
             [y],
             DOMAIN,
             n_head=net.n_head,
-            n_head_kv=net.n_head_kv,
-            head_dim=net.head_dim,
+            n_head_kv=net.n_head_kv[layer],
+            head_dim=net.head_dims[layer],
             interleaved=int(net.kind.interleaved),
             window=net.windows[layer],
         )
@@ -241,21 +276,16 @@ class Writer:
         self.graph.node("Split", [x, self.graph.constant(x + ".sizes", np.array(sizes, np.int64))], outs, axis=-1)
         return outs
 
-    def _head_norm(self, x: str, weight: str, n_heads: int) -> str:
-        net, graph = self._net, self.graph
-        heads = graph.constant(f"heads_{n_heads}", np.array([1, -1, n_heads, net.head_dim], np.int64))
-        flat = graph.constant(f"flat_{n_heads}", np.array([1, -1, n_heads * net.head_dim], np.int64))
-        graph.node("Reshape", [x, heads], [x + ".heads"])
-        graph.node(
-            "SimplifiedLayerNormalization",
-            [x + ".heads", self.vector(weight)],
-            [x + ".normed"],
-            epsilon=net.epsilon,
-            axis=-1,
-            stash_type=1,
-        )
-        graph.node("Reshape", [x + ".normed", flat], [x + ".flat"])
-        return x + ".flat"
+    def _head_norm(self, x: str, weights: str, n_heads: int, dim: int) -> str:
+        """Normalize rows head by head."""
+        graph, y = self.graph, f"{x}.{weights}"
+        heads = graph.constant(f"heads_{n_heads}_{dim}", np.array([1, -1, n_heads, dim], np.int64))
+        flat = graph.constant(f"flat_{n_heads}_{dim}", np.array([1, -1, n_heads * dim], np.int64))
+        graph.node("Reshape", [x, heads], [f"{y}.heads"])
+        inputs, epsilon = [f"{y}.heads", weights], self._net.epsilon
+        graph.node("SimplifiedLayerNormalization", inputs, [f"{y}.normed"], epsilon=epsilon, axis=-1, stash_type=1)
+        graph.node("Reshape", [f"{y}.normed", flat], [f"{y}.flat"])
+        return f"{y}.flat"
 
     def _feed_forward(self, layer: int, x: str) -> str:
         blk = f"blk.{layer}."
@@ -311,8 +341,13 @@ class Writer:
 
 
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
-    """Return the matrices that make queries, keys and values."""
-    return ("attn_qkv",) if net.has(f"blk.{layer}.attn_qkv") else QKV
+    """Return the matrices that make queries, keys and values; values may be the keys, and both those of another
+    layer."""
+    if net.has(f"blk.{layer}.attn_qkv"):
+        return ("attn_qkv",)
+    if net.source_of(layer) != layer:
+        return QKV[:1]
+    return QKV if net.has(f"blk.{layer}.attn_v") else QKV[:2]
 
 
 def gated_of(net: Network) -> tuple[str, ...]:
@@ -353,11 +388,14 @@ def states_of(net: Network) -> list[State]:
 def matrices_of(net: Network) -> Iterator[Matrix]:
     """Yield every matrix as it will be stored."""
     yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
+    if net.per_layer is not None:
+        yield matrix_of(net, MODEL_PROJECTION)
     for layer in range(net.n_layers):
         mixing: Sequence[Sequence[str]] = (qkv_of(net, layer), ("attn_output",))
         if net.recurrent is not None and layer in net.recurrent_layers:
             mixing = net.recurrent.products()
-        for names in (*mixing, *_feed_forward_products(net, layer)):
+        further = net.per_layer.products() if net.per_layer is not None else ()
+        for names in (*mixing, *_feed_forward_products(net, layer), *further):
             yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
         if net.has_experts(layer):
             yield from expert_matrices(net, layer)

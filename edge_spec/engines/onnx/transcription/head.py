@@ -71,9 +71,7 @@ def transcribe_head(file: ModelFile, target: ModelFile) -> Head:
     network = _network(file, header)
     return Head(
         folder=Path(),
-        n_layers=1,
-        n_head_kv=network.n_head_kv,
-        head_dim=network.head_dim,
+        heads=((network.n_head_kv[0], network.head_dims[0]),),
         n_vocab=network.n_vocab,
         rotary=network.rotary,
         layer_rotary=("all",),
@@ -168,8 +166,8 @@ def _network(file: ModelFile, header: GGUFHeader) -> Network:
         n_embd=file.n_embd,
         n_vocab=file.n_vocab,
         n_head=file.n_head,
-        n_head_kv=file.n_head_kv[0],
-        head_dim=file.head_dim_k,
+        n_head_kv=file.n_head_kv[:1],
+        head_dims=(file.head_dim_k,),
         epsilon=float(epsilon),
         windows=(0,),
         turned=(True,),

@@ -17,13 +17,17 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind, llama_only, unfit
 from edge_spec.engines.onnx.transcription.convolution import ShortConvolution
 from edge_spec.engines.onnx.transcription.delta_net import DeltaNet
+from edge_spec.engines.onnx.transcription.per_layer import PerLayerInputs
 from edge_spec.engines.onnx.transcription.recurrent import RecurrentLayer, Shape
 from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Network", "read_network", "read_rotary", "tensor_blocks", "tensor_values"]
+__all__ = [
+    *("KEYS_AND_VALUES", "OUTPUT_SCALE", "Network"),
+    *("read_network", "read_rotary", "tensor_blocks", "tensor_values"),
+]
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
 
@@ -68,12 +72,25 @@ _KNOWN = frozenset(
     )
 )
 
+_BY_LAYER = (
+    *("attention.key_length_swa", "attention.value_length_swa", "attention.shared_kv_layers"),
+    "rope.dimension_count_swa",
+)
+
+_PER_LAYER, _SOFT_CAP = "embedding_length_per_layer_input", "final_logit_softcapping"
+
 _FURTHER = "nextn_predict_layers"
 
 _SECTIONS = "rope.dimension_sections"
 
 RECURRENT: dict[str, type[RecurrentLayer]] = {"convolution": ShortConvolution, "delta net": DeltaNet}
 """Kinds of layers without keys and values."""
+
+OUTPUT_SCALE = "layer_output_scale.weight"
+"""What all that goes out of a layer is multiplied by, after ``blk.N.``."""
+
+KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+"""What makes keys and values, after ``blk.N.``; a layer that reads those of another has no use for it."""
 
 # Converters write that there are none.
 _NONE_IF_ZERO = ("expert_count", "expert_used_count")
@@ -88,21 +105,26 @@ class Network:
     Attributes:
         kind: what distinguishes its architecture.
         tensors: by name, as in the file.
-        n_head, n_head_kv: heads of queries, and of keys and values.
-        head_dim: width of a head.
+        n_head: heads of queries.
+        n_head_kv: heads of keys and values, ``[n_layers]``.
+        head_dims: width of a head, ``[n_layers]``.
         epsilon: of the root-mean-square norms.
         windows: how many tokens each layer sees, the current one included, ``[n_layers]``; 0 for all.
         turned: whether each layer knows positions, ``[n_layers]``.
         rotary: rotary embeddings: ``all`` of most layers, ``window`` of layers with one if theirs differ, ``none`` of
             layers that know no positions.
         embedding_scale: embeddings are multiplied by it.
-        query_scale: queries are multiplied by it besides 1 / sqrt(head_dim).
+        attention_scale: scores are multiplied by it; 0 where it is 1 / sqrt(head_dim).
         residual_scale: what attention and the feed-forward network add is multiplied by it.
         logit_scale: logits are multiplied by it.
         recurrent: what its layers without keys and values are; None where there are none.
         recurrent_layers: which these are.
         n_expert, n_used: experts of a layer, and how many of them each row uses; 0 where there are none.
         n_dense: layers at the beginning whose rows go through all of a network nevertheless.
+        sources: the layer whose keys and values each reads; empty where all read their own.
+        n_ff: how wide feed-forward networks are, by layer; empty where all are like the first.
+        per_layer: what layers take in for every token; None if nothing.
+        soft_cap: logits stay between it and its opposite; 0 where nothing bounds them.
     """
 
     kind: Kind
@@ -111,14 +133,14 @@ class Network:
     n_embd: int
     n_vocab: int
     n_head: int
-    n_head_kv: int
-    head_dim: int
+    n_head_kv: tuple[int, ...]
+    head_dims: tuple[int, ...]
     epsilon: float
     windows: tuple[int, ...]
     turned: tuple[bool, ...]
     rotary: dict[str, Rotary]
     embedding_scale: float = 1.0
-    query_scale: float = 1.0
+    attention_scale: float = 0.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     recurrent: RecurrentLayer | None = None
@@ -126,6 +148,18 @@ class Network:
     n_expert: int = 0
     n_used: int = 0
     n_dense: int = 0
+    sources: tuple[int, ...] = ()
+    n_ff: tuple[int, ...] = ()
+    per_layer: PerLayerInputs | None = None
+    soft_cap: float = 0.0
+
+    def source_of(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer reads."""
+        return self.sources[layer] if self.sources else layer
+
+    def query_scale(self, layer: int) -> float:
+        """Return what queries are multiplied by besides 1 / sqrt(head_dim)."""
+        return self.attention_scale * math.sqrt(self.head_dims[layer]) or 1.0
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer's feed-forward networks are experts."""
@@ -133,13 +167,12 @@ class Network:
 
     @property
     def attention_layers(self) -> list[int]:
-        """Layers with keys and values, in order."""
-        return [layer for layer in range(self.n_layers) if layer not in self.recurrent_layers]
-
-    @property
-    def n_rotary(self) -> int:
-        """Numbers at the beginning of a head that rotary embeddings turn."""
-        return 2 * len(self.rotary["all"].frequencies)
+        """Layers with keys and values of their own, in order."""
+        return [
+            layer
+            for layer in range(self.n_layers)
+            if layer not in self.recurrent_layers and self.source_of(layer) == layer
+        ]
 
     @property
     def n_ff_expert(self) -> int:
@@ -183,6 +216,9 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         known_keys |= {_DENSE, _GATING} if kind.experts.preferred else set()
     known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
     known_keys |= {_SECTIONS} if kind.sections else set()
+    known_keys |= set(_BY_LAYER) if kind.by_layer else set()
+    known_keys |= {_PER_LAYER} if kind.per_layer else set()
+    known_keys |= {_SOFT_CAP} if kind.soft_cap else set()
     if kind.recurrent:
         known_keys |= {*RECURRENT[kind.recurrent].SETTINGS, _FURTHER}
     for key in header.metadata:
@@ -205,9 +241,9 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         return _number(header, prefix + name, default) if value != 0 else default
 
     n_expert, n_used = _experts(file, header, kind)
-    query_scale = multiplier("attention.scale", 0.0) * math.sqrt(file.head_dim_k) or 1.0
+    attention_scale = multiplier("attention.scale", kind.attention_scale)
     if file.architecture == "gemma3" and file.n_layers == 62:  # Gemma 3 27B scales by another width than that of heads.
-        query_scale = math.sqrt(file.head_dim_k / (file.n_embd // file.n_head))
+        attention_scale = (file.n_embd // file.n_head) ** -0.5
     epsilon = float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5))
     recurrent = RECURRENT[kind.recurrent].read(file, header, epsilon=epsilon) if kind.recurrent else None
     n_layers = file.n_layers - _n_further(header, file)
@@ -218,14 +254,14 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         n_embd=file.n_embd,
         n_vocab=file.n_vocab,
         n_head=file.n_head,
-        n_head_kv=max(file.n_head_kv),
-        head_dim=file.head_dim_k,
+        n_head_kv=tuple(file.n_head_kv[source] for source in file.sources) or (max(file.n_head_kv),) * n_layers,
+        head_dims=file.head_dims or (file.head_dim_k,) * n_layers,
         epsilon=epsilon,
         windows=windows,
         turned=turned,
         rotary=rotary,
         embedding_scale=math.sqrt(file.n_embd) if kind.scales else multiplier("embedding_scale", 1.0),
-        query_scale=query_scale,
+        attention_scale=attention_scale,
         residual_scale=multiplier("residual_scale", 1.0),
         logit_scale=1 / multiplier("logit_scale", 1.0),
         recurrent=recurrent,
@@ -233,9 +269,30 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         n_expert=n_expert,
         n_used=n_used,
         n_dense=_n_dense(file, header) if kind.experts is not None and kind.experts.preferred else 0,
+        sources=file.sources,
+        n_ff=_feed_forward_widths(file, header) if kind.by_layer else (),
+        per_layer=_per_layer(file, header, epsilon) if kind.per_layer else None,
+        soft_cap=_number(header, prefix + _SOFT_CAP, kind.soft_cap, least=0) if kind.soft_cap else 0.0,
     )
     _check_tensors(file, network)
     return network
+
+
+def _feed_forward_widths(file: ModelFile, header: GGUFHeader) -> tuple[int, ...]:
+    told = header.metadata.get(f"{file.architecture}.feed_forward_length")
+    widths = told.decode() if isinstance(told, GGUFArray) else (told,) * file.n_layers
+    found = tuple(n for n in widths if isinstance(n, int) and not isinstance(n, bool) and n > 0)
+    if len(found) != file.n_layers or len(widths) != file.n_layers:
+        raise llama_only(file, "does not say how wide the feed-forward networks of its layers are")
+    return found
+
+
+def _per_layer(file: ModelFile, header: GGUFHeader, epsilon: float) -> PerLayerInputs | None:
+    width = header.metadata.get(f"{file.architecture}.{_PER_LAYER}")
+    if isinstance(width, bool) or not isinstance(width, int) or width < 0:
+        raise llama_only(file, f"has no usable number for {file.architecture}.{_PER_LAYER}")
+    sizes = {"n_layers": file.n_layers, "n_embd": file.n_embd, "n_vocab": file.n_vocab}
+    return PerLayerInputs(**sizes, width=width, epsilon=epsilon) if width else None
 
 
 def _n_further(header: GGUFHeader, file: ModelFile) -> int:
@@ -307,6 +364,13 @@ def read_rotary(
     if scaling not in _SCALINGS:
         raise llama_only(file, f"scales positions in the way {scaling!r}")
 
+    n_window, narrow = n_rotary, float(file.head_dim_k)
+    if kind.by_layer:
+        n_window = _number(header, rope + "dimension_count_swa", n_rotary)
+        narrow = _number(header, f"{file.architecture}.attention.key_length_swa", narrow)
+    if windows and (n_window % 2 or n_window > narrow):
+        raise llama_only(file, f"turns {n_window} of the {narrow} numbers of each head with a window")
+
     def divisors(name: str) -> npt.NDArray[np.float64] | None:
         tensor = tensors.get(name + ".weight")
         if tensor is None:
@@ -325,7 +389,7 @@ def read_rotary(
     def rotary(base: float, factor: float, attention_factor: float, *, divided: bool = True) -> Rotary:
         freqs = divisors("rope_freqs") if divided else None
         return rotary_embedding(
-            int(n_rotary),
+            int(n_rotary if divided else n_window),
             base,
             factor=factor,
             yarn=scaling == "yarn",
@@ -371,19 +435,27 @@ def _turned_pairs(file: ModelFile, header: GGUFHeader, n_pairs: int) -> npt.NDAr
 
 def _check_tensors(file: ModelFile, network: Network) -> None:
     """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
-    embd, half = network.n_embd, (network.n_rotary // 2,)
+    embd, half = network.n_embd, network.rotary["all"].frequencies.shape
     needed: dict[str, Shape] = {
         "token_embd.weight": (embd, network.n_vocab),
         f"{network.kind.output_norm}.weight": (embd,),
     }
     optional: dict[str, Shape] = {"output.weight": (embd, network.n_vocab)}
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
+    if network.kind.by_layer and not all(network.windows):
+        needed["rope_freqs.weight"] = half
+    if network.per_layer is not None:
+        needed |= network.per_layer.shapes()
     for layer in range(network.n_layers):
         mixing = _recurrent_shapes if layer in network.recurrent_layers else _attention_shapes
         for shapes_of in (mixing, _expert_shapes if network.has_experts(layer) else _feed_forward_shapes):
-            parts, further = shapes_of(network, f"blk.{layer}.")
+            parts, further = shapes_of(network, layer)
             needed |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
             optional |= {f"blk.{layer}.{name}": shape for name, shape in further.items()}
+        if network.per_layer is not None:
+            needed |= {f"blk.{layer}.{name}": shape for name, shape in network.per_layer.layer_shapes().items()}
+        if network.kind.per_layer:
+            optional[f"blk.{layer}.{OUTPUT_SCALE}"] = (1,)
     for name, shape in needed.items():
         if name not in network.tensors:
             raise llama_only(file, f"lacks the tensor {name}")
@@ -397,15 +469,15 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
             raise llama_only(file, f"has the tensor {name}, which the ONNX graph has no place for")
 
 
-def _recurrent_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+def _recurrent_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
     assert network.recurrent is not None
     return network.recurrent.shapes() | {f"{network.kind.ffn_norm}.weight": (network.n_embd,)}, {}
 
 
-def _attention_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+def _attention_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """Tensors of attention and of a layer's norms: those that must be there, and those that may."""
-    kind, embd = network.kind, network.n_embd
-    q, kv = network.n_head * network.head_dim, network.n_head_kv * network.head_dim
+    kind, embd, dim = network.kind, network.n_embd, network.head_dims[layer]
+    q, kv = network.n_head * dim, network.n_head_kv[layer] * dim
     needed: dict[str, Shape] = {"attn_output.weight": (q, embd)}
     optional: dict[str, Shape] = {"attn_output.bias": (embd,)} if "attn_output" in kind.biases else {}
     if kind.pre_norms:
@@ -413,23 +485,27 @@ def _attention_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dic
     if kind.post_norms:
         needed |= {"post_attention_norm.weight": (embd,), "post_ffw_norm.weight": (embd,)}
     if kind.head_norms:
-        needed |= {"attn_q_norm.weight": (network.head_dim,), "attn_k_norm.weight": (network.head_dim,)}
+        needed |= {"attn_q_norm.weight": (dim,), "attn_k_norm.weight": (dim,)}
     if kind.whole_norms:
         needed |= {"attn_q_norm.weight": (q,), "attn_k_norm.weight": (kv,)}
     if kind.sinks:
         needed["attn_sinks.weight"] = (network.n_head,)
-    if network.has(f"{blk}attn_qkv"):
+    shared = network.source_of(layer) != layer
+    if network.has(f"blk.{layer}.attn_qkv") and not shared:
         needed["attn_qkv.weight"] = (embd, q + 2 * kv)
     else:
         sizes = {"attn_q": q * (1 + kind.gated_attention), "attn_k": kv, "attn_v": kv}
         needed |= {f"{name}.weight": (embd, n) for name, n in sizes.items()}
-        optional |= {f"{name}.bias": (n,) for name, n in sizes.items()}
+        optional |= {f"{name}.bias": (n,) for name, n in sizes.items() if not kind.by_layer}
+    further = [name for name in KEYS_AND_VALUES if shared or (kind.keys_as_values and name == "attn_v.weight")]
+    optional |= {name: needed.pop(name) for name in further if name in needed}
     return needed, optional
 
 
-def _feed_forward_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+def _feed_forward_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
     kind, embd = network.kind, network.n_embd
     n_up = network.tensors["blk.0.ffn_up.weight"].shape[-1] if network.has("blk.0.ffn_up") else 0
+    n_up = network.n_ff[layer] if network.n_ff else n_up
     n_ff = n_up // 2 if kind.fused_gate else n_up
     needed: dict[str, Shape] = {"ffn_up.weight": (embd, n_up), "ffn_down.weight": (n_ff, embd)}
     if not kind.fused_gate and not kind.squared:
@@ -438,7 +514,7 @@ def _feed_forward_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], 
     return needed, {f"{name}.bias": (n,) for name, n in sizes.items() if name in kind.biases}
 
 
-def _expert_shapes(network: Network, blk: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
+def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """Tensors of experts; how wide these are is told by the first layer."""
     experts, embd, n = network.kind.experts, network.n_embd, network.n_expert
     assert experts is not None

@@ -41,7 +41,7 @@ typedef struct {
 } er_text;
 
 typedef struct {
-    const float *qkv;             /* [n_rows, (n_head + 2 * n_head_kv) * head_dim] */
+    const float *qkv;             /* [n_rows, n_row]: queries, and keys and values unless the pool has them already */
     void *keys, *values;          /* float, or uint16_t holding 16-bit floats */
     const float *cosines, *sines; /* [places, n_rotated / 2] */
     const float *query_scales;    /* by place; NULL where queries do not grow */
@@ -50,7 +50,7 @@ typedef struct {
     float *out;                   /* [n_rows, n_head * head_dim] */
     size_t n_texts, n_rows, n_cells;
     size_t n_seen, n_pending; /* the most places that a row sees, itself included, and the most nodes of a text */
-    size_t n_head, n_head_kv, head_dim;
+    size_t n_head, n_head_kv, head_dim, n_row;
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
     bool f16;         /* what the pool holds */

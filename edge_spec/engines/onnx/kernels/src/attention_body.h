@@ -62,13 +62,13 @@ ER_INLINE void ask_for_tiles(const int32_t *tiles, size_t first, size_t last, si
 }
 
 static void store(const er_attention *a, size_t kv_head) {
-    const size_t hd = a->head_dim, width = (a->n_head + 2 * a->n_head_kv) * hd;
+    const size_t hd = a->head_dim;
     const er_text *t = a->texts;
     float key[ER_MAX_HEAD_DIM];
     for (size_t r = 0; r < a->n_rows; r++) {
         while (r >= t->first_row + t->n_rows)
             t++;
-        const float *row = a->qkv + r * width;
+        const float *row = a->qkv + r * a->n_row;
         const size_t node = node_of(t, r), cell = cell_of(t, t->n_text + node);
         rotate(a, row + (a->n_head + kv_head) * hd, t->n_text + (size_t)t->depths[node], key);
         const float *value = row + (a->n_head + a->n_head_kv + kv_head) * hd;
@@ -264,7 +264,7 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
             const size_t r = first_row + (done + i) / group, head = kv_head * group + (done + i) % group;
             const size_t position = t->n_text + (size_t)t->depths[node_of(t, r)];
             float *q = queries + i * hd;
-            rotate(a, a->qkv + r * (a->n_head + 2 * a->n_head_kv) * hd + head * hd, position, q);
+            rotate(a, a->qkv + r * a->n_row + head * hd, position, q);
             const float own = a->query_scales != NULL ? scale * a->query_scales[position] : scale;
             for (size_t d = 0; d < hd; d++)
                 q[d] *= own;

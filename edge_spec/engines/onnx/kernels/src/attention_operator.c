@@ -4,6 +4,9 @@
  *                values T[n_head_kv, cells, head_dim], cosines, sines f32[places, rotated / 2], tree i32[numbers],
  *                query_scales f32[places], optional, sinks f32[n_head], optional) -> f32[1, rows, n_head head_dim]
  *
+ * Rows may be queries alone, [1, rows, n_head head_dim]: a layer that reads the keys and values which another one has
+ * stored for them.
+ *
  * T is f32 or f16. The first `rotated` numbers of a head are rotated by position, the others are unchanged. `tree` tells
  * of texts in the order of their rows (see attention.h): how many there are, and for each one the numbers of its
  * committed cells, pending nodes, rows and tiles, then the parent of each pending node, -1 for the text, and the tiles.
@@ -166,7 +169,8 @@ static const char *read_texts(const int32_t *numbers, size_t n, size_t n_rows, i
 
 static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w, bool alone) {
     const size_t n_jobs = w->a.n_head_kv * w->jobs_per_head;
-    TRY(run_jobs(api, context, alone, store_job, w->a.n_head_kv, w));
+    if (w->a.n_row > w->a.n_head * w->a.head_dim)
+        TRY(run_jobs(api, context, alone, store_job, w->a.n_head_kv, w));
     TRY(run_jobs(api, context, alone, attend_job, n_jobs, w));
     return atomic_load(&w->lacked_memory) ? api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory") : NULL;
 }
@@ -198,8 +202,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         if (sinks[0] != state->n_head)
             return refuse(api, "edge_spec.AttendRows: there is not one sink for every head");
     }
-    const int64_t n_cells = values[1];
-    if (qkv[0] != 1 || qkv[2] != (int64_t)((n_head + 2 * n_head_kv) * hd) || keys[0] != state->n_head_kv ||
+    const int64_t n_cells = values[1], of_queries = (int64_t)(n_head * hd);
+    if (qkv[0] != 1 || (qkv[2] != of_queries && qkv[2] != of_queries + (int64_t)(2 * n_head_kv * hd)) || keys[0] != state->n_head_kv ||
         keys[1] * ER_LANES != n_cells || keys[2] != state->head_dim || keys[3] != ER_LANES ||
         values[0] != state->n_head_kv || values[2] != state->head_dim || cosines[1] < 1 ||
         cosines[1] * 2 > state->head_dim || sines[0] != cosines[0] || sines[1] != cosines[1])
@@ -215,7 +219,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     work w = {
         .a = {.qkv = data[0], .keys = data[1], .values = data[2], .cosines = data[3], .sines = data[4],
               .query_scales = data[6], .sinks = data[7], .out = out_data, .n_cells = (size_t)n_cells,
-              .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = hd, .n_rotated = (size_t)cosines[1] * 2,
+              .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = hd, .n_row = (size_t)qkv[2],
+              .n_rotated = (size_t)cosines[1] * 2,
               .window = (size_t)state->window, .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
         .variant = state->variant,
     };
